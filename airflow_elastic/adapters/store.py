@@ -1,0 +1,78 @@
+"""The narrow door to storage: what a run needs from a folder or an S3 prefix.
+
+Everything known about a run lies under one *run URI*. The journal, the mailbox, checkpoints and logs all go through
+this protocol, so that a folder, a real S3 service and a test double are interchangeable; `testing.store_conformance`
+is the suite every implementation passes.
+
+Calls block: the controller runs them in threads, the training side calls them as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored object: its key below the store's URI, with `/` between parts, and its size in bytes."""
+
+    key: str
+    size: int
+
+
+class Store(Protocol):
+    """Objects by key below one URI. Keys are relative, use `/`, and never contain `..` or an empty part.
+
+    Every method raises `StoreError` (with the URI, the key and what to do) when the storage itself fails after the
+    implementation's own retries; a missing object is not a failure.
+    """
+
+    @property
+    def uri(self) -> str:
+        """The URI that `open_store` got, normalised: an absolute `file://`-less path, or `s3://bucket/prefix`."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """The whole object, or None where there is none."""
+        ...
+
+    def read_from(self, key: str, start: int, limit: int = 1 << 20) -> bytes:
+        """At most `limit` bytes from offset `start`; empty where the object is missing or not that long."""
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace an object at once: a reader sees the old bytes or the new ones, never a mixture."""
+        ...
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Create an object if, and only if, there is none: True to exactly one of any number of callers.
+
+        Durable before it returns. Answers True as well where the stored bytes are already these very ones, because a
+        client may have repeated a put whose answer was lost: callers that compete must write distinct bytes.
+        """
+        ...
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """All objects whose key starts with `prefix` (a string prefix, at any depth), sorted by key."""
+        ...
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects; missing ones are no error. Empty folders do not remain visible."""
+        ...
+
+    def upload(self, key: str, path: Path) -> None:
+        """Copy a local file into an object, durably and with a checksum on the way where the service has one."""
+        ...
+
+    def download(self, key: str, path: Path) -> None:
+        """Copy an object into a local file (parent folders are made); the file appears complete or not at all."""
+        ...
+
+    def local_path(self, key: str) -> Path | None:
+        """Where the object is an ordinary file of this machine, its path (even before it exists); else None."""
+        ...
