@@ -1,0 +1,59 @@
+# Everything a developer does. Paths are relative, so a checkout may lie in a folder with a space in its name.
+PY := .venv/bin/python
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-slow check lint format demo bench docs lock dist clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo 'ARGS="..." is handed on to pytest and the demo: make test ARGS="tests/unit -k budget"'
+
+setup: ## build .venv from the locks; instant when nothing changed (PYTHON=... picks the interpreter)
+	@sh scripts/setup
+
+test: setup ## every test that can run here; what cannot is skipped with a reason
+	$(PY) -m pytest $(ARGS)
+
+test-slow: setup ## the long form of the proofs
+	$(PY) -m pytest -m slow $(ARGS)
+
+lint: setup ## style, types and layers
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+check: ## lint, then test: what CI runs
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test
+
+format: setup ## bring the code into shape
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+demo: setup ## watch a training lose a worker, shrink, grow and finish (KEEP=1 keeps its folder)
+	@$(PY) -m demo $(ARGS)
+
+bench: setup ## measure, and print the figures
+	$(PY) -m pytest tests/bench -m bench -s $(ARGS)
+
+docs: setup ## regenerate what is generated in docs/
+	$(PY) docs/generate.py
+
+# The locks hold for Linux and macOS and Python 3.11 on; versions stay unless UPGRADE=1. dev.txt decides for all.
+COMPILE = $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+  --no-emit-index-url --no-emit-package airflow-elastic $(if $(UPGRADE),--upgrade)
+lock: setup ## regenerate requirements/*.txt from *.in and pyproject.toml (UPGRADE=1: newest versions)
+	$(COMPILE) requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) -c requirements/dev.txt requirements/airflow.in -o requirements/airflow.txt
+	$(COMPILE) -c requirements/dev.txt requirements/runtime.in -o requirements/runtime.txt
+	$(COMPILE) -c requirements/dev.txt requirements/bootstrap.in -o requirements/bootstrap.txt
+
+dist: setup ## build the wheel and the source distribution into dist/
+	rm -rf dist
+	$(PY) -m build --no-isolation --outdir dist .
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv .setup.lock dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
