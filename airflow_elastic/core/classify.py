@@ -1,0 +1,143 @@
+"""From what was observed to the class of a failure: ordered rules, the first one that matches wins.
+
+Losing one worker makes its peers fail too, within milliseconds and often earlier in time, because they see a connection
+break. So rules about lost and killed workers come before those about exceptions, and an exception that only says "my
+peer went away" comes last. Among matches of one rule the earliest one is the first failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from airflow_elastic.core.state import Failure, FailureKind
+from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus
+
+_SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+_SIGNALS |= {3: "SIGQUIT", 13: "SIGPIPE", 15: "SIGTERM"}
+_CRASHES = frozenset({4, 6, 7, 8, 11})
+_PEER_GONE = re.compile(
+    r"connection (closed|reset|refused|was (closed|reset))|closed by (peer|remote)|broken pipe|peer .*(gone|lost|exited)"
+    r"|DistNetworkError|DistBackendError|NCCL .*(remote|system) error|timed out waiting .*(rank|store)|socket (timeout|closed)",
+    re.IGNORECASE,
+)
+
+
+class Death(NamedTuple):
+    """One death that somebody saw: the worker, and the rank's own evidence where there is any."""
+
+    worker: WorkerStatus
+    rank: RankError
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it, also where a shell has turned it into 128 + number."""
+        code = self.rank.exit_code
+        if self.rank.signal is not None:
+            return self.rank.signal
+        return code - 128 if code is not None and code - 128 in _SIGNALS else None
+
+
+class Rule(NamedTuple):
+    """A class of failures: which deaths belong to it, and how it is told."""
+
+    kind: FailureKind
+    matches: Callable[[Death], bool]
+    tell: Callable[[Death], str]
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        FailureKind.PREEMPTED,
+        lambda d: d.worker.preempted,
+        lambda d: f"{d.worker.name} was preempted ({d.worker.reason or 'no reason given'})",
+    ),
+    Rule(
+        FailureKind.OUT_OF_MEMORY,
+        lambda d: d.rank.out_of_memory,
+        lambda d: f"{_who(d)} was killed by the kernel because memory ran out",
+    ),
+    Rule(
+        FailureKind.WORKER_LOST,
+        lambda d: d.worker.phase is WorkerPhase.LOST,
+        lambda d: f"{d.worker.name} was lost ({d.worker.reason or 'its agent ended without a word'})",
+    ),
+    Rule(
+        FailureKind.KILLED,
+        lambda d: d.signal is not None and d.signal not in _CRASHES,
+        lambda d: f"{_who(d)} was ended by {_SIGNALS.get(d.signal or 0, f'signal {d.signal}')}",
+    ),
+    Rule(
+        FailureKind.RESTART_ASKED,
+        lambda d: d.rank.exit_code == 138,
+        lambda d: f"{_who(d)} asked for a restart (exit code 138)",
+    ),
+    Rule(
+        FailureKind.CANNOT_START,
+        lambda d: d.rank.exit_code in (126, 127),
+        lambda d: f"{_who(d)} could not be started: {d.rank.error or 'command not found or not executable'}",
+    ),
+    Rule(
+        FailureKind.CRASHED,
+        lambda d: d.signal in _CRASHES,
+        lambda d: f"{_who(d)} crashed with {_SIGNALS[d.signal or 0]}",
+    ),
+    Rule(
+        FailureKind.CODE_ERROR,
+        lambda d: d.rank.exit_code is not None and not _peer_gone(d),
+        lambda d: f"{_who(d)} failed: {d.rank.error or f'exit code {d.rank.exit_code}'}",
+    ),
+    Rule(
+        FailureKind.WORKER_LOST,
+        lambda d: _peer_gone(d),
+        lambda d: f"{_who(d)} lost its peers: {d.rank.error}",
+    ),
+    Rule(
+        FailureKind.UNKNOWN,
+        lambda d: True,
+        lambda d: f"{d.worker.name} failed: {d.worker.reason or 'no evidence'}",
+    ),
+)
+
+
+def classify(job: JobStatus) -> Failure | None:
+    """The first failure among all workers, or None where every one of them succeeded or left."""
+    deaths = sorted(_deaths(job), key=lambda death: death.rank.at)
+    for rule in RULES:
+        for death in deaths:
+            if rule.matches(death):
+                return _failure(rule, death)
+    return None
+
+
+def _deaths(job: JobStatus) -> Iterator[Death]:
+    for worker in job.workers:
+        if worker.phase in (WorkerPhase.FAILED, WorkerPhase.LOST):
+            for rank in worker.errors or (RankError(),):
+                yield Death(worker, rank)
+
+
+def _failure(rule: Rule, death: Death) -> Failure:
+    code = death.rank.exit_code
+    if death.signal is not None:
+        code = 128 + death.signal
+    elif rule.kind in (FailureKind.WORKER_LOST, FailureKind.OUT_OF_MEMORY):
+        code = 137
+    return Failure(
+        kind=rule.kind,
+        reason=rule.tell(death),
+        exit_code=code,
+        worker=death.worker.name,
+        rank=death.rank.rank,
+        error=death.rank.error,
+        traceback=death.rank.traceback,
+    )
+
+
+def _peer_gone(death: Death) -> bool:
+    return bool(death.rank.error and _PEER_GONE.search(death.rank.error))
+
+
+def _who(death: Death) -> str:
+    return death.worker.name if death.rank.rank is None else f"rank {death.rank.rank} on {death.worker.name}"

@@ -1,0 +1,49 @@
+"""What the clock has to say about a run: silence that counts as a failure, planned scale steps, the deadline.
+
+Pure: the controller passes the time in, and journals the events that come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_elastic.core.state import Phase, RunState
+from airflow_elastic.spec.events import DeadlinePassed, Event, ScaleRequested, Stalled
+from airflow_elastic.spec.status import Progress
+
+
+def overdue(state: RunState, progress: Progress | None, now: float) -> Iterator[Event]:
+    """The events that the time `now` (epoch seconds) brings, given the newest progress of the current attempt."""
+    if state.ended:
+        return
+    if state.deadline_at is not None and now >= state.deadline_at and not state.ending:
+        yield DeadlinePassed(at=now)
+        return
+    yield from _planned_steps(state, progress, now)
+    if state.attempt.phase is Phase.LIVE:
+        yield from _silence(state, progress, now)
+
+
+def _planned_steps(state: RunState, progress: Progress | None, now: float) -> Iterator[Event]:
+    for i, step in enumerate(state.spec.scaling):
+        request = f"scaling.{i}"
+        if request in state.planned_steps:
+            continue
+        by_step = step.at_step is not None and progress is not None and progress.step >= step.at_step
+        by_time = step.after_seconds is not None and now >= state.created_at + step.after_seconds
+        if by_step or by_time:
+            yield ScaleRequested(at=now, request=request, workers=step.workers, by="schedule")
+
+
+def _silence(state: RunState, progress: Progress | None, now: float) -> Iterator[Event]:
+    attempt, health = state.attempt, state.spec.health
+    submitted_at = attempt.submitted_at or attempt.planned_at
+    stretch = progress.stretches[-1] if progress and progress.stretches else None
+    if progress is None or stretch is None or stretch.first_step_at is None:
+        # Nothing yet since the ranks were (re)started: imports, restore, compilation.
+        since = max(submitted_at, stretch.started_at if stretch else submitted_at)
+        limit, step = health.start_seconds, None
+    else:
+        since, limit, step = max(submitted_at, progress.moved_at), health.no_progress_seconds, progress.step
+    if now - since >= limit:
+        yield Stalled(at=now, attempt=attempt.number, idle_seconds=now - since, step=step, progress=progress)

@@ -1,0 +1,229 @@
+"""The state machine of a run: events in, actions out, nothing else.
+
+`evolve` folds one event into the state; `due` says what has to be done in a state. Because what is due follows from the
+state alone, a controller that dies between any two lines loses nothing: its successor replays the journal and finds the
+same actions due. An event that changes nothing (a duplicate, a late one, one about a former attempt) leaves the state
+equal to what it was, and is never journaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from airflow_elastic.core.classify import classify
+from airflow_elastic.core.restart import End, decide
+from airflow_elastic.core.state import Attempt, Cause, Checkpoint, Ending, Failure, FailureKind, Phase, RunState
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Scale, Submit
+from airflow_elastic.spec.events import Event
+
+
+def replay(events: Iterable[Event]) -> RunState | None:
+    """The state after all events, or None where there are none."""
+    state: RunState | None = None
+    for event in events:
+        state = create(event) if state is None else evolve(state, event)
+    return state
+
+
+def create(event: Event) -> RunState:
+    """The state of a run that has just been created. Raises ValueError for any other first event."""
+    if not isinstance(event, ev.RunCreated):
+        raise ValueError(f"a journal begins with RunCreated, not with {type(event).__name__}")
+    count = event.spec.workers.count
+    return RunState(
+        spec=event.spec,
+        created_at=event.at,
+        opened_at=event.at,
+        scales_in_place=event.scales_in_place,
+        owner=event.owner,
+        target=count,
+        attempts=(Attempt(number=1, workers=count, phase=Phase.SUBMITTING, planned_at=event.at),),
+    )
+
+
+def due(state: RunState) -> tuple[Action, ...]:
+    """What has to be done now, in this order. Empty: wait for something to happen."""
+    if state.ended:
+        return ()
+    attempt = state.attempt
+    match attempt.phase:
+        case Phase.SUBMITTING:
+            return (Submit(attempt.number, attempt.workers),)
+        case Phase.LIVE:
+            scale = (Scale(attempt.number, state.target),) if attempt.workers != state.target else ()
+            return (*scale, *(OrderSave(attempt.number, request) for request in state.saves))
+        case Phase.ENDING:
+            return (Delete(attempt.number, _grace(state)),)
+        case Phase.PAUSED:
+            return (Pause(attempt.number, attempt.not_before),)
+        case Phase.GONE:
+            return (Finish(state.outcome or "failed", state.reason or "unknown"),)
+
+
+def evolve(state: RunState, event: Event) -> RunState:
+    """The state after one event; an equal state where the event says nothing new."""
+    if isinstance(event, ev.RunReopened):
+        return _reopen(state, event)
+    if isinstance(event, ev.OwnerChanged):
+        return replace(state, owner=event.owner)
+    if state.ended:
+        return state
+    stale = getattr(event, "attempt", state.attempt.number) != state.attempt.number
+    if stale and not isinstance(event, ev.CheckpointCommitted):
+        return state
+    match event:
+        case ev.AttemptSubmitted():
+            return _submitted(state, event)
+        case ev.SubmitFailed():
+            return _submit_failed(state, event)
+        case ev.CheckpointCommitted():
+            return _committed(state, event)
+        case ev.WorkersEnded():
+            return _workers_ended(state, event)
+        case ev.Stalled():
+            return _stalled(state, event)
+        case ev.AttemptGone():
+            return _gone(state, event)
+        case ev.BackoffElapsed():
+            paused = state.attempt.phase is Phase.PAUSED
+            return state.with_attempt(phase=Phase.SUBMITTING) if paused else state
+        case ev.ScaleRequested():
+            return _scale_requested(state, event)
+        case ev.Scaled():
+            live = state.attempt.phase is Phase.LIVE
+            return state.with_attempt(workers=event.workers) if live else state
+        case ev.ScaleFailed():
+            return _end_attempt(state, Cause.SCALE_STEP, event.at) if state.attempt.phase is Phase.LIVE else state
+        case ev.SaveRequested():
+            wanted = state.attempt.phase is Phase.LIVE and event.request not in state.saves
+            return replace(state, saves=(*state.saves, event.request)) if wanted else state
+        case ev.SaveOrdered():
+            return replace(state, saves=tuple(save for save in state.saves if save != event.request))
+        case ev.StopRequested():
+            foreign = event.owner is not None and event.owner != state.owner
+            return state if foreign else _end_run(state, Ending(Cause.STOP, event.by, event.at))
+        case ev.DeadlinePassed():
+            seconds = state.spec.active_deadline_seconds
+            return _end_run(state, Ending(Cause.DEADLINE, f"the active deadline of {seconds:g} s has passed", event.at))
+        case ev.RunEnded():
+            return replace(state, outcome=event.outcome, reason=event.reason, ended_at=event.at)
+        case _:
+            return state
+
+
+def _submitted(state: RunState, event: ev.AttemptSubmitted) -> RunState:
+    if state.attempt.phase is not Phase.SUBMITTING:
+        return state
+    step = state.checkpoint.step if state.checkpoint else 0
+    return state.with_attempt(phase=Phase.LIVE, job=event.job, submitted_at=event.at, from_step=step)
+
+
+def _submit_failed(state: RunState, event: ev.SubmitFailed) -> RunState:
+    if state.attempt.phase is not Phase.SUBMITTING:
+        return state
+    kind = FailureKind.REFUSED if event.permanent else FailureKind.NOT_SUBMITTED
+    # It may exist in part: it is removed like any other before anything follows it.
+    return _end_attempt(state, Cause.FAILURE, event.at, Failure(kind, event.reason))
+
+
+def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
+    if state.checkpoint is not None and event.step <= state.checkpoint.step:
+        return state
+    newest = Checkpoint(event.step, event.attempt, event.key, event.at)
+    return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1)
+
+
+def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:
+    if state.attempt.phase is not Phase.LIVE:
+        return state
+    state = state.with_attempt(progress=event.progress or state.attempt.progress)
+    failure = classify(event.job)
+    if failure is None:
+        return _end_attempt(state, Cause.SUCCEEDED, event.at)
+    cause = Cause.PREEMPTION if failure.kind is FailureKind.PREEMPTED else Cause.FAILURE
+    return _end_attempt(state, cause, event.at, failure)
+
+
+def _stalled(state: RunState, event: ev.Stalled) -> RunState:
+    if state.attempt.phase is not Phase.LIVE:
+        return state
+    state = state.with_attempt(progress=event.progress or state.attempt.progress)
+    where = f"since step {event.step}" if event.step is not None else "since its start, not one step"
+    failure = Failure(FailureKind.NO_PROGRESS, f"no progress for {event.idle_seconds:.0f} s {where}")
+    return _end_attempt(state, Cause.FAILURE, event.at, failure)
+
+
+def _gone(state: RunState, event: ev.AttemptGone) -> RunState:
+    if state.attempt.phase is not Phase.ENDING:
+        return state
+    progress = event.progress or state.attempt.progress
+    state = state.with_attempt(phase=Phase.GONE, gone_at=event.at, progress=progress)
+    decision = decide(state)
+    if isinstance(decision, End):
+        return replace(state, outcome=decision.outcome, reason=decision.reason)
+    state = replace(state, restarts_used=state.restarts_used + decision.cost)
+    phase = Phase.PAUSED if decision.delay else Phase.SUBMITTING
+    return _plan(state, event.at, phase=phase, not_before=event.at + decision.delay)
+
+
+def _plan(state: RunState, at: float, *, phase: Phase, not_before: float) -> RunState:
+    following = Attempt(state.attempt.number + 1, state.target, phase, planned_at=at, not_before=not_before)
+    return replace(state, attempts=(*state.attempts, following), saves=())
+
+
+def _scale_requested(state: RunState, event: ev.ScaleRequested) -> RunState:
+    if not state.spec.workers.permits(event.workers) or event.request in state.planned_steps:
+        return state
+    if event.by == "schedule":
+        state = replace(state, planned_steps=state.planned_steps | {event.request})
+    state = replace(state, target=event.workers)
+    attempt = state.attempt
+    if attempt.phase is Phase.PAUSED:  # nobody can have submitted it yet
+        return state.with_attempt(workers=event.workers)
+    if attempt.phase is Phase.LIVE and attempt.workers != event.workers and not state.scales_in_place:
+        return _end_attempt(state, Cause.SCALE_STEP, event.at)
+    return state
+
+
+def _end_run(state: RunState, ending: Ending) -> RunState:
+    if state.ending or state.outcome:
+        return state
+    state = replace(state, ending=ending)
+    match state.attempt.phase:
+        case Phase.PAUSED:  # nothing exists that would have to be removed first
+            outcome = "stopped" if ending.cause is Cause.STOP else "failed"
+            state = state.with_attempt(phase=Phase.GONE, cause=ending.cause, ended_at=ending.at, gone_at=ending.at)
+            return replace(state, outcome=outcome, reason=ending.by)
+        case Phase.SUBMITTING | Phase.LIVE:
+            return _end_attempt(state, ending.cause, ending.at)
+        case _:
+            return state
+
+
+def _end_attempt(state: RunState, cause: Cause, at: float, failure: Failure | None = None) -> RunState:
+    return state.with_attempt(phase=Phase.ENDING, cause=cause, ended_at=at, failure=failure)
+
+
+def _grace(state: RunState) -> float:
+    """Seconds to save before being killed: none where there is nothing to save, or nobody who could."""
+    saveable = state.attempt.cause in (Cause.STOP, Cause.DEADLINE, Cause.SCALE_STEP, Cause.PREEMPTION)
+    return state.spec.health.grace_seconds if saveable else 0.0
+
+
+def _reopen(state: RunState, event: ev.RunReopened) -> RunState:
+    if not state.ended or state.outcome == "succeeded":
+        return state
+    state = replace(
+        state,
+        opened_at=event.at,
+        owner=event.owner,
+        first_attempt=len(state.attempts),
+        restarts_used=0,
+        ending=None,
+        outcome=None,
+        reason=None,
+        ended_at=None,
+    )
+    return _plan(state, event.at, phase=Phase.SUBMITTING, not_before=event.at)

@@ -1,0 +1,89 @@
+"""Whether and when a run goes on after an attempt has ended. This is the place that decides a restart.
+
+Ordered rules, the first one that matches wins, as in JobSet's failure policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_elastic.core.state import REPEATABLE, Attempt, Cause, FailureKind, RunState
+
+if TYPE_CHECKING:
+    from airflow_elastic.spec.run import RestartPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Go on with a new attempt after `delay` seconds; `cost` is taken from the budget."""
+
+    cost: int
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The run is over."""
+
+    outcome: str
+    reason: str
+
+
+def decide(state: RunState) -> Restart | End:
+    """What follows the current attempt, which is gone. Never called before it is: two attempts never live at once."""
+    policy = state.spec.restart
+    attempt = state.attempt
+    exhausted = state.restarts_used >= policy.backoff_limit
+    failure = attempt.failure
+
+    if attempt.cause is Cause.SUCCEEDED or (attempt.progress and attempt.progress.finished):
+        if policy.policy != "Always" or exhausted or state.ending:
+            return End("succeeded", "training is complete")
+        return Restart(cost=1, delay=0.0)
+    if state.ending:
+        stopped = state.ending.cause is Cause.STOP
+        return End("stopped" if stopped else "failed", state.ending.by)
+    if attempt.cause in (Cause.SCALE_STEP, Cause.PREEMPTION):
+        return Restart(cost=0, delay=0.0)
+    if failure is None:
+        return End("failed", "the attempt ended and left no evidence of why")
+    if failure.kind is FailureKind.REFUSED:
+        return End("failed", failure.reason)
+    if policy.policy == "Never":
+        return End("failed", f"{failure.reason}; the restart policy is Never")
+    if policy.policy == "ExitCode" and failure.exit_code not in policy.retryable:
+        codes = ", ".join(map(str, sorted(policy.retryable)))
+        return End("failed", f"{failure.reason}; the restart policy ExitCode restarts only exit codes {codes}")
+    if is_crash_loop(state.lives):
+        where = f"at step {attempt.last_step}" if attempt.last_step else "before the first step"
+        return End("failed", f"{failure.reason}; the same error {where} twice: another restart would meet it again")
+    if exhausted:
+        return End("failed", f"{failure.reason}; all {policy.backoff_limit} restarts of the budget are used")
+    return Restart(cost=1, delay=backoff(policy, state.lives))
+
+
+def is_crash_loop(attempts: tuple[Attempt, ...]) -> bool:
+    """Whether the last two attempts failed with the same repeatable error at the same step."""
+    if len(attempts) < 2:
+        return False
+    before, last = (attempt.failure for attempt in attempts[-2:])
+    return (
+        last is not None
+        and before is not None
+        and last.kind in REPEATABLE
+        and last.signature == before.signature
+        and attempts[-1].last_step == attempts[-2].last_step
+    )
+
+
+def backoff(policy: RestartPolicy, attempts: tuple[Attempt, ...]) -> float:
+    """Seconds to wait: none after an attempt that advanced or a first failure, then doubling."""
+    fruitless = 0
+    for attempt in reversed(attempts):
+        if attempt.failure is None or attempt.advanced:
+            break
+        fruitless += 1
+    if fruitless < 2:
+        return 0.0
+    return float(min(policy.backoff_max_seconds, policy.backoff_seconds * 2.0 ** min(fruitless - 2, 60)))

@@ -1,0 +1,227 @@
+"""The state of a run: all that its journal says, folded together. Frozen; `core.machine` makes new ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import Progress
+
+
+class Phase(StrEnum):
+    """Where an attempt is. At most one attempt of a run is in a phase other than PAUSED and GONE."""
+
+    PAUSED = "paused"  # planned, but not before the pause is over; nothing of it exists
+    SUBMITTING = "submitting"  # the engine may or may not have it
+    LIVE = "live"  # the engine has it
+    ENDING = "ending"  # it is being removed; something of it may still live
+    GONE = "gone"  # nothing of it lives, nor can come to life
+
+
+class Cause(StrEnum):
+    """Why an attempt ended. Only FAILURE uses up the run's budget."""
+
+    SUCCEEDED = "succeeded"
+    FAILURE = "failure"
+    PREEMPTION = "preemption"
+    SCALE_STEP = "scale step"
+    STOP = "stop"
+    DEADLINE = "deadline"
+
+
+class FailureKind(StrEnum):
+    """The class of a failure, which decides whether and how the run goes on."""
+
+    PREEMPTED = "preempted"
+    OUT_OF_MEMORY = "out of memory"
+    WORKER_LOST = "worker lost"
+    KILLED = "killed"
+    CRASHED = "crashed"
+    RESTART_ASKED = "restart asked for"
+    CANNOT_START = "cannot start"
+    CODE_ERROR = "code error"
+    NO_PROGRESS = "no progress"
+    NOT_SUBMITTED = "not submitted"
+    REFUSED = "refused by the engine"
+    UNKNOWN = "unknown"
+
+
+#: Failures that come from the program and its input, and so come again: the crash-loop rule looks at these.
+REPEATABLE = frozenset(
+    {FailureKind.CODE_ERROR, FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY, FailureKind.CANNOT_START}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt failed: the class, and the evidence for it.
+
+    Attributes:
+        kind: the class.
+        reason: one sentence for a person.
+        exit_code: as a shell would give it: 128 + signal for a signal, 137 for a lost worker; None where unknown.
+        worker: name of the first failing worker.
+        rank: global rank of the first failing rank.
+        error: type and text of its exception.
+        traceback: its traceback.
+    """
+
+    kind: FailureKind
+    reason: str
+    exit_code: int | None = None
+    worker: str | None = None
+    rank: int | None = None
+    error: str | None = None
+    traceback: str | None = None
+
+    @property
+    def signature(self) -> tuple[str, int | None, str | None]:
+        """Equal for two failures that are the same error."""
+        return (self.kind, self.exit_code, self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One job submission. Times are epoch seconds.
+
+    Attributes:
+        number: from 1; part of the job's name.
+        workers: workers it has, or is to have.
+        phase: where it is.
+        planned_at: when it was decided upon.
+        not_before: when its pause is over.
+        from_step: step of the newest checkpoint when it was submitted.
+        job: the engine's name of it.
+        submitted_at: when the engine had it.
+        ended_at: when it was seen to have ended, or was told to.
+        gone_at: when nothing of it was left.
+        cause: why it ended.
+        failure: the evidence, where it failed or was preempted.
+        progress: how far it came, as last reported.
+    """
+
+    number: int
+    workers: int
+    phase: Phase
+    planned_at: float
+    not_before: float = 0.0
+    from_step: int = 0
+    job: str | None = None
+    submitted_at: float | None = None
+    ended_at: float | None = None
+    gone_at: float | None = None
+    cause: Cause | None = None
+    failure: Failure | None = None
+    progress: Progress | None = None
+
+    @property
+    def last_step(self) -> int:
+        """The newest step it is known to have reached; where it never reported, the step it began at."""
+        return max(self.from_step, self.progress.step if self.progress else 0)
+
+    @property
+    def advanced(self) -> bool:
+        """Whether it did any step of its own."""
+        return self.last_step > self.from_step
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A committed checkpoint: its step, the attempt that wrote it, the key of its manifest, when it was seen."""
+
+    step: int
+    attempt: int
+    key: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Somebody or something wants the run to end: STOP or DEADLINE, who or what, since when."""
+
+    cause: Cause
+    by: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Everything the journal says.
+
+    Attributes:
+        spec: what the run is.
+        created_at: epoch seconds.
+        opened_at: when this life of the run began: its creation or its newest reopening.
+        first_attempt: index of the first attempt of this life; earlier ones do not count against budget or crash loop.
+        scales_in_place: whether a live attempt can change its workers.
+        owner: whose word to stop counts.
+        target: workers wanted.
+        attempts: all of them, oldest first; the last one is the current one.
+        checkpoint: the newest.
+        checkpoints: how many were committed.
+        restarts_used: how much of the budget is used.
+        planned_steps: planned scale steps that were asked for.
+        saves: requests to save that the agents have not been told of.
+        ending: why the run is to end, if it is.
+        outcome: `succeeded`, `failed` or `stopped`, once decided.
+        reason: why, in a sentence.
+        ended_at: when the last word was written; None until then.
+    """
+
+    spec: RunSpec
+    created_at: float
+    opened_at: float
+    scales_in_place: bool
+    owner: str | None
+    target: int
+    attempts: tuple[Attempt, ...]
+    first_attempt: int = 0
+    checkpoint: Checkpoint | None = None
+    checkpoints: int = 0
+    restarts_used: int = 0
+    planned_steps: frozenset[str] = frozenset()
+    saves: tuple[str, ...] = ()
+    ending: Ending | None = None
+    outcome: str | None = None
+    reason: str | None = None
+    ended_at: float | None = None
+
+    @property
+    def attempt(self) -> Attempt:
+        """The current attempt."""
+        return self.attempts[-1]
+
+    @property
+    def lives(self) -> tuple[Attempt, ...]:
+        """The attempts since the run was opened."""
+        return self.attempts[self.first_attempt :]
+
+    @property
+    def deadline_at(self) -> float | None:
+        """When the run's time is up, epoch seconds."""
+        seconds = self.spec.active_deadline_seconds
+        return None if seconds is None else self.opened_at + seconds
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last word is written."""
+        return self.ended_at is not None
+
+    @property
+    def label(self) -> str:
+        """The state in one word: the outcome, or what the current attempt does."""
+        if self.ended and self.outcome:
+            return self.outcome
+        return {
+            Phase.PAUSED: "pausing",
+            Phase.SUBMITTING: "submitting",
+            Phase.LIVE: "running",
+            Phase.ENDING: "ending",
+            Phase.GONE: "ending",
+        }[self.attempt.phase]
+
+    def with_attempt(self, **changes: object) -> RunState:
+        """The same state with the current attempt changed."""
+        changed = replace(self.attempt, **changes)  # type: ignore[arg-type]
+        return replace(self, attempts=(*self.attempts[:-1], changed))

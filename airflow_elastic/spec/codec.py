@@ -1,0 +1,137 @@
+"""Frozen dataclasses to plain JSON values and back, driven by their type hints.
+
+One codec serves the run specification, the journal and every document under a run URI, so that what is stored is
+exactly what the types say. Decoding is strict: an unknown field, a missing one or a value of another type is a
+`SpecError` that names the path; nothing is guessed. Stdlib only, as the training side imports it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import math
+import types
+import typing
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, TypeVar, Union, cast, get_args, get_origin
+
+from airflow_elastic.spec.errors import Problem, SpecError
+
+T = TypeVar("T")
+
+_PLAIN: dict[type, str] = {str: "a string", int: "an integer", bool: "true or false", float: "a number"}
+
+
+def encode(value: Any) -> Any:
+    """Turn dataclasses, tuples and mappings into dicts and lists. Fields that hold None are left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return {name: encode(item) for name, item in pairs if item is not None}
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(cls: type[T], data: Any) -> T:
+    """Build `cls` from plain JSON values.
+
+    Raises:
+        SpecError: with every problem found, each with the field's path, what was given and what is allowed.
+    """
+    return cast("T", _decode(cls, data))
+
+
+def _decode(hint: Any, data: Any) -> Any:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _decode_optional(hint, data)
+    if dataclasses.is_dataclass(hint):
+        return _decode_dataclass(cast("type", hint), data)
+    if origin is tuple:
+        return _decode_tuple(get_args(hint)[0], data)
+    if origin is not None and issubclass(origin, Mapping):
+        return _decode_mapping(get_args(hint)[1], data)
+    if hint is Any or hint is object:
+        return data
+    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return _decode_enum(hint, data)
+    if not isinstance(data, hint) or (hint is int and isinstance(data, bool)):
+        raise SpecError(Problem("", data, _PLAIN.get(hint, hint.__name__)))
+    if hint is float and not math.isfinite(data):
+        raise SpecError(Problem("", data, "a finite number"))
+    return data
+
+
+def _decode_optional(hint: Any, data: Any) -> Any:
+    if data is None:
+        return None
+    (inner,) = (arg for arg in get_args(hint) if arg is not type(None))
+    return _decode(inner, data)
+
+
+def _decode_enum(hint: type[enum.Enum], data: Any) -> enum.Enum:
+    try:
+        return hint(data)
+    except ValueError:
+        raise SpecError(Problem("", data, "one of " + ", ".join(str(item.value) for item in hint))) from None
+
+
+def _decode_tuple(inner: Any, data: Any) -> tuple[Any, ...]:
+    if not isinstance(data, list | tuple):
+        raise SpecError(Problem("", data, "a list"))
+    return tuple(_gather({str(i): (inner, item) for i, item in enumerate(data)}).values())
+
+
+def _decode_mapping(inner: Any, data: Any) -> dict[str, Any]:
+    if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
+        raise SpecError(Problem("", data, "a mapping with string keys"))
+    return _gather({key: (inner, item) for key, item in data.items()})
+
+
+def _decode_dataclass(cls: type, data: Any) -> Any:
+    if not isinstance(data, Mapping):
+        raise SpecError(Problem("", data, f"a mapping with the fields {', '.join(_hints(cls))}"))
+    hints = _hints(cls)
+    problems: list[Problem] = []
+    for key in data:
+        if key not in hints:
+            close = difflib.get_close_matches(str(key), hints, n=1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            problems.append(Problem(str(key), data[key], f"no such field (there are {', '.join(hints)}){meant}"))
+    for field in dataclasses.fields(cls):
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in data:
+            problems.append(Problem(field.name, None, "a value: this field is required"))
+    try:
+        values = _gather({key: (hints[key], item) for key, item in data.items() if key in hints})
+    except SpecError as error:
+        raise SpecError(*problems, *error.problems) from None
+    if problems:
+        raise SpecError(*problems)
+    return cls(**values)
+
+
+def _gather(parts: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    """Decode each part; collect the problems of all before raising."""
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, (hint, item) in parts.items():
+        try:
+            values[name] = _decode(hint, item)
+        except SpecError as error:
+            problems += [Problem(f"{name}.{p.path}".rstrip("."), p.given, p.allowed) for p in error.problems]
+    if problems:
+        raise SpecError(*problems)
+    return values
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}

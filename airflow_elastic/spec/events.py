@@ -1,0 +1,219 @@
+"""Everything that can happen to a run, as the journal keeps it.
+
+Each event is one immutable object of the journal. `at` is the epoch second at which the controller saw it; the core has
+no clock of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.errors import Problem, SpecError
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import JobStatus, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class RunCreated:
+    """The run exists. `scales_in_place`: whether engine and launcher can add and remove workers of a live attempt."""
+
+    at: float
+    spec: RunSpec
+    scales_in_place: bool
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunReopened:
+    """A failed or stopped run goes on: budgets and deadline begin anew, checkpoints and attempts stay."""
+
+    at: float
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerChanged:
+    """Another try of the task (or another shell) has taken the run over; stops by former owners are void."""
+
+    at: float
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSubmitted:
+    """The engine has the job, made by us or by a controller before us."""
+
+    at: float
+    attempt: int
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitFailed:
+    """The engine did not take the job. `permanent`: it never will."""
+
+    at: float
+    attempt: int
+    reason: str
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCommitted:
+    """A manifest was found: the checkpoint exists."""
+
+    at: float
+    attempt: int
+    step: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersEnded:
+    """The attempt is over: a worker failed or was lost, or all succeeded. The evidence, and how far it had come."""
+
+    at: float
+    attempt: int
+    job: JobStatus
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """No rank has advanced for too long. `step` is None where the attempt never made a step."""
+
+    at: float
+    attempt: int
+    idle_seconds: float
+    step: int | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptGone:
+    """The engine says that nothing of the attempt lives any more, nor can come to life."""
+
+    at: float
+    attempt: int
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffElapsed:
+    """The pause before the next attempt is over."""
+
+    at: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRequested:
+    """Somebody, or the schedule, wants another number of workers."""
+
+    at: float
+    request: str
+    workers: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """The engine has changed the live attempt to this number of workers."""
+
+    at: float
+    attempt: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleFailed:
+    """The engine could not change the live attempt; the scale step will be done by a new attempt."""
+
+    at: float
+    attempt: int
+    workers: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRequested:
+    """Somebody wants a checkpoint now."""
+
+    at: float
+    request: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOrdered:
+    """The order to save has been handed to the agents of the attempt."""
+
+    at: float
+    attempt: int
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Somebody wants the run to end. With `owner` set, only as long as that is still the run's owner."""
+
+    at: float
+    request: str
+    by: str
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """The run has used up its active deadline."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The last word: outcome is `succeeded`, `failed` or `stopped`."""
+
+    at: float
+    outcome: str
+    reason: str
+
+
+Event = (
+    RunCreated
+    | RunReopened
+    | OwnerChanged
+    | AttemptSubmitted
+    | SubmitFailed
+    | CheckpointCommitted
+    | WorkersEnded
+    | Stalled
+    | AttemptGone
+    | BackoffElapsed
+    | ScaleRequested
+    | Scaled
+    | ScaleFailed
+    | SaveRequested
+    | SaveOrdered
+    | StopRequested
+    | DeadlinePassed
+    | RunEnded
+)
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+def event_to_dict(event: Event) -> dict[str, Any]:
+    """Plain JSON values with the event's class under `event`."""
+    return {"event": type(event).__name__, **encode(event)}
+
+
+def event_from_dict(data: dict[str, Any]) -> Event:
+    """The event that `event_to_dict` wrote. Raises SpecError on anything else."""
+    kind = _KINDS.get(str(data.get("event")))
+    if kind is None:
+        raise SpecError(Problem("event", data.get("event"), f"one of {', '.join(_KINDS)}"))
+    event: Event = decode(kind, {key: value for key, value in data.items() if key != "event"})
+    return event

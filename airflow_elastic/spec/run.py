@@ -1,0 +1,287 @@
+"""What a run is: the whole specification of one training, frozen and validated.
+
+Nothing here reads a clock, a file or the environment. A `RunSpec` that exists is a good one: every bad value is refused
+by `SpecError` when it is built, with the path of its field, what was given and what is allowed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_elastic.spec.checks import Checks, choice, env_name, finite_positive, non_negative_int, positive_int
+from airflow_elastic.spec.codec import decode, encode
+
+RESTART_POLICIES = ("Never", "OnFailure", "Always", "ExitCode")
+CLEANUP_POLICIES = ("None", "All", "Unfinished")
+SECRET_SOURCES = ("env", "file")
+
+#: Exit codes that `ExitCode` restarts: interrupted, killed, terminated, and 138, "restart me", the user's own.
+RETRYABLE_EXIT_CODES = (130, 137, 143, 138)
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """How many workers (nodes or pods, each with one agent) a run has, and what each of them holds.
+
+    Attributes:
+        count: workers to start with.
+        min: fewest workers the run may continue with. Default: `count`.
+        max: most workers a scale step may ask for. Default: `count`.
+        procs: ranks (training processes) of each worker.
+        node_unit: the number of workers is always a multiple of this.
+        resources: what each worker asks the engine for, e.g. `{"cpu": "4", "memory": "8Gi"}`.
+    """
+
+    count: int = 1
+    min: int | None = None
+    max: int | None = None
+    procs: int = 1
+    node_unit: int = 1
+    resources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            check("count", self.count, positive_int)
+            check("procs", self.procs, positive_int)
+            check("node_unit", self.node_unit, positive_int)
+            for name in ("min", "max"):
+                if getattr(self, name) is not None:
+                    check(name, getattr(self, name), positive_int)
+            if check.passed:
+                check.that(self.at_least <= self.count, "min", self.min, f"at most count, which is {self.count}")
+                check.that(self.at_most >= self.count, "max", self.max, f"at least count, which is {self.count}")
+                for name, value in (("count", self.count), ("min", self.at_least), ("max", self.at_most)):
+                    check.that(value % self.node_unit == 0, name, value, f"a multiple of node_unit, {self.node_unit}")
+
+    @property
+    def at_least(self) -> int:
+        """The fewest workers: `min`, or `count` where it is unset."""
+        return self.count if self.min is None else self.min
+
+    @property
+    def at_most(self) -> int:
+        """The most workers: `max`, or `count` where it is unset."""
+        return self.count if self.max is None else self.max
+
+    def allowed(self) -> str:
+        """The numbers of workers that a scale step may ask for, in words."""
+        multiple = f", a multiple of {self.node_unit}" if self.node_unit > 1 else ""
+        return f"an integer from {self.at_least} to {self.at_most}{multiple}"
+
+    def permits(self, count: int) -> bool:
+        """Whether the run may have this number of workers."""
+        return self.at_least <= count <= self.at_most and count % self.node_unit == 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPolicy:
+    """When the runtime saves, and how many checkpoints stay.
+
+    Attributes:
+        every_steps: save after every so many optimizer steps. Default: not by steps.
+        every_seconds: save when the newest checkpoint is so many seconds old. Default: 300 where `every_steps` is unset.
+        keep_last: committed checkpoints to keep; older ones are removed after a newer one is committed.
+    """
+
+    every_steps: int | None = None
+    every_seconds: float | None = None
+    keep_last: int = 3
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            if self.every_steps is not None:
+                check("every_steps", self.every_steps, positive_int)
+            if self.every_seconds is not None:
+                check("every_seconds", self.every_seconds, finite_positive)
+            check("keep_last", self.keep_last, positive_int)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """What happens after an attempt has failed. Preemptions and scale steps are no failures and cost nothing.
+
+    Attributes:
+        policy: `Never`; `OnFailure` (any failure); `Always` (also after success, until the budget, the deadline or a
+            stop ends the run); `ExitCode` (only exit codes in `exit_codes`, and lost workers).
+        exit_codes: codes that `ExitCode` restarts, in addition to 130, 137, 138 and 143.
+        backoff_limit: restarts that the whole run may use, shared by all workers.
+        backoff_seconds: pause before the second restart without progress in between; doubles with each further one.
+            The first is immediate.
+        backoff_max_seconds: the longest pause.
+    """
+
+    policy: str = "OnFailure"
+    exit_codes: tuple[int, ...] = ()
+    backoff_limit: int = 6
+    backoff_seconds: float = 1.0
+    backoff_max_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            check("policy", self.policy, choice(RESTART_POLICIES))
+            for i, code in enumerate(self.exit_codes):
+                known = isinstance(code, int) and not isinstance(code, bool) and 1 <= code <= 255
+                check.that(known, f"exit_codes.{i}", code, "an integer from 1 to 255")
+            check("backoff_limit", self.backoff_limit, non_negative_int)
+            check("backoff_seconds", self.backoff_seconds, finite_positive)
+            check("backoff_max_seconds", self.backoff_max_seconds, finite_positive)
+
+    @property
+    def retryable(self) -> frozenset[int]:
+        """All exit codes that `ExitCode` restarts."""
+        return frozenset(RETRYABLE_EXIT_CODES) | frozenset(self.exit_codes)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """When silence counts as a failure.
+
+    Attributes:
+        no_progress_seconds: a run whose step has not advanced for so long hangs, and its attempt is ended.
+        start_seconds: the same until the first step of an attempt: start-up, imports, restore, compilation.
+        grace_seconds: what workers get to save and to end, when they are told to, before they are killed.
+    """
+
+    no_progress_seconds: float = 600.0
+    start_seconds: float = 1800.0
+    grace_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            check("no_progress_seconds", self.no_progress_seconds, finite_positive)
+            check("start_seconds", self.start_seconds, finite_positive)
+            check("grace_seconds", self.grace_seconds, finite_positive)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleStep:
+    """One planned change of the number of workers: when the run reaches `at_step`, or `after_seconds` from its start."""
+
+    workers: int
+    at_step: int | None = None
+    after_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            check("workers", self.workers, positive_int)
+            one = (self.at_step is None) != (self.after_seconds is None)
+            check.that(one, "at_step", self.at_step, "exactly one of at_step and after_seconds")
+            if self.at_step is not None:
+                check("at_step", self.at_step, positive_int)
+            if self.after_seconds is not None:
+                check("after_seconds", self.after_seconds, finite_positive)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """An environment variable of the workers whose value is never written down.
+
+    Attributes:
+        name: the variable that the training script reads.
+        source: `env` (a variable of the process that submits) or `file` (read on the worker's machine).
+        key: the variable's name there, or the file's path.
+    """
+
+    name: str
+    source: str
+    key: str
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            check("name", self.name, env_name)
+            check("source", self.source, choice(SECRET_SOURCES))
+            check.that(bool(self.key), "key", self.key, "the name of a variable, or the path of a file")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """One training of one model to its end.
+
+    Attributes:
+        command: the script and its arguments, e.g. `("train.py", "--epochs", "3")`; or `("-m", "pkg.train")`.
+        name: names jobs and logs; letters, digits, `.`, `_`, `-`.
+        launcher: how ranks are started: a name from the launcher registry.
+        engine: where workers run: a name from the engine registry.
+        engine_options: what only that engine understands; it validates them.
+        working_dir: where the command runs. Default: where it is submitted from.
+        active_deadline_seconds: the whole run, all attempts, may take so long. Default: no limit.
+        cleanup: which workers the engine removes when the run has ended: None, All, or Unfinished (those that run).
+        scaling: planned scale steps.
+        env: plain environment variables of the workers; no secrets, it is written into the journal.
+        secrets: environment variables by reference.
+    """
+
+    command: tuple[str, ...]
+    name: str = "run"
+    launcher: str = "torchrun"
+    engine: str = "local"
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    working_dir: str | None = None
+    workers: Workers = field(default_factory=Workers)
+    checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    health: Health = field(default_factory=Health)
+    active_deadline_seconds: float | None = None
+    cleanup: str = "Unfinished"
+    scaling: tuple[ScaleStep, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[SecretRef, ...] = ()
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            words = isinstance(self.command, tuple) and all(isinstance(word, str) and word for word in self.command)
+            check.that(words and bool(self.command), "command", self.command, "a tuple of a script and its arguments, non-empty strings")
+            good = bool(_NAME.fullmatch(self.name)) and len(self.name) <= 200
+            check.that(good, "name", self.name, "1 to 200 letters, digits, '.', '_', '-', not at the ends")
+            check.that(bool(self.launcher), "launcher", self.launcher, "the name of a launcher")
+            check.that(bool(self.engine), "engine", self.engine, "the name of an engine")
+            if self.active_deadline_seconds is not None:
+                check("active_deadline_seconds", self.active_deadline_seconds, finite_positive)
+            check("cleanup", self.cleanup, choice(CLEANUP_POLICIES))
+            for i, step in enumerate(self.scaling):
+                permitted = self.workers.permits(step.workers)
+                check.that(permitted, f"scaling.{i}.workers", step.workers, self.workers.allowed())
+            for key in self.env:
+                check(f"env.{key}", key, env_name)
+                check.that(not key.startswith("AIRFLOW_ELASTIC_"), f"env.{key}", key, "any name but our own AIRFLOW_ELASTIC_*")
+            for i, secret in enumerate(self.secrets):
+                check.that(secret.name not in self.env, f"secrets.{i}.name", secret.name, "a name that env does not set too")
+            endless = self.restart.policy == "Always" and not (
+                self.restart.backoff_limit or self.active_deadline_seconds
+            )
+            check.that(not endless, "restart.policy", "Always", "a backoff_limit or active_deadline_seconds with Always")
+
+    @classmethod
+    def from_dict(cls, data: Any) -> RunSpec:
+        """Build a specification from plain values, as read from YAML or JSON. Raises SpecError."""
+        return decode(cls, data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` of them equals this specification."""
+        plain: dict[str, Any] = encode(self)
+        return plain
+
+    @property
+    def digest(self) -> str:
+        """Identifies the specification: 16 hex digits of the SHA-256 of its canonical JSON."""
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def differences(old: RunSpec, new: RunSpec) -> list[str]:
+    """The fields in which two specifications differ, one line each: `workers.count: 2 there, 4 asked for`."""
+    return _differences("", old.to_dict(), new.to_dict())
+
+
+def _differences(path: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = sorted({*old, *new})
+        return [line for key in keys for line in _differences(f"{path}{key}.", old.get(key), new.get(key))]
+    return [] if old == new else [f"{path.rstrip('.')}: {old!r} there, {new!r} asked for"]

@@ -1,0 +1,172 @@
+"""What is observed: workers as an engine sees them, and progress as the ranks report it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class WorkerPhase(StrEnum):
+    """The life of one worker. `LEFT` is a worker that a scale step sent away: neither a success nor a failure."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LOST = "lost"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class RankError:
+    """How one rank died, as far as anybody saw it.
+
+    Attributes:
+        rank: global rank, or None where the worker never got one.
+        exit_code: what the process returned; None where a signal ended it.
+        signal: number of the signal that ended it.
+        at: when, epoch seconds: of the exception where there is a traceback, else of the detection.
+        error: type and text of the exception.
+        traceback: its traceback.
+        out_of_memory: whether the kernel says that it killed for memory in this worker.
+    """
+
+    rank: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    at: float = 0.0
+    error: str | None = None
+    traceback: str | None = None
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker as the engine sees it.
+
+    Attributes:
+        name: the engine's name of the worker, e.g. `node-1`.
+        phase: where it is in its life.
+        pid: process id of its agent, where the engine knows one.
+        node: the machine it is on.
+        errors: how its ranks died, if they did.
+        reason: the engine's own words, e.g. `Evicted`, or why the worker could not start.
+        preempted: whether the platform took the worker away, for a better use or because its machine goes.
+    """
+
+    name: str
+    phase: WorkerPhase
+    pid: int | None = None
+    node: str | None = None
+    errors: tuple[RankError, ...] = ()
+    reason: str | None = None
+    preempted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A full snapshot of one job: every worker it has. Nothing is derived here; `core.classify` does that."""
+
+    workers: tuple[WorkerStatus, ...] = ()
+
+    def phases(self) -> frozenset[WorkerPhase]:
+        """The phases that occur, without the workers that left."""
+        return frozenset(w.phase for w in self.workers if w.phase is not WorkerPhase.LEFT)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any worker failed or was lost."""
+        return bool(self.phases() & {WorkerPhase.FAILED, WorkerPhase.LOST})
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every worker that did not leave has succeeded, and there is one."""
+        return self.phases() == {WorkerPhase.SUCCEEDED}
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left that could still tell why the job failed."""
+        unsettled = {WorkerPhase.PENDING, WorkerPhase.RUNNING}
+        return WorkerPhase.LOST in self.phases() or not self.phases() & unsettled
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """One rank's own words. Times are epoch seconds, durations seconds, memory bytes."""
+
+    rank: int
+    worker: str
+    step: int
+    at: float
+    step_seconds: float = 0.0
+    loss: float | None = None
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of training by one set of ranks: from a rendezvous to the next, or to the end of the attempt.
+
+    Attributes:
+        generation: number of the rendezvous within the attempt, from 1.
+        world_size: ranks.
+        workers: workers.
+        started_at: when the ranks were started, epoch seconds.
+        first_step_at: when the first optimizer step was done; None before.
+        last_step_at: when the newest was done.
+        from_step: the step it was restored at.
+        to_step: the newest step done.
+        stepping_seconds: time in training steps, saves excluded.
+        saving_seconds: time that saves stopped the loop.
+        restoring_seconds: time that loading the checkpoint took.
+    """
+
+    generation: int
+    world_size: int
+    workers: int
+    started_at: float
+    first_step_at: float | None = None
+    last_step_at: float | None = None
+    from_step: int = 0
+    to_step: int = 0
+    stepping_seconds: float = 0.0
+    saving_seconds: float = 0.0
+    restoring_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the lead agent of an attempt last wrote: one object per interval, for all ranks.
+
+    Attributes:
+        attempt: number of the attempt.
+        at: when it was written, by the lead agent's clock.
+        step: newest optimizer step that every rank has done.
+        moved_at: when `step` last advanced.
+        total_steps: where the training means to end; None if the script did not say.
+        epoch: current epoch, from 0.
+        samples: position in the data: samples consumed by the run since step 0, each counted once.
+        samples_per_second: recent throughput of all ranks together.
+        loss: newest loss of rank 0, as the script gave it.
+        metrics: newest further numbers of rank 0; after the script's `finish`, its results.
+        world_size: ranks at work.
+        stretches: one for each rendezvous of the attempt, oldest first.
+        ranks: newest report of each rank.
+        finished: whether the script has said that training is complete.
+    """
+
+    attempt: int
+    at: float
+    step: int = 0
+    moved_at: float = 0.0
+    total_steps: int | None = None
+    epoch: int = 0
+    samples: int = 0
+    samples_per_second: float = 0.0
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    world_size: int = 0
+    stretches: tuple[Stretch, ...] = ()
+    ranks: tuple[RankReport, ...] = ()
+    finished: bool = False
