@@ -1,0 +1,145 @@
+"""What makes an Airflow one's own: its environment, its passwords, the program its parts are started by."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_elastic.testing.airflow_rest import AirflowError
+
+# `airflow standalone` starts its parts as `airflow NAME` from the PATH. This stands in for that program, to
+# note each part's pid and to leave out the log servers: they listen everywhere, and one machine needs none.
+_SHIM = """\
+#!/bin/sh
+echo $$ > {state}/"$1".pid
+case "$1" in
+    scheduler|triggerer) exec {program} "$@" --skip-serve-logs ;;
+    *) exec {program} "$@" ;;
+esac
+"""
+
+_TUNING = {
+    "CORE__LOAD_EXAMPLES": "False",
+    "CORE__EXECUTOR": "LocalExecutor",
+    "CORE__HOSTNAME_CALLABLE": "socket.gethostname",  # The default asks the network.
+    "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
+    "API__WORKERS": "1",
+    "DAG_PROCESSOR__REFRESH_INTERVAL": "3",
+    "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3",
+    "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
+    "DAG_PROCESSOR__PARSING_PROCESSES": "1",
+    "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+    "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "5",
+    "TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+    "LOGGING__COLORED_CONSOLE_LOG": "False",
+    "USAGE_DATA_COLLECTION__ENABLED": "False",
+}
+
+
+def environment(
+    home: Path,
+    state: Path,
+    program: Path,
+    *,
+    dags_folder: Path,
+    port: int,
+    users: Mapping[str, str],
+    connections: Mapping[str, Mapping[str, Any] | str],
+    parallelism: int,
+    takeover: float,
+    extra: Mapping[str, str],
+) -> dict[str, str]:
+    """The environment of every process, with all of the developer's own Airflow settings taken out.
+
+    Args:
+        home: AIRFLOW_HOME.
+        state: our own folder below it, with the passwords and the stand-in for `airflow`.
+        program: the `airflow` to run.
+        dags_folder: the DAG files.
+        port: of the API server.
+        users: role by user name.
+        connections: by id, as a URI or a mapping.
+        parallelism: tasks at once.
+        takeover: seconds without a heartbeat that make a triggerer dead.
+        extra: the last word.
+
+    Raises:
+        AirflowError: an environment variable cannot carry a connection of that id.
+    """
+    settings = _TUNING | {
+        "CORE__DAGS_FOLDER": str(dags_folder),
+        "CORE__PARALLELISM": str(parallelism),
+        "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in users.items()),
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(_password_file(state)),
+        "API__HOST": "127.0.0.1",
+        "API__PORT": str(port),
+        "API__BASE_URL": f"http://127.0.0.1:{port}",
+        "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": f"{takeover:.0f}",
+    }
+    foreign = ("AIRFLOW", "_AIRFLOW", "PYTEST_")
+    made = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    path = [str(_shim_file(state).parent), str(program.parent), made.get("PATH", os.defpath)]
+    inherited = made.get("NO_PROXY") or made.get("no_proxy")
+    unproxied = ",".join(filter(None, [inherited, "127.0.0.1,localhost"]))
+    made |= {
+        "AIRFLOW_HOME": str(home),
+        "PATH": os.pathsep.join(path),
+        "PYTHONWARNINGS": "ignore",
+        "PYTHONUNBUFFERED": "1",
+        "NO_COLOR": "1",
+        "NO_PROXY": unproxied,
+        "no_proxy": unproxied,
+    }
+    made |= {f"AIRFLOW__{name}": value for name, value in settings.items()}
+    for name, connection in connections.items():
+        if not re.fullmatch(r"\w+", name, re.ASCII):
+            raise AirflowError(f"connections: given the id {name!r}; allowed: letters, digits and _")
+        text = connection if isinstance(connection, str) else json.dumps(dict(connection))
+        made[f"AIRFLOW_CONN_{name.upper()}"] = text
+    return made | dict(extra)
+
+
+def write_passwords(state: Path, users: Mapping[str, str], password: str | None) -> dict[str, str]:
+    """Give every user a password, in the file that Airflow reads, and return all that it holds.
+
+    Args:
+        state: the folder of that file, made if missing.
+        users: role by user name. Those that have a password keep it.
+        password: of those that have none; None makes one up.
+    """
+    path = _password_file(state)
+    state.mkdir(parents=True, exist_ok=True)
+    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    for name in users:
+        known.setdefault(name, password or secrets.token_urlsafe(12))
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(known))
+    return known
+
+
+def write_shim(state: Path, program: Path) -> None:
+    """Write the program that stands in for `airflow` on the PATH of `airflow standalone`."""
+    shim = _shim_file(state)
+    shim.parent.mkdir(parents=True, exist_ok=True)
+    shim.write_text(_SHIM.format(state=shlex.quote(str(state)), program=shlex.quote(str(program))))
+    shim.chmod(0o755)
+
+
+def pid_file(state: Path, part: str) -> Path:
+    """Where the stand-in notes the pid of a part."""
+    return state / f"{part}.pid"
+
+
+def _shim_file(state: Path) -> Path:
+    return state / "bin" / "airflow"
+
+
+def _password_file(state: Path) -> Path:
+    return state / "passwords.json"

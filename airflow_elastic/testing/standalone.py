@@ -1,0 +1,418 @@
+"""A real `airflow standalone` of one's own: started, watched, asked, hurt and stopped for certain.
+
+The project's tests and its demo run it; so can a user's tests of their own DAGs:
+
+    with Standalone(home=tmp_path / "airflow", dags_folder=Path("dags")) as airflow:
+        airflow.wait_for_dag("train")
+        run_id = airflow.trigger("train", {"epochs": 1})
+        airflow.wait_task("train", run_id, "train", "deferred")
+        airflow.kill_triggerer()
+        airflow.start_triggerer()
+        airflow.wait_run("train", run_id)
+
+It is the `airflow` program of this virtual environment (sqlite, LocalExecutor, its own scheduler, triggerer,
+DAG processor and API server), listening on 127.0.0.1 only. Airflow itself is not imported here.
+
+`airflow standalone` restarts none of its parts: when its triggerer dies it says nothing, its other parts go
+on, and what is deferred stays deferred until another triggerer comes (`start_triggerer`). SIGTERM ends it
+without ending its parts; so `stop` ends those first, and then kills whatever is left in their session.
+
+A training process in a session of its own is no part of Airflow and outlives `stop`, as it would in
+production: `detached` lists those, `stop(detached=True)` kills them too. Linux only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import httpx
+
+from airflow_elastic.testing import airflow_settings as settings
+from airflow_elastic.testing import processes
+from airflow_elastic.testing.airflow_rest import AirflowError, AirflowRest, poll
+
+MARK = "AIRFLOW_ELASTIC_STANDALONE_HOME"
+"""The environment variable, holding the home, that every process started below carries."""
+
+PARTS = ("scheduler", "dag-processor", "api-server", "triggerer")
+"""What `airflow standalone` starts."""
+
+
+class Standalone(AirflowRest):
+    """One Airflow: a context manager, or `start` and `stop`. It can start again, on the same data.
+
+    Args:
+        home: AIRFLOW_HOME: database, logs, configuration, passwords. Made if missing, kept afterwards; one
+            running Airflow at a time. The developer's ~/airflow and AIRFLOW* variables are never read.
+        dags_folder: the DAG files, used in place.
+        port: of the API server and UI, on 127.0.0.1; None takes a free one.
+        env: more environment for every process, and the last word over the settings made here: any
+            `AIRFLOW__SECTION__KEY`.
+        connections: Airflow connections by id, as a URI or as a mapping of `conn_type`, `host`, `extra`, …
+            They are given through the environment: every process sees them, the UI's list does not.
+        users: role (viewer, user, op, admin) by user name; the first is the one this object logs in as.
+        password: of every new user; None makes one up. Passwords that the home holds already stay.
+        parallelism: how many tasks run at once.
+        takeover: seconds without a heartbeat after which another triggerer takes over the triggers of a dead
+            one. Airflow's own default is 30; at least 5.
+        start_timeout: seconds that `start` and `start_triggerer` wait until all is healthy.
+        stop_timeout: seconds that the parts have to end by themselves before they are killed.
+        progress: called with one line for a person whenever the start has come further.
+
+    Raises:
+        AirflowError: an argument cannot work. Nothing has been started.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        dags_folder: Path,
+        *,
+        port: int | None = None,
+        env: Mapping[str, str] | None = None,
+        connections: Mapping[str, Mapping[str, Any] | str] | None = None,
+        users: Mapping[str, str] | None = None,
+        password: str | None = None,
+        parallelism: int = 4,
+        takeover: float = 10.0,
+        start_timeout: float = 180.0,
+        stop_timeout: float = 10.0,
+        progress: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.home, self.dags_folder = home.absolute(), dags_folder.absolute()
+        self.start_timeout, self.stop_timeout, self.progress = start_timeout, stop_timeout, progress
+        self.log_path = self.home / "standalone.log"
+        self._state = self.home / "standalone"
+        self._program = Path(sys.executable).parent / "airflow"
+        self._sessions = processes.Sessions(self._state / "sessions.json", f"{MARK}={self.home}")
+        self._lock: IO[str] | None = None
+        self._standalone: subprocess.Popen[bytes] | None = None
+        self._more: list[subprocess.Popen[bytes]] = []
+        if not self.dags_folder.is_dir():
+            raise AirflowError(f"dags_folder: given {str(dags_folder)!r}; there is no such folder")
+        if not os.access(self._program, os.X_OK):
+            raise AirflowError(
+                f"there is no {self._program}: install Airflow beside this Python, with "
+                "pip install 'airflow-elastic[airflow]'"
+            )
+        if takeover < 5:
+            raise AirflowError(
+                f"takeover: given {takeover:g}; allowed: 5 s or more, or a triggerer is robbed while busy"
+            )
+        self.port = _free_port() if port is None else port
+        self.users = dict(users or {"admin": "admin"})
+        username = next(iter(self.users))
+        passwords = settings.write_passwords(self._state, self.users, password)
+        super().__init__(f"http://127.0.0.1:{self.port}", username, passwords[username])
+        self.environment = settings.environment(
+            self.home,
+            self._state,
+            self._program,
+            dags_folder=self.dags_folder,
+            port=self.port,
+            users=self.users,
+            connections=connections or {},
+            parallelism=parallelism,
+            takeover=takeover,
+            extra={MARK: str(self.home), **(env or {})},
+        )
+
+    # -- its life --------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def login_hint(self) -> str:
+        """Where to look and how to log in, for a person."""
+        return f"{self.url}  (user {self.username}, password {self.password})"
+
+    def start(self) -> None:
+        """Start everything and return once scheduler, triggerer and DAG processor are healthy.
+
+        What an earlier one left running in this home, because its program was killed, is ended first.
+
+        Raises:
+            AirflowError: it cannot start, or did not get healthy in time; with the end of its log. Nothing is
+                left running then.
+        """
+        if self._standalone is not None:
+            raise AirflowError(f"Airflow is already running at {self.url}; stop it before starting it again")
+        self._acquire()
+        try:
+            self._sweep()
+            _check_port(self.port)
+            for part in PARTS:
+                settings.pid_file(self._state, part).unlink(missing_ok=True)
+            settings.write_shim(self._state, self._program)
+            since, began = datetime.now(UTC), time.monotonic()
+            atexit.register(self.stop)
+            self.progress(f"starting Airflow in {self.home}")
+            self._standalone = self._spawn(["standalone"], self.log_path)
+            self._wait_healthy({"scheduler", "triggerer", "dag_processor"}, since, self._died, self.log_path)
+            self.progress(f"Airflow is ready after {time.monotonic() - began:.0f} s: {self.login_hint}")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self, *, detached: bool = False) -> None:
+        """End every process of this Airflow; harmless where none runs.
+
+        Args:
+            detached: also kill what runs in sessions of its own (see `detached`).
+
+        Raises:
+            AirflowError: a process could not be killed.
+        """
+        atexit.unregister(self.stop)
+        started = [one for one in (self._standalone, *self._more) if one is not None]
+        roots = [self.part_pid(part) for part in PARTS] + [one.pid for one in self._more]
+        for root in roots:
+            process = processes.read(root) if root is not None else None
+            if process is not None and process in self._sessions:
+                processes.send(process, signal.SIGTERM)
+        # `airflow standalone` itself does nothing any more then, and never ends: it is only killed.
+        idle = {self._standalone.pid} if self._standalone else set()
+        deadline = time.monotonic() + self.stop_timeout
+        while {process.pid for process in self._sessions.members()} - idle and time.monotonic() < deadline:
+            time.sleep(0.05)
+        left = processes.end(self._sessions.members, timeout=10)
+        if detached:
+            left += processes.end(self._sessions.detached, timeout=10)
+        if left:
+            raise AirflowError(f"could not kill the processes {[process.pid for process in left]}")
+        for one in started:
+            one.wait()
+        self._standalone, self._more = None, []
+        self.close()
+        if self._lock is not None:
+            self._sessions.forget()
+            self._lock.close()
+            self._lock = None
+
+    def detached(self) -> list[processes.Process]:
+        """The processes that came out of this Airflow but live in sessions of their own: training, here.
+
+        Found by the environment they inherited: one that was started with a clean environment is not seen.
+        """
+        return self._sessions.detached()
+
+    # -- hurting it ------------------------------------------------------------------------------------------
+
+    def part_pid(self, part: str) -> int | None:
+        """The pid of a part that `airflow standalone` started (one of PARTS); None where it does not live."""
+        try:
+            pid = int(settings.pid_file(self._state, part).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        found = processes.read(pid)
+        return pid if found is not None and found in self._sessions else None
+
+    def triggerer_pids(self) -> list[int]:
+        """The pids of the living triggerers: that of `airflow standalone`, then those of `start_triggerer`.
+
+        Each is the supervisor; the process that runs the triggers is its child.
+        """
+        first = self.part_pid("triggerer")
+        return ([first] if first is not None else []) + [one.pid for one in self._more if one.poll() is None]
+
+    def kill_triggerer(self) -> list[int]:
+        """SIGKILL every triggerer and the process that runs its triggers; return their pids once gone.
+
+        Nothing replaces it: `airflow standalone` does not notice, and what is deferred stays deferred. What
+        triggers started in sessions of their own lives on.
+
+        Raises:
+            AirflowError: no triggerer runs, or one could not be killed.
+        """
+        victims = [process for pid in self.triggerer_pids() for process in processes.family(pid)]
+        if not victims:
+            raise AirflowError("there is no triggerer to kill; start_triggerer() starts one")
+        left = processes.end(lambda: [one for one in victims if processes.read(one.pid) == one], timeout=10)
+        if left:
+            raise AirflowError(
+                f"could not kill the triggerer's processes {[process.pid for process in left]}"
+            )
+        return [process.pid for process in victims]
+
+    def start_triggerer(self, *, wait: bool = True) -> int:
+        """Start one more `airflow triggerer` with the same environment, and return its pid.
+
+        The triggers of a killed one come to it `takeover` seconds after that one's last heartbeat.
+
+        Args:
+            wait: return only when it is healthy.
+
+        Raises:
+            AirflowError: Airflow is not running, or the triggerer did not get healthy; with the log's end.
+        """
+        if self._standalone is None:
+            raise AirflowError("Airflow is not running; start() it first")
+        log = self.home / f"triggerer-{len(self._more) + 1}.log"
+        since = datetime.now(UTC)
+        started = self._spawn(["triggerer", "--skip-serve-logs"], log)
+        self._more.append(started)
+
+        def died() -> str | None:
+            if started.poll() is None:
+                return None
+            return f"`airflow triggerer` ended with {started.returncode}; {_end_of(log)}"
+
+        if wait:
+            self._wait_healthy({"triggerer"}, since, died, log)
+        return started.pid
+
+    def command(self, *arguments: str, timeout: float = 120.0) -> str:
+        """Run `airflow ARGUMENTS…` in this environment to its end, and return what it printed.
+
+        Args:
+            arguments: as in a shell, `command("config", "get-value", "core", "executor")`.
+            timeout: seconds until it is killed.
+
+        Raises:
+            AirflowError: it failed, or took too long.
+        """
+        line = f"airflow {shlex.join(arguments)}"
+        try:
+            done = subprocess.run(
+                [str(self._program), *arguments],
+                env=self.environment,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise AirflowError(f"`{line}` took longer than {timeout:g} s") from error
+        if done.returncode:
+            printed = (done.stdout + done.stderr)[-2000:]
+            raise AirflowError(f"`{line}` ended with {done.returncode}:\n{printed}")
+        return done.stdout
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _spawn(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start `airflow ARGUMENTS` as the leader of a session of ours."""
+        with log.open("wb") as output:
+            started = subprocess.Popen(
+                [str(self._program), *arguments],
+                env=self.environment,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._sessions.note(started.pid)
+        return started
+
+    def _died(self) -> str | None:
+        """What ended that should not have, with the end of the log; None where all is well."""
+        if self._standalone is not None and self._standalone.poll() is not None:
+            dead = f"`airflow standalone` ended with {self._standalone.returncode}"
+        else:
+            noted = [part for part in PARTS if settings.pid_file(self._state, part).exists()]
+            parts = [part for part in noted if self.part_pid(part) is None]
+            if not parts:
+                return None
+            dead = f"Airflow's {' and '.join(parts)} ended"
+        return f"{dead}; {_end_of(self.log_path)}"
+
+    def _wait_healthy(
+        self, parts: set[str], since: datetime, died: Callable[[], str | None], log: Path
+    ) -> None:
+        """Wait until these parts are healthy with a heartbeat after `since`: older ones are of the dead."""
+        waiting = set(parts)
+
+        def probe() -> bool | None:
+            if why := died():
+                raise AirflowError(why)
+            try:
+                health = self.health()
+            except httpx.HTTPError:
+                return None
+            for part in sorted(waiting):
+                beat = health[part].get(f"latest_{part}_heartbeat")
+                if health[part]["status"] == "healthy" and beat and datetime.fromisoformat(beat) > since:
+                    waiting.discard(part)
+                    self.progress(f"Airflow's {part.replace('_', ' ')} is healthy")
+            return None if waiting else True
+
+        def hint() -> str:
+            return f"{', '.join(sorted(waiting))} did not report; {_end_of(log)}"
+
+        poll("Airflow to be healthy", probe, timeout=self.start_timeout, every=0.25, hint=hint)
+
+    def _acquire(self) -> None:
+        """Keep other programs from running an Airflow in this home; the kernel lets go when we die."""
+        lock = (self._state / "lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise AirflowError(
+                f"another program runs an Airflow in {self.home}; stop that one, or choose another home"
+            ) from None
+        self._lock = lock
+
+    def _sweep(self) -> None:
+        """End what an earlier Airflow left running here when its program was killed."""
+        if not self._sessions.leftovers():
+            return
+        self.progress(f"ending what an earlier Airflow left running in {self.home}")
+        if left := processes.end(self._sessions.leftovers, timeout=10):
+            pids = [process.pid for process in left]
+            raise AirflowError(f"an earlier Airflow runs in {self.home} and cannot be killed: {pids}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _check_port(port: int) -> None:
+    """Find out before the API server does, which says it in the middle of a long log.
+
+    Raises:
+        AirflowError: the port is taken, or not ours to take.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise AirflowError(
+                f"port: given {port}, which cannot be had ({error}); choose another, or None for a free one"
+            ) from None
+
+
+def _end_of(log: Path, lines: int = 30) -> str:
+    """The last lines of a log file with its name, for an error's text."""
+    try:
+        last = log.read_text(errors="replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        last = []
+    return f"{log} ends:\n" + ("\n".join(last) or "(it is empty)")
