@@ -20,7 +20,7 @@ def overdue(state: RunState, progress: Progress | None, now: float) -> Iterator[
         yield DeadlinePassed(at=now)
         return
     yield from _planned_steps(state, progress, now)
-    if state.attempt.phase is Phase.LIVE:
+    if state.attempt.phase is Phase.LIVE and progress is not None and progress.attached:
         yield from _silence(state, progress, now)
 
 
@@ -35,11 +35,11 @@ def _planned_steps(state: RunState, progress: Progress | None, now: float) -> It
             yield ScaleRequested(at=now, request=request, workers=step.workers, by="schedule")
 
 
-def _silence(state: RunState, progress: Progress | None, now: float) -> Iterator[Event]:
+def _silence(state: RunState, progress: Progress, now: float) -> Iterator[Event]:
     attempt, health = state.attempt, state.spec.health
     submitted_at = attempt.submitted_at or attempt.planned_at
-    stretch = progress.stretches[-1] if progress and progress.stretches else None
-    if progress is None or stretch is None or stretch.first_step_at is None:
+    stretch = progress.stretches[-1] if progress.stretches else None
+    if stretch is None or stretch.first_step_at is None:
         # Nothing yet since the ranks were (re)started: imports, restore, compilation.
         since = max(submitted_at, stretch.started_at if stretch else submitted_at)
         limit, step = health.start_seconds, None

@@ -76,8 +76,8 @@ def evolve(state: RunState, event: Event) -> RunState:
     match event:
         case ev.AttemptSubmitted():
             return _submitted(state, event)
-        case ev.SubmitFailed():
-            return _submit_failed(state, event)
+        case ev.SubmitRefusedByEngine():
+            return _refused(state, event)
         case ev.CheckpointCommitted():
             return _committed(state, event)
         case ev.WorkersEnded():
@@ -120,12 +120,11 @@ def _submitted(state: RunState, event: ev.AttemptSubmitted) -> RunState:
     return state.with_attempt(phase=Phase.LIVE, job=event.job, submitted_at=event.at, from_step=step)
 
 
-def _submit_failed(state: RunState, event: ev.SubmitFailed) -> RunState:
+def _refused(state: RunState, event: ev.SubmitRefusedByEngine) -> RunState:
     if state.attempt.phase is not Phase.SUBMITTING:
         return state
-    kind = FailureKind.REFUSED if event.permanent else FailureKind.NOT_SUBMITTED
     # It may exist in part: it is removed like any other before anything follows it.
-    return _end_attempt(state, Cause.FAILURE, event.at, Failure(kind, event.reason))
+    return _end_attempt(state, Cause.FAILURE, event.at, Failure(FailureKind.REFUSED, event.reason))
 
 
 def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:

@@ -42,7 +42,6 @@ class FailureKind(StrEnum):
     CANNOT_START = "cannot start"
     CODE_ERROR = "code error"
     NO_PROGRESS = "no progress"
-    NOT_SUBMITTED = "not submitted"
     REFUSED = "refused by the engine"
     UNKNOWN = "unknown"
 

@@ -51,13 +51,12 @@ class AttemptSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitFailed:
-    """The engine did not take the job. `permanent`: it never will."""
+class SubmitRefusedByEngine:
+    """The engine refuses the job for good. (While it is only out of reach, the controller keeps trying.)"""
 
     at: float
     attempt: int
     reason: str
-    permanent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +185,7 @@ Event = (
     | RunReopened
     | OwnerChanged
     | AttemptSubmitted
-    | SubmitFailed
+    | SubmitRefusedByEngine
     | CheckpointCommitted
     | WorkersEnded
     | Stalled

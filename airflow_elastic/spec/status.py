@@ -153,6 +153,7 @@ class Progress:
         world_size: ranks at work.
         stretches: one for each rendezvous of the attempt, oldest first.
         ranks: newest report of each rank.
+        attached: whether any rank uses our runtime; a script that does not is never judged by its silence.
         finished: whether the script has said that training is complete.
     """
 
@@ -169,4 +170,5 @@ class Progress:
     world_size: int = 0
     stretches: tuple[Stretch, ...] = ()
     ranks: tuple[RankReport, ...] = ()
+    attached: bool = False
     finished: bool = False

@@ -1,0 +1,135 @@
+"""Checkpoints as the store holds them: manifests, their verification, and what may be removed.
+
+A checkpoint exists when, and only when, its manifest exists. Nothing here opens a checkpoint's files but to compare
+sizes and checksums, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.errors import ElasticError, SpecError
+from airflow_elastic.spec.manifest import MANIFEST_VERSION, Manifest, StoredFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from airflow_elastic.adapters.store import Store
+
+#: The checksum written today. Readers accept any that hashlib knows.
+ALGORITHM = "sha256"
+
+
+class CheckpointDamaged(ElasticError):
+    """A checkpoint whose manifest or files are not what was committed."""
+
+
+def commit(store: Store, manifest: Manifest) -> bool:
+    """Make the checkpoint exist. False: another writer has committed this step before."""
+    return store.create(layout.manifest(manifest.step), json.dumps(encode(manifest), indent=1).encode())
+
+
+def steps(store: Store) -> list[int]:
+    """The steps of all committed checkpoints, oldest first."""
+    names = (entry.key.removeprefix(layout.MANIFESTS) for entry in store.list(layout.MANIFESTS))
+    return sorted(int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdigit())
+
+
+def read(store: Store, step: int) -> Manifest:
+    """The manifest of a committed checkpoint.
+
+    Raises:
+        CheckpointDamaged: it is missing, cannot be read, or is of a newer version.
+    """
+    data = store.get(layout.manifest(step))
+    where = f"{store.uri}/{layout.manifest(step)}"
+    if data is None:
+        raise CheckpointDamaged(f"{where} does not exist: step {step} has no committed checkpoint")
+    try:
+        plain = json.loads(data)
+        if plain.get("version") != MANIFEST_VERSION:
+            raise ValueError(f"version {plain.get('version')}; this release reads {MANIFEST_VERSION}")
+        return decode(Manifest, plain)
+    except (ValueError, AttributeError, SpecError) as error:
+        raise CheckpointDamaged(f"{where} is no manifest: {error}") from error
+
+
+def checksum(path: Path) -> dict[str, str]:
+    """The checksums of a local file, as a manifest lists them."""
+    with path.open("rb") as file:
+        return {ALGORITHM: hashlib.file_digest(file, ALGORITHM).hexdigest()}
+
+
+def problems(store: Store, manifest: Manifest, *, only: Callable[[int], bool] = lambda _: True) -> list[str]:
+    """What is wrong with the files of a checkpoint, one sentence each; empty: every byte is what was committed.
+
+    Args:
+        store: where the run lies.
+        manifest: what was committed.
+        only: which files to look at, by index: ranks share the reading.
+    """
+    return [p for i, file in enumerate(manifest.files) if only(i) for p in _file_problems(store, file)]
+
+
+def _file_problems(store: Store, file: StoredFile) -> Iterable[str]:
+    digests = {name: hashlib.new(name) for name in file.checksums if name in hashlib.algorithms_available}
+    size = 0
+    while chunk := store.read_from(file.key, size, 8 << 20):
+        size += len(chunk)
+        for digest in digests.values():
+            digest.update(chunk)
+    if size != file.size:
+        missing = "is missing" if size == 0 else f"has {size} bytes instead of {file.size}"
+        yield f"{file.key} {missing}"
+        return
+    if not digests:
+        yield f"{file.key} has no checksum that can be checked here ({', '.join(file.checksums) or 'none at all'})"
+    for name, digest in digests.items():
+        if digest.hexdigest() != file.checksums[name]:
+            yield f"{file.key} has another {name} than was committed: its bytes have changed"
+
+
+def prune(store: Store, keep_last: int) -> list[int]:
+    """Remove all but the newest `keep_last` checkpoints; returns the steps removed. Manifests go first.
+
+    Files that belong to no manifest are left: `remove_uncommitted` knows when nobody can be writing them.
+    """
+    removed = steps(store)[:-keep_last] if keep_last > 0 else []
+    for step in removed:
+        try:
+            data = read(store, step).data
+        except CheckpointDamaged:
+            data = None
+        store.delete([layout.manifest(step)])
+        if data is not None:
+            store.delete([entry.key for entry in store.list(data)])
+    return removed
+
+
+def remove_uncommitted(store: Store, before_attempt: int) -> int:
+    """Remove files that attempts before this one left without committing them; returns how many.
+
+    Only for a time when none of those attempts lives.
+    """
+    committed = {manifest.data for manifest in _readable(store)}
+    stale = []
+    for entry in store.list(layout.CHECKPOINT_DATA):
+        folder = entry.key.removeprefix(layout.CHECKPOINT_DATA).partition("/")[0]
+        attempt = folder.partition("-a")[2].partition("-")[0]
+        if f"{layout.CHECKPOINT_DATA}{folder}/" not in committed and attempt.isdigit() and int(attempt) < before_attempt:
+            stale.append(entry.key)
+    store.delete(stale)
+    return len(stale)
+
+
+def _readable(store: Store) -> Iterable[Manifest]:
+    for step in steps(store):
+        try:
+            yield read(store, step)
+        except CheckpointDamaged:
+            continue

@@ -1,0 +1,113 @@
+"""The progress of a local job, gathered from the pages of its ranks.
+
+All of it lies in files, so anybody can gather at any time: the lead agent while the job runs, and the engine once more
+when all is over, to know exactly how far ranks came that were killed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_elastic.adapters import page
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, RankNote
+from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.status import Progress, RankReport, Stretch
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    number: int
+    worker: str
+    words: memoryview
+    note: RankNote
+
+
+def rank_base(files: JobFiles, node: int, generation: int, rank: int) -> Path:
+    """Path of a rank's files, without their suffixes `.page` and `.json`."""
+    return files.node(node) / f"g{generation:04d}-rank-{rank}"
+
+
+def gather(files: JobFiles, record: JobRecord) -> Progress:
+    """The progress of the job's attempt as its ranks tell it now."""
+    stretches: list[Stretch] = []
+    ranks: list[_Rank] = []
+    for members in files.generations():
+        found = _ranks(files, members)
+        stretch = _stretch(files, record, members, found)
+        if stretch is not None:
+            stretches.append(stretch)
+            ranks = found
+    lead = ranks[0] if ranks else None
+    attached = [rank for rank in ranks if rank.words[page.ATTACHED]]
+    return Progress(
+        attempt=record.attempt,
+        at=time.time(),
+        step=max((stretch.to_step for stretch in stretches), default=0),
+        moved_at=max((rank.words[page.MOVED_AT] for rank in ranks), default=0.0),
+        total_steps=lead.note.total_steps if lead else None,
+        epoch=lead.note.epoch if lead else 0,
+        samples=int(lead.words[page.SAMPLES]) if lead else 0,
+        samples_per_second=lead.note.samples_per_second if lead else 0.0,
+        loss=lead.note.loss if lead else None,
+        metrics=lead.note.metrics if lead else {},
+        world_size=stretches[-1].world_size if stretches else 0,
+        stretches=tuple(stretches),
+        ranks=tuple(_report(rank) for rank in ranks),
+        attached=bool(attached),
+        finished=bool(attached) and all(rank.words[page.FINISHED] for rank in attached),
+    )
+
+
+def _ranks(files: JobFiles, members: Members) -> list[_Rank]:
+    found = []
+    for node in members.nodes:
+        for path in files.node(node).glob(f"g{members.generation:04d}-rank-*.page"):
+            words = page.read_words(path)
+            if words is not None:
+                number = int(path.stem.rpartition("-")[2])
+                found.append(_Rank(number, f"node-{node}", words, _note(path.with_suffix(".json"))))
+    return sorted(found, key=lambda rank: rank.number)
+
+
+def _note(path: Path) -> RankNote:
+    try:
+        return decode(RankNote, json.loads(path.read_bytes()))
+    except (OSError, ValueError, SpecError):
+        return RankNote()
+
+
+def _stretch(files: JobFiles, record: JobRecord, members: Members, ranks: list[_Rank]) -> Stretch | None:
+    meeting = files.meeting(members.generation)
+    if meeting is None or not ranks:
+        return None
+    first = [rank.words[page.FIRST_STEP_AT] for rank in ranks]
+    # A step counts when every rank has done it; those that differ were killed between two writes of one step.
+    return Stretch(
+        generation=members.generation,
+        world_size=len(members.nodes) * record.spec.workers.procs,
+        workers=len(members.nodes),
+        started_at=meeting.at,
+        first_step_at=max(first) if all(first) else None,
+        last_step_at=max(rank.words[page.MOVED_AT] for rank in ranks) or None,
+        from_step=int(ranks[0].words[page.FROM_STEP]),
+        to_step=int(min(rank.words[page.STEP] for rank in ranks)),
+        stepping_seconds=max(rank.words[page.STEPPING] for rank in ranks),
+        saving_seconds=max(rank.words[page.SAVING] for rank in ranks),
+        restoring_seconds=max(rank.words[page.RESTORING] for rank in ranks),
+    )
+
+
+def _report(rank: _Rank) -> RankReport:
+    return RankReport(
+        rank=rank.number,
+        worker=rank.worker,
+        step=int(rank.words[page.STEP]),
+        at=rank.words[page.MOVED_AT],
+        step_seconds=rank.note.step_seconds,
+        loss=rank.note.loss,
+        memory_bytes=rank.note.memory_bytes,
+    )

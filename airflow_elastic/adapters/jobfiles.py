@@ -1,0 +1,172 @@
+"""The files through which the local engine and its workers meet: one folder a job, on the machine they share.
+
+    job.json               the job, created exclusively: who is first has made it
+    closed                 nothing of this job may start any more
+    members/0002.json      the workers of generation 2, created exclusively
+    rendezvous/0002.json   where generation 2 meets: address and port of its lead worker
+    rendezvous/0002-node-1 worker 1 has come to the rendezvous of generation 2
+    node-1/agent.json      the agent of worker 1, created exclusively: a worker is started once
+    node-1/result.json     how it ended; an agent that is gone without one was killed
+    node-1/g0002-rank-3.*  a rank's page and its report
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from airflow_elastic.adapters.linux import Process
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import RankError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """`job.json`: all that a worker needs to know, and what says whose job it is."""
+
+    name: str
+    run_uri: str
+    attempt: int
+    spec: RunSpec
+    digest: str
+    machine: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The workers of one generation, in the order of their ranks."""
+
+    generation: int
+    nodes: tuple[int, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where a generation meets. `at`: when its ranks were about to be started, epoch seconds."""
+
+    addr: str
+    port: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a worker ended: `succeeded`, `failed`, `left` (sent away by a scale step) or `stopped`."""
+
+    outcome: str
+    at: float
+    errors: tuple[RankError, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankNote:
+    """What a rank says in words a few times a second; numbers that change with each step are in its page."""
+
+    total_steps: int | None = None
+    epoch: int = 0
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    step_seconds: float = 0.0
+    samples_per_second: float = 0.0
+    memory_bytes: int = 0
+
+
+class JobFiles:
+    """The folder of one job."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def node(self, index: int) -> Path:
+        """The folder of one worker."""
+        return self.folder / f"node-{index}"
+
+    def create(self, name: str, document: object) -> bool:
+        """Write a document unless there is one; True to exactly one caller. Never seen half written."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(path, document)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        return True
+
+    def write(self, name: str, document: object) -> None:
+        """Write or replace a document at once."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _temporary(path, document).replace(path)
+
+    def read(self, name: str, kind: type[T]) -> T | None:
+        """A document; None where there is none that can be read."""
+        try:
+            return decode(kind, json.loads((self.folder / name).read_bytes()))
+        except (OSError, ValueError, SpecError):
+            return None
+
+    @property
+    def record(self) -> JobRecord | None:
+        """The job; None before it is made."""
+        return self.read("job.json", JobRecord)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing may start any more."""
+        return (self.folder / "closed").exists()
+
+    def members(self, generation: int) -> Members | None:
+        """The workers of one generation; None while there is no such generation."""
+        return self.read(f"members/{generation:04d}.json", Members)
+
+    def newest_members(self) -> Members | None:
+        """The workers of the newest generation."""
+        with contextlib.suppress(OSError):
+            names = [entry.name for entry in os.scandir(self.folder / "members") if entry.name.endswith(".json")]
+            if names:
+                return self.read(f"members/{max(names)}", Members)
+        return None
+
+    def generations(self) -> list[Members]:
+        """All generations so far, oldest first."""
+        newest = self.newest_members()
+        found = (self.members(number) for number in range(1, newest.generation + 1)) if newest else ()
+        return [members for members in found if members]
+
+    def nodes(self) -> list[int]:
+        """Every worker the job ever had, in order."""
+        return sorted({node for members in self.generations() for node in members.nodes})
+
+    def meeting(self, generation: int) -> Meeting | None:
+        """Where a generation met; None before its lead worker has said so."""
+        return self.read(f"rendezvous/{generation:04d}.json", Meeting)
+
+    def agent(self, index: int) -> Process | None:
+        """The agent of a worker, alive or not; None before it has started."""
+        return self.read(f"node-{index}/agent.json", Process)
+
+    def result(self, index: int) -> Result | None:
+        """How a worker ended; None while it has not, or where it was killed."""
+        return self.read(f"node-{index}/result.json", Result)
+
+
+def _temporary(path: Path, document: object) -> Path:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(encode(document), file)
+    return Path(name)

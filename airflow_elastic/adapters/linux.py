@@ -1,0 +1,107 @@
+"""Processes of this machine, found again after whoever started them has died.
+
+A process id alone proves nothing, as ids are used again; with the start time of the process and the machine's boot id
+it names one process for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, for ever: its id and its start time in clock ticks since boot."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process that has this id now; None where there is none, or only a zombie."""
+        fields = _stat(pid)
+        return None if fields is None else cls(pid, int(fields[19]))
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs. A zombie does not."""
+        return Process.of(self.pid) == self
+
+    def open(self) -> int | None:
+        """A pidfd of it, which becomes readable when it ends; None where it has ended. The caller closes it."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        if self.alive:  # looked at while the pidfd holds the id: now it cannot be another's
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; none where it has ended."""
+        descriptor = self.open()
+        if descriptor is not None:
+            try:
+                signal.pidfd_send_signal(descriptor, number)
+            except ProcessLookupError:
+                pass
+            finally:
+                os.close(descriptor)
+
+
+def this_machine() -> str:
+    """Names this machine and this boot of it: processes of another one cannot be ours."""
+    return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+
+
+def marked(variable: str, value: str) -> list[Process]:
+    """All processes that were started with `variable=value` in their environment, and what they started."""
+    needle = f"{variable}={value}\0".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            try:
+                data = Path(f"/proc/{entry}/environ").read_bytes()
+            except OSError:  # ended, or another user's
+                continue
+            process = Process.of(int(entry)) if needle in data else None
+            if process is not None:
+                found.append(process)
+    return found
+
+
+def out_of_memory_kills() -> int:
+    """How many processes of our control group the kernel has killed for memory; 0 where it does not say."""
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return 0
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        v2 = controllers == ""
+        if v2 or "memory" in controllers.split(","):
+            root, name = ("/sys/fs/cgroup", "memory.events") if v2 else ("/sys/fs/cgroup/memory", "memory.oom_control")
+            try:
+                text = Path(f"{root}{path}/{name}").read_text()
+            except OSError:
+                continue
+            for entry in text.splitlines():
+                key, _, count = entry.partition(" ")
+                if key == "oom_kill":
+                    return int(count)
+    return 0
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name, in brackets, may hold spaces and brackets: what counts begins after the last one.
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else fields

@@ -1,0 +1,62 @@
+"""A page of memory that one rank and its agent share: a few numbers, written every step at the cost of a store.
+
+A file mapped by both, so it outlives the rank: what it had done when it was killed can still be read. Each number is
+one aligned 8-byte word, which the processors we run on store whole.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Final
+
+_WORDS: Final = 32
+_SIZE: Final = _WORDS * 8
+
+# Words that the rank writes.
+ATTACHED: Final = 0  # 1: the script uses our runtime
+STEP: Final = 1  # optimizer steps done since the run began
+MOVED_AT: Final = 2  # when STEP last changed, epoch seconds
+FIRST_STEP_AT: Final = 3  # when this rank did its first step, epoch seconds
+FROM_STEP: Final = 4  # the step it was restored at
+STEPPING: Final = 5  # seconds in steps
+SAVING: Final = 6  # seconds the loop stood still for saves
+RESTORING: Final = 7  # seconds the restore took
+SAMPLES: Final = 8  # samples consumed by the run since step 0
+PARKED: Final = 9  # 1: saved, and waiting to be ended
+FINISHED: Final = 10  # 1: the script says that training is complete
+SAVES: Final = 11  # how many orders to save were carried out
+
+# Words that the agent writes.
+PARK: Final = 16  # 1: finish the step in flight, save, and wait to be ended
+SAVE: Final = 17  # how many orders to save there have been
+
+
+class Page:
+    """A mapped page. `words` is indexed by the constants of this module."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), _SIZE)
+        self.words = memoryview(self._map).cast("d")
+
+    @classmethod
+    def create(cls, path: Path) -> Page:
+        """A new page, all zero."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(_SIZE))
+        return cls(path)
+
+    def close(self) -> None:
+        """Unmap it. The file stays."""
+        self.words.release()
+        self._map.close()
+
+
+def read_words(path: Path) -> memoryview | None:
+    """The words of a page as they are now, copied; None where there is no page."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return memoryview(data).cast("d") if len(data) == _SIZE else None

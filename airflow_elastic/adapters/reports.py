@@ -1,0 +1,62 @@
+"""Small documents between the controller and the agents of an attempt: orders down, progress up, fences between."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.status import Progress
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.store import Store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the controller wants of an attempt's agents: `save` names the newest request to save."""
+
+    save: str | None = None
+
+
+def write_progress(store: Store, progress: Progress) -> None:
+    """Replace the attempt's report."""
+    store.put(layout.report(progress.attempt), json.dumps(encode(progress)).encode())
+
+
+def read_progress(store: Store, attempt: int) -> Progress | None:
+    """The attempt's newest report; None before the first, or where it cannot be read."""
+    return _read(store, layout.report(attempt), Progress)
+
+
+def write_orders(store: Store, attempt: int, orders: Orders) -> None:
+    """Replace the orders to an attempt's agents."""
+    store.put(layout.orders(attempt), json.dumps(encode(orders)).encode())
+
+
+def read_orders(store: Store, attempt: int) -> Orders:
+    """The newest orders; empty ones where there are none."""
+    return _read(store, layout.orders(attempt), Orders) or Orders()
+
+
+def raise_fence(store: Store, attempt: int) -> None:
+    """Say, for good, that the attempt was begun: earlier ones may commit nothing any more."""
+    store.create(layout.fence(attempt), b"")
+
+
+def newest_fence(store: Store) -> int:
+    """The newest attempt that was begun; 0 where none was."""
+    return max((int(entry.key.removeprefix(layout.FENCES)) for entry in store.list(layout.FENCES)), default=0)
+
+
+def _read(store: Store, key: str, kind: type[T]) -> T | None:
+    data = store.get(key)
+    try:
+        return None if data is None else decode(kind, json.loads(data))
+    except (ValueError, SpecError):  # written by another release: no news rather than wrong news
+        return None

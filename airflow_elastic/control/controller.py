@@ -1,0 +1,309 @@
+"""The controller: does what is due, journals what happens, and is replaceable at any line.
+
+It holds nothing that the journal does not. Its loop asks the machine what is due and does it; when nothing is due it
+waits for something to happen: a worker ends, a request arrives, a report says something, a time comes. Each event is
+appended to the journal before it counts. When another controller was faster, this one reads what happened instead.
+
+It runs wherever there is an event loop: in Airflow's triggerer, in a worker, in a shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.mailbox import Mailbox, Request
+from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders
+from airflow_elastic.control.observer import Observer
+from airflow_elastic.core.document import document
+from airflow_elastic.core.health import overdue
+from airflow_elastic.core.machine import create, due, evolve
+from airflow_elastic.core.state import Phase, RunState
+from airflow_elastic.engines.api import Engine, Job
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Scale, Submit
+from airflow_elastic.spec.errors import EngineError, RunMissing, StoreError, SubmitRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.spec.events import Event
+    from airflow_elastic.spec.status import JobStatus, Progress
+
+#: After the first sign of a failure the other workers get so long to tell their side of it.
+SETTLE_SECONDS = 0.25
+
+
+class Controller:
+    """Drives one run to its end.
+
+    Args:
+        store: where the run lies.
+        engine: where its workers run.
+        observer: is told what happens, for logs and progress lines.
+        poll_seconds: how often requests, reports and checkpoints are looked for.
+        now: epoch seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        *,
+        observer: Observer | None = None,
+        poll_seconds: float = 0.5,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._observer = observer or Observer()
+        self._poll_seconds = poll_seconds
+        self._now = now
+        self._journal = Journal(store)
+        self._mailbox = Mailbox(store)
+        self._state: RunState | None = None
+        self._seq = 0
+        self._progress: Progress | None = None
+        self._watching: tuple[int, asyncio.Task[None]] | None = None
+        self._job: JobStatus | None = None
+        self._failed_since: float | None = None
+        self._wake = asyncio.Event()
+        self._troubles = 0
+
+    async def drive(self) -> RunState:
+        """Carry the run on until its last word is written, and return its state.
+
+        May be cancelled at any point; the run is then as if this controller had been killed: carry it on with another.
+
+        Raises:
+            RunMissing: there is no run at the store.
+        """
+        try:
+            await self._catch_up()
+            if self._state is None:
+                raise RunMissing(f"{self._store.uri} holds no run: start one with `airflow-elastic run`")
+            while not self.state.ended:
+                await self._advance()
+            await self._publish()
+            return self.state
+        finally:
+            await self._unwatch()
+
+    @property
+    def state(self) -> RunState:
+        """What is known of the run. Raises RunMissing before anything is."""
+        if self._state is None:
+            raise RunMissing(f"{self._store.uri} has not been read yet")
+        return self._state
+
+    async def _advance(self) -> None:
+        """Do what is due, or wait for something to happen. Trouble below is waited out: it restarts nothing."""
+        before = self.state
+        try:
+            for action in due(before):
+                await self._carry_out(action)
+                if self.state is not before:
+                    break
+            else:
+                await self._wait()
+            self._troubles = 0
+        except (StoreError, EngineError) as error:
+            self._troubles += 1
+            pause = min(30.0, 0.2 * 2.0 ** min(self._troubles, 10)) * random.uniform(0.5, 1.0)
+            self._observer.on_trouble(error, self._troubles, pause)
+            await asyncio.sleep(pause)
+            with contextlib.suppress(StoreError):
+                await self._catch_up()
+
+    # -- doing ---------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, action: Action) -> None:
+        match action:
+            case Submit():
+                await self._submit(action)
+            case Scale():
+                await self._scale(action)
+            case OrderSave():
+                orders = Orders(save=action.request)
+                await asyncio.to_thread(write_orders, self._store, action.attempt, orders)
+                await self._record(ev.SaveOrdered(self._now(), action.attempt, action.request))
+            case Delete():
+                await self._delete(action)
+            case Pause():
+                await self._wait(until=action.until)
+                if self._now() >= action.until:
+                    await self._record(ev.BackoffElapsed(self._now(), action.attempt))
+            case Finish():
+                await self._engine.close(self._job_of(self.state.attempt.number))
+                await self._record(ev.RunEnded(self._now(), action.outcome, action.reason))
+
+    async def _submit(self, action: Submit) -> None:
+        job = self._job_of(action.attempt)
+        # First the fence: from here on no earlier attempt can commit anything, wherever its processes may still be.
+        await asyncio.to_thread(raise_fence, self._store, action.attempt)
+        await self._look_for_checkpoint()
+        try:
+            await self._engine.submit(job)
+        except SubmitRefused as refusal:
+            await self._record(ev.SubmitRefusedByEngine(self._now(), action.attempt, str(refusal)))
+        else:
+            await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
+
+    async def _scale(self, action: Scale) -> None:
+        try:
+            await self._engine.scale(self._job_of(action.attempt), action.workers)
+        except EngineError as error:
+            await self._record(ev.ScaleFailed(self._now(), action.attempt, action.workers, str(error)))
+        else:
+            await self._record(ev.Scaled(self._now(), action.attempt, action.workers))
+
+    async def _delete(self, action: Delete) -> None:
+        await self._unwatch()
+        await self._engine.delete(self._job_of(action.attempt), action.grace_seconds)
+        await self._look_for_checkpoint()
+        await self._look_at_report()
+        await self._record(ev.AttemptGone(self._now(), action.attempt, self._progress))
+
+    def _job_of(self, attempt: int) -> Job:
+        return Job(self._store.uri, self.state.spec, attempt, self.state.attempts[attempt - 1].workers)
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    async def _wait(self, until: float | None = None) -> None:
+        """Wait for a worker to change, or for the next look around, but not beyond `until`."""
+        await self._watch_attempt()
+        seconds = self._poll_seconds
+        if self._failed_since is not None:
+            seconds = min(seconds, SETTLE_SECONDS)
+        times = [time for time in (until, self.state.deadline_at) if time is not None]
+        seconds = max(0.0, min([seconds, *(time - self._now() for time in times)]))
+        woken = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            woken = False
+        self._wake.clear()
+        if self._job is not None:
+            await self._judge(self._job)
+        if not woken:
+            await self._look_around()
+
+    async def _judge(self, job: JobStatus) -> None:
+        """Say that the attempt is over, once its workers have told why."""
+        if self.state.attempt.phase is not Phase.LIVE:
+            return
+        if job.failed and not job.settled:
+            self._failed_since = self._failed_since or time.monotonic()
+            if time.monotonic() - self._failed_since < SETTLE_SECONDS:
+                return
+        if job.failed or job.succeeded:
+            await self._look_at_report()
+            await self._record(ev.WorkersEnded(self._now(), self.state.attempt.number, job, self._progress))
+
+    async def _look_around(self) -> None:
+        """Requests, reports, checkpoints, the clock, and what other controllers have written."""
+        await self._catch_up()
+        if self.state.ended:
+            return
+        for request in await asyncio.to_thread(self._mailbox.read):
+            await self._record(*self._events_of(request))
+            await asyncio.to_thread(self._mailbox.done, request)
+        if self.state.attempt.phase is Phase.LIVE:
+            await self._look_at_report()
+            await self._look_for_checkpoint()
+        await self._record(*overdue(self.state, self._progress, self._now()))
+        await self._publish()
+
+    def _events_of(self, request: Request) -> Iterable[Event]:
+        at = self._now()
+        if request.kind == "scale" and request.workers is not None:
+            yield ev.ScaleRequested(at, request.id, request.workers, request.by)
+        elif request.kind == "save":
+            yield ev.SaveRequested(at, request.id, request.by)
+        elif request.kind == "stop":
+            yield ev.StopRequested(at, request.id, request.by, request.owner)
+
+    async def _look_at_report(self) -> None:
+        number = self.state.attempt.number
+        progress = await asyncio.to_thread(read_progress, self._store, number)
+        if progress != self._progress:
+            self._progress = progress
+            if progress is not None:
+                await self._observer.on_progress(self.state, progress)
+        await self._observer.on_look(self.state, self._progress)
+
+    async def _look_for_checkpoint(self) -> None:
+        steps = await asyncio.to_thread(checkpoints.steps, self._store)
+        known = self.state.checkpoint.step if self.state.checkpoint else -1
+        for step in steps:
+            if step > known:
+                at, attempt = self._now(), self.state.attempt.number
+                await self._record(ev.CheckpointCommitted(at, attempt, step, layout.manifest(step)))
+
+    # -- watching ------------------------------------------------------------------------------------------------
+
+    async def _watch_attempt(self) -> None:
+        attempt = self.state.attempt
+        live = attempt.phase is Phase.LIVE
+        if self._watching and (not live or self._watching[0] != attempt.number or self._watching[1].done()):
+            await self._unwatch()
+        if live and self._watching is None:
+            self._progress = None
+            task = asyncio.create_task(self._watch(self._job_of(attempt.number)))
+            self._watching = (attempt.number, task)
+
+    async def _watch(self, job: Job) -> None:
+        async for status in self._engine.watch(job):
+            self._job = status
+            self._wake.set()
+        # Over. Looked at again after a while, should the judgement of what was seen have been lost.
+        await asyncio.sleep(5.0)
+
+    async def _unwatch(self) -> None:
+        if self._watching is not None:
+            task = self._watching[1]
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, EngineError, StoreError):
+                await task
+        self._watching = self._job = self._failed_since = None
+
+    # -- journal -------------------------------------------------------------------------------------------------
+
+    async def _record(self, *events: Event) -> None:
+        """Append what says something new. Where another controller was faster, read its word instead of insisting."""
+        for event in events:
+            state = evolve(self.state, event)
+            if state == self.state:
+                continue
+            if not await asyncio.to_thread(self._journal.append, self._seq, event):
+                await self._catch_up()
+                return
+            await self._apply(event, state)
+            await self._publish()
+
+    async def _catch_up(self) -> None:
+        """Read the journal from where we stand."""
+        for event in await asyncio.to_thread(self._journal.read, self._seq):
+            await self._apply(event, create(event) if self._state is None else evolve(self._state, event))
+
+    async def _apply(self, event: Event, state: RunState) -> None:
+        before, self._state = self._state, state
+        self._seq += 1
+        self._observer.on_event(event, before, state)
+
+    async def _publish(self) -> None:
+        """Write the status document, for whoever cannot or does not want to read a journal."""
+        plain = document(self._store.uri, self.state, self._progress, self._now())
+        data = json.dumps(plain, indent=1).encode()
+        await asyncio.to_thread(self._store.put, layout.STATUS, data)
+
+

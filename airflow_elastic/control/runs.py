@@ -1,0 +1,133 @@
+"""Runs by their URI: creating one, finding one, asking one for something. No engine is needed for the last two."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.mailbox import Mailbox
+from airflow_elastic.adapters.reports import read_progress
+from airflow_elastic.adapters.stores import open_store, probe
+from airflow_elastic.core.document import document
+from airflow_elastic.core.machine import replay
+from airflow_elastic.engines.api import Engine, find_engine
+from airflow_elastic.launchers import find_launcher
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.errors import InvalidInput, Problem, RunDiffers, RunMissing, SpecError
+from airflow_elastic.spec.run import RunSpec, differences
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.status import Progress
+
+
+class Run:
+    """A run that exists, as its journal tells it. Reads only, but for requests."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @property
+    def state(self) -> RunState:
+        """Read the journal. Raises RunMissing where there is no run."""
+        state = replay(Journal(self.store).read())
+        if state is None:
+            raise RunMissing(
+                f"{self.store.uri} holds no run: check the URI, or start a run there with `airflow-elastic run --uri`"
+            )
+        return state
+
+    def progress(self, state: RunState) -> Progress | None:
+        """The newest report of the current attempt."""
+        return read_progress(self.store, state.attempt.number) or state.attempt.progress
+
+    def status(self) -> dict[str, object]:
+        """The status document, made now."""
+        state = self.state
+        return document(self.store.uri, state, self.progress(state), time.time())
+
+    def ask_scale(self, workers: int, *, by: str) -> None:
+        """Ask for another number of workers. Raises InvalidInput where the run does not allow it."""
+        state = self._running("scaled")
+        if not state.spec.workers.permits(workers):
+            raise SpecError(Problem("workers", workers, state.spec.workers.allowed()))
+        Mailbox(self.store).post("scale", by=by, workers=workers)
+
+    def ask_stop(self, *, by: str, owner: str | None = None) -> None:
+        """Ask the run to save and end; with `owner`, only as long as that owns the run."""
+        self._running("stopped")
+        Mailbox(self.store).post("stop", by=by, owner=owner)
+
+    def ask_save(self, *, by: str) -> None:
+        """Ask for a checkpoint now."""
+        self._running("saved")
+        Mailbox(self.store).post("save", by=by)
+
+    def _running(self, verb: str) -> RunState:
+        state = self.state
+        if state.ended:
+            raise InvalidInput(f"{self.store.uri} has ended ({state.outcome}: {state.reason}): it cannot be {verb} any more")
+        return state
+
+
+def open_run(uri: str | Store) -> Run:
+    """The run at a URI. Raises RunMissing where there is none."""
+    run = Run(open_store(uri) if isinstance(uri, str) else uri)
+    _ = run.state
+    return run
+
+
+def start_run(store: Store, spec: RunSpec, *, owner: str | None = None, engine: Engine | None = None) -> Run:
+    """Create a run, or find the one that is there, if it is the same; a failed or stopped one is reopened.
+
+    Nothing is created before everything is known to be good.
+
+    Args:
+        store: where the run is to lie.
+        spec: what it is.
+        owner: whose word to stop it will count from now on.
+        engine: the engine it will run on, where the caller has one already.
+
+    Raises:
+        SpecError: engine or launcher are unknown, or cannot carry the specification out.
+        RunDiffers: another run is there; says what differs.
+        StoreUnfit: the storage cannot carry a journal.
+    """
+    launcher = find_launcher(spec.launcher)
+    launcher.check(spec)
+    engine = engine or find_engine(spec.engine)
+    engine.check(spec)
+    journal = Journal(store)
+    events = journal.read()
+    if not events:
+        probe(store)
+        in_place = launcher.elastic and engine.capabilities.scale_in_place
+        if journal.append(0, ev.RunCreated(time.time(), spec, scales_in_place=in_place, owner=owner)):
+            return Run(store)
+        events = journal.read()
+    _carry_on(store, journal, spec, owner)
+    return Run(store)
+
+
+def _carry_on(store: Store, journal: Journal, spec: RunSpec, owner: str | None) -> None:
+    """Take over the run that is there."""
+    while True:
+        events = journal.read()
+        state = replay(events)
+        if state is None:
+            raise RunMissing(f"{store.uri} held a run a moment ago: somebody is removing it")
+        if state.spec != spec:
+            lines = "; ".join(differences(state.spec, spec))
+            raise RunDiffers(f"{store.uri} holds another run ({lines}): use another URI, or ask for that run")
+        now = time.time()
+        event: ev.Event
+        if state.ended and state.outcome != "succeeded":
+            event = ev.RunReopened(now, owner)
+        elif owner is not None and owner != state.owner and not state.ended:
+            event = ev.OwnerChanged(now, owner)
+        else:
+            return
+        if journal.append(len(events), event):
+            return

@@ -1,0 +1,91 @@
+"""The status document: everything a person or a program wants to know of a run, as plain JSON values.
+
+Its form is described in docs/status.md and has a version; fields may be added within one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.core.goodput import goodput
+from airflow_elastic.spec.codec import encode
+
+if TYPE_CHECKING:
+    from airflow_elastic.core.state import Attempt, RunState
+    from airflow_elastic.spec.status import Progress
+
+STATUS_VERSION = 1
+
+
+def document(uri: str, state: RunState, progress: Progress | None, now: float) -> dict[str, Any]:
+    """The status document of a run at `now` (epoch seconds).
+
+    Args:
+        uri: the run URI.
+        state: from the journal.
+        progress: newest report of the current attempt; None where there is none.
+        now: the moment it is made for.
+    """
+    attempt = state.attempt
+    told = progress if progress and progress.attempt == attempt.number else attempt.progress
+    spent = goodput(state, told, now)
+    newest = state.checkpoint
+    return {
+        "version": STATUS_VERSION,
+        "at": now,
+        "run": {"uri": uri, "name": state.spec.name, "engine": state.spec.engine, "launcher": state.spec.launcher},
+        "state": state.label,
+        "outcome": state.outcome if state.ended else None,
+        "reason": state.reason,
+        "created_at": state.created_at,
+        "ended_at": state.ended_at,
+        "owner": state.owner,
+        "workers": attempt.workers,
+        "target_workers": state.target,
+        "world_size": told.world_size if told and told.world_size else attempt.workers * state.spec.workers.procs,
+        "step": max(told.step if told else 0, newest.step if newest else 0),
+        "total_steps": _last(state, told, "total_steps"),
+        "epoch": told.epoch if told else 0,
+        "loss": told.loss if told else None,
+        "metrics": dict(told.metrics) if told else {},
+        "samples": {
+            "seen": told.samples if told else 0,
+            "per_second": told.samples_per_second if told else 0.0,
+        },
+        "attempts": [_attempt(a, told if a is attempt else a.progress) for a in state.attempts],
+        "restarts": {"used": state.restarts_used, "limit": state.spec.restart.backoff_limit},
+        "checkpoints": {
+            "committed": state.checkpoints,
+            "newest": None if newest is None else encode(newest),
+        },
+        "ranks": [encode(rank) for rank in told.ranks] if told and not state.ended else [],
+        "goodput": spent["training"] / spent["wall"] if spent["wall"] else 0.0,
+        "seconds": spent,
+    }
+
+
+def _last(state: RunState, told: Progress | None, field: str) -> Any:
+    """A value that only ranks know: from the newest report that has it, as a new attempt begins without."""
+    for progress in (told, *(attempt.progress for attempt in reversed(state.attempts))):
+        value = getattr(progress, field, None)
+        if value is not None:
+            return value
+    return None
+
+
+def _attempt(attempt: Attempt, progress: Progress | None) -> dict[str, Any]:
+    failure = attempt.failure
+    return {
+        "number": attempt.number,
+        "job": attempt.job,
+        "phase": str(attempt.phase),
+        "workers": attempt.workers,
+        "from_step": attempt.from_step,
+        "last_step": max(attempt.last_step, progress.step if progress else 0),
+        "planned_at": attempt.planned_at,
+        "submitted_at": attempt.submitted_at,
+        "ended_at": attempt.ended_at,
+        "cause": None if attempt.cause is None else str(attempt.cause),
+        "failure": None if failure is None else encode(failure),
+        "stretches": [encode(stretch) for stretch in progress.stretches] if progress else [],
+    }

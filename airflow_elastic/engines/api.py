@@ -1,0 +1,136 @@
+"""The engine seam: a small set of capabilities that a controller uses, with no policy in it.
+
+`render` is pure; everything else is thin I/O. All of it is idempotent, because a controller may die after any line and
+its successor does the same again: a job that exists is adopted, a job that is gone stays gone. A third party adds an
+engine through the entry point group `airflow_elastic.engines` and runs `testing.engine_conformance` against it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_elastic.launchers.api import one_of
+from airflow_elastic.spec.errors import Problem, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from airflow_elastic.spec.run import RunSpec
+    from airflow_elastic.spec.status import JobStatus
+
+GROUP = "airflow_elastic.engines"
+
+#: Kubernetes is the strictest: a TrainJob's name may have 47 letters, or its pods hang without a word.
+MAX_JOB_NAME = 47
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt, as an engine gets it.
+
+    Attributes:
+        run_uri: where the run lies; the workers write there too.
+        spec: the run's specification.
+        attempt: number of the attempt.
+        workers: workers to start with.
+    """
+
+    run_uri: str
+    spec: RunSpec
+    attempt: int
+    workers: int
+
+    @property
+    def name(self) -> str:
+        """The same for the same attempt of the same run, and for no other; legal in every engine.
+
+        Letters and digits of the run's name, as many as fit, then a digest of the run URI, then the attempt.
+        """
+        digest = hashlib.sha256(self.run_uri.encode()).hexdigest()[:10]
+        tail = f"{digest}-a{self.attempt}"
+        slug = re.sub(r"[^a-z0-9]+", "-", self.spec.name.lower()).strip("-") or "run"
+        head = slug[: MAX_JOB_NAME - len(tail) - 1].rstrip("-")
+        return f"{head if head[0].isalpha() else 'r' + head[1:]}-{tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do beyond submit, watch and delete."""
+
+    scale_in_place: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `airflow-elastic doctor`: what was looked at, whether it is well, and what to do where it is not."""
+
+    subject: str
+    ok: bool
+    text: str
+
+
+class Engine(Protocol):
+    """One place where workers can run.
+
+    Errors: `SubmitRefused` where the engine will never take a job; any other `EngineError` where trying again may help.
+    """
+
+    name: str
+    capabilities: Capabilities
+
+    def check(self, spec: RunSpec) -> None:
+        """Refuse a specification that this engine cannot carry out: raises SpecError. Pure; before anything exists."""
+        ...
+
+    def render(self, job: Job) -> dict[str, Any]:
+        """What `submit` would send. Pure: the same job gives the same manifest."""
+        ...
+
+    async def submit(self, job: Job) -> None:
+        """Make the job exist. Adopts one of the same name that is ours; refuses one that is not, or that was deleted."""
+        ...
+
+    def watch(self, job: Job) -> AsyncIterator[JobStatus]:
+        """Full snapshots, the first at once, then after each change. Ends when nothing can change any more."""
+        ...
+
+    async def scale(self, job: Job, workers: int) -> None:
+        """Change a live job to this number of workers. Only with the capability `scale_in_place`."""
+        ...
+
+    async def delete(self, job: Job, grace_seconds: float) -> None:
+        """End the job; returns when nothing of it lives, nor can come to life: a late `submit` of it is refused.
+
+        Workers get `grace_seconds` to save first. A job that never existed is deleted like any other.
+        """
+        ...
+
+    async def close(self, job: Job) -> None:
+        """The run has ended with this job: leave nothing behind but what `spec.cleanup` says."""
+        ...
+
+    def doctor(self) -> list[Finding]:
+        """What this machine, or this connection, can do and what is missing."""
+        ...
+
+
+def engine_names() -> list[str]:
+    """The names of all engines that are installed."""
+    return sorted(point.name for point in entry_points(group=GROUP))
+
+
+def find_engine(name: str) -> Engine:
+    """A new instance of the engine of that name.
+
+    Raises:
+        SpecError: there is none; says which there are.
+    """
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            engine: Engine = point.load()()
+            return engine
+    raise SpecError(Problem("engine", name, one_of(name, engine_names())))

@@ -1,0 +1,216 @@
+"""Submit, watch, scale and delete workers on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.adapters import linux
+from airflow_elastic.adapters.gather import gather
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
+from airflow_elastic.adapters.reports import write_progress
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.engines.api import Capabilities, Finding, Job
+from airflow_elastic.engines.local.host import NodeHost, secrets
+from airflow_elastic.engines.local.watch import watch
+from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from airflow_elastic.spec.run import RunSpec
+    from airflow_elastic.spec.status import JobStatus
+
+#: What a worker gets beyond its grace before it is killed: it has to notice, and to write down how it ended.
+_MARGIN_SECONDS = 2.0
+
+_OPTIONS = {"python": "the path of a Python interpreter that has torch and airflow-elastic[runtime]"}
+
+
+class LocalEngine:
+    """Workers as processes of this machine, each in a session of its own, found again through the run's folder."""
+
+    name = "local"
+    capabilities = Capabilities(scale_in_place=True)
+
+    def check(self, spec: RunSpec) -> None:
+        """Refuse unknown options, and an interpreter or a working folder that is not there."""
+        problems = []
+        for option, value in spec.engine_options.items():
+            if option not in _OPTIONS:
+                problems.append(Problem(f"engine_options.{option}", value, f"one of {', '.join(_OPTIONS)}"))
+        python = _python(spec)
+        if not isinstance(python, str) or shutil.which(python) is None:
+            problems.append(Problem("engine_options.python", python, _OPTIONS["python"]))
+        if spec.working_dir is not None and not Path(spec.working_dir).is_dir():
+            problems.append(Problem("working_dir", spec.working_dir, "a folder that exists on this machine"))
+        if problems:
+            raise SpecError(*problems)
+
+    def render(self, job: Job) -> dict[str, Any]:
+        """The job's record and its first workers, as they are written into its folder."""
+        plain: dict[str, Any] = encode({"job": _record(job), "members": list(range(job.workers))})
+        return plain
+
+    async def submit(self, job: Job) -> None:
+        """Write the job down and have its workers started. Whoever is first has made it; all others adopt it."""
+        await asyncio.to_thread(self._submit, job)
+
+    def _submit(self, job: Job) -> None:
+        secrets(job.spec, os.environ)
+        files = job_files(job)
+        record = _record(job)
+        if files.closed:
+            raise EngineError(f"job {job.name} has been deleted: it is not started again")
+        if not files.create("job.json", record):
+            _adopt(files, record)
+        files.create("members/0001.json", Members(1, tuple(range(job.workers)), time.time()))
+        _host(job).ensure(job.spec, _python(job.spec))
+
+    def watch(self, job: Job) -> AsyncIterator[JobStatus]:
+        """Snapshots from the agents' pidfds and result files; a dead worker is seen within milliseconds."""
+        return watch(job_files(job), lambda: _host(job).ensure(job.spec, _python(job.spec)))
+
+    async def scale(self, job: Job, workers: int) -> None:
+        """Begin a new generation: workers are added at the end, or leave from the end; the others stay."""
+        await asyncio.to_thread(self._scale, job, workers)
+
+    def _scale(self, job: Job, workers: int) -> None:
+        files = job_files(job)
+        members = files.newest_members()
+        if members is None or files.closed:
+            raise EngineError(f"job {job.name} is not there to be scaled")
+        if len(members.nodes) == workers:
+            return
+        fresh = range(max(files.nodes()) + 1, max(files.nodes()) + 1 + max(0, workers - len(members.nodes)))
+        nodes = (*members.nodes[:workers], *fresh)
+        generation = members.generation + 1
+        if not files.create(f"members/{generation:04d}.json", Members(generation, nodes, time.time())):
+            raise EngineError(f"job {job.name} is being scaled by somebody else")
+        _host(job).ensure(job.spec, _python(job.spec))
+
+    async def delete(self, job: Job, grace_seconds: float) -> None:
+        """Close the job, let its workers save, then kill what is left of them and of all that they started."""
+        files = job_files(job)
+        await asyncio.to_thread(_refuse_foreign, files, job)
+        await asyncio.to_thread(files.create, "closed", {"at": time.time()})
+        agents = await asyncio.to_thread(_live_agents, files)
+        if grace_seconds > 0 and agents:
+            for agent in agents:
+                agent.send(signal.SIGTERM)
+            await _wait_gone(agents, grace_seconds + _MARGIN_SECONDS)
+        await asyncio.to_thread(_kill, files, job)
+        await asyncio.to_thread(_last_report, files, job)
+
+    async def close(self, job: Job) -> None:
+        """End the run's node host; with cleanup All remove the jobs' folders (logs and checkpoints stay)."""
+        state = state_folder(job.run_uri)
+        await asyncio.to_thread(_host(job).stop)
+        if job.spec.cleanup == "All":
+            await asyncio.to_thread(shutil.rmtree, state, ignore_errors=True)
+
+    def doctor(self) -> list[Finding]:
+        """Whether this machine can run workers."""
+        python = sys.executable
+        pidfd = hasattr(os, "pidfd_open")
+        return [
+            Finding("local: processes", pidfd, "pidfd works" if pidfd else "Linux 5.3 or newer is needed for pidfd_open"),
+            Finding("local: interpreter", True, python),
+            Finding("local: processors", True, f"{os.cpu_count()} for all workers together"),
+        ]
+
+
+def state_folder(run_uri: str) -> Path:
+    """Where the local engine keeps a run's jobs: in the run's folder, or for a run on S3 in the user's home."""
+    local = open_store(run_uri).local_path("local")
+    if local is not None:
+        return local
+    home = Path(os.environ.get("AIRFLOW_ELASTIC_HOME", Path.home() / ".airflow-elastic"))
+    return home / "local" / hashlib.sha256(run_uri.encode()).hexdigest()[:16]
+
+
+def job_files(job: Job) -> JobFiles:
+    """The folder of one job."""
+    return JobFiles(state_folder(job.run_uri) / job.name)
+
+
+def _record(job: Job) -> JobRecord:
+    return JobRecord(
+        name=job.name,
+        run_uri=job.run_uri,
+        attempt=job.attempt,
+        spec=job.spec,
+        digest=job.spec.digest,
+        machine=linux.this_machine(),
+        python=_python(job.spec),
+    )
+
+
+def _python(spec: RunSpec) -> str:
+    python: str = spec.engine_options.get("python", sys.executable)
+    return python
+
+
+def _host(job: Job) -> NodeHost:
+    return NodeHost(state_folder(job.run_uri))
+
+
+def _adopt(files: JobFiles, ours: JobRecord) -> None:
+    theirs = files.record
+    if theirs is None or (theirs.run_uri, theirs.digest) != (ours.run_uri, ours.digest):
+        raise SubmitRefused(f"{files.folder} holds another job than {ours.name}: it is left alone; use another run URI")
+    if theirs.machine.partition("/")[0] != ours.machine.partition("/")[0]:
+        raise EngineError(_elsewhere(theirs, ours))
+
+
+def _refuse_foreign(files: JobFiles, job: Job) -> None:
+    """Workers of another machine can neither be seen nor ended from here: say so, instead of guessing."""
+    theirs, ours = files.record, _record(job)
+    if theirs is not None and theirs.machine.partition("/")[0] != ours.machine.partition("/")[0]:
+        raise EngineError(_elsewhere(theirs, ours))
+
+
+def _elsewhere(theirs: JobRecord, ours: JobRecord) -> str:
+    there, here = theirs.machine.partition("/")[0], ours.machine.partition("/")[0]
+    return (
+        f"the workers of {ours.name} run on machine {there!r}, this is {here!r}: the local engine sees only its own machine. "
+        f"Carry the run on there, or use an engine that spans machines"
+    )
+
+
+def _live_agents(files: JobFiles) -> list[linux.Process]:
+    agents = (files.agent(node) for node in files.nodes())
+    return [agent for agent in agents if agent and agent.alive]
+
+
+async def _wait_gone(agents: list[linux.Process], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(agent.alive for agent in agents):
+        await asyncio.sleep(0.02)
+
+
+def _kill(files: JobFiles, job: Job) -> None:
+    """Kill until nothing is left. The job is closed, so nothing new can come to life while this goes on."""
+    deadline = time.monotonic() + 30.0
+    while left := [*_live_agents(files), *linux.marked("AIRFLOW_ELASTIC_JOB", job.name)]:
+        for process in left:
+            process.send(signal.SIGKILL)
+        if time.monotonic() > deadline:
+            pids = ", ".join(str(process.pid) for process in left)
+            raise EngineError(f"processes {pids} of {job.name} survive SIGKILL: look at them with ps; trying again")
+        time.sleep(0.002)
+
+
+def _last_report(files: JobFiles, job: Job) -> None:
+    """What the ranks had done at the very end, also those that were killed."""
+    record = files.record
+    if record is not None and files.newest_members() is not None:
+        write_progress(open_store(job.run_uri), gather(files, record))

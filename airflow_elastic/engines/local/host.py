@@ -1,0 +1,93 @@
+"""The node host: a process beside the workers that has torch imported, so that a new worker starts in milliseconds.
+
+There is one for each run. It starts the agents of workers that are wanted and have not been started, by forking
+itself. Workers do not depend on it: they go on when it dies, and the engine starts another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.jobfiles import JobFiles
+from airflow_elastic.adapters.linux import Process
+from airflow_elastic.spec.errors import EngineError, SubmitRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_elastic.spec.run import RunSpec
+
+#: Everything of a run on this machine has this variable in its environment, with the folder of the run's state.
+RUN_MARK = "AIRFLOW_ELASTIC_LOCAL_RUN"
+
+PIPE = "host.pipe"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHost:
+    """The host of the run whose state lies in `state`."""
+
+    state: Path
+
+    def process(self) -> Process | None:
+        """The host's process, if one runs."""
+        found = JobFiles(self.state).read("host.json", Process)
+        return found if found and found.alive else None
+
+    def ensure(self, spec: RunSpec, python: str) -> None:
+        """Have a host run, and have it look at what is wanted."""
+        if self.process() is None:
+            self._start(spec, python)
+        self.poke()
+
+    def poke(self) -> None:
+        """Tell the host that something has changed. None may be listening: it looks by itself too, now and then."""
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.state / PIPE, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(descriptor, b"!")
+            finally:
+                os.close(descriptor)
+
+    def stop(self) -> None:
+        """End the host."""
+        process = self.process()
+        if process is not None:
+            process.send(signal.SIGKILL)
+
+    def _start(self, spec: RunSpec, python: str) -> None:
+        self.state.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, **secrets(spec, os.environ), RUN_MARK: str(self.state)}
+        command = [python, "-m", "airflow_elastic.runtime.nodehost", str(self.state)]
+        try:
+            with (self.state / "host.log").open("ab") as log:
+                # In a session of its own: what ends the terminal or the triggerer does not end training.
+                subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                )
+        except OSError as error:
+            raise EngineError(f"the node host could not be started: {' '.join(command)}: {error}") from error
+
+
+def secrets(spec: RunSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """The secrets that come from the submitter's environment; they are handed on in memory and never written.
+
+    Raises:
+        SubmitRefused: one is not there.
+    """
+    values = {}
+    for secret in spec.secrets:
+        if secret.source == "env":
+            if secret.key not in environment:
+                raise SubmitRefused(
+                    f"the secret {secret.name} is to come from the environment variable {secret.key}, which is not set "
+                    "where the run is submitted from (with Airflow: the triggerer, and the worker): set it there"
+                )
+            values[secret.name] = environment[secret.key]
+    return values

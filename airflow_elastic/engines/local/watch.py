@@ -1,0 +1,113 @@
+"""Watching the workers of a local job: their pidfds say when one ends, their files say how."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters import linux
+from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from airflow_elastic.adapters.jobfiles import JobFiles, Result
+
+_PHASES = {
+    "succeeded": WorkerPhase.SUCCEEDED,
+    "failed": WorkerPhase.FAILED,
+    "left": WorkerPhase.LEFT,
+    "stopped": WorkerPhase.LEFT,
+}
+
+#: How often files are looked at that no pidfd stands for: workers that are to start, generations that are to come.
+_STARTING_SECONDS, _QUIET_SECONDS = 0.1, 1.0
+
+
+async def watch(files: JobFiles, ensure_host: Callable[[], None]) -> AsyncIterator[JobStatus]:
+    """Yield a snapshot at once and after each change, until every worker has ended."""
+    changed = asyncio.Event()
+    pidfds: dict[int, int] = {}
+    loop = asyncio.get_running_loop()
+    last: JobStatus | None = None
+    try:
+        while True:
+            status = await asyncio.to_thread(read, files)
+            _follow(files, status, pidfds, changed, loop)
+            if status != last:
+                last = status
+                yield status
+            phases = status.phases()
+            starting = WorkerPhase.PENDING in phases
+            if phases and not phases & {WorkerPhase.PENDING, WorkerPhase.RUNNING}:
+                return
+            if starting:
+                await asyncio.to_thread(ensure_host)
+            try:
+                async with asyncio.timeout(_STARTING_SECONDS if starting else _QUIET_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
+                pass
+            changed.clear()
+    finally:
+        for descriptor in pidfds.values():
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+
+def read(files: JobFiles) -> JobStatus:
+    """The workers as they are now."""
+    record, newest = files.record, files.newest_members()
+    if record is None or newest is None:
+        return JobStatus()
+    same_boot = record.machine == linux.this_machine()
+    wanted = set(newest.nodes)
+    return JobStatus(tuple(_worker(files, node, node in wanted, same_boot) for node in files.nodes()))
+
+
+def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> WorkerStatus:
+    name = f"node-{node}"
+    agent = files.agent(node)
+    # Alive is asked before the result: an agent that ends in between has written its result by then.
+    alive = agent is not None and same_boot and agent.alive
+    result = files.result(node)
+    if result is not None and not alive:
+        return _ended(name, agent, result)
+    if alive and agent is not None:
+        return WorkerStatus(name, WorkerPhase.RUNNING, pid=agent.pid)
+    if not wanted:
+        return WorkerStatus(name, WorkerPhase.LEFT, reason="left by a scale step")
+    if not same_boot:
+        return WorkerStatus(name, WorkerPhase.LOST, reason="the machine was restarted")
+    if agent is None:
+        return WorkerStatus(name, WorkerPhase.PENDING)
+    return WorkerStatus(name, WorkerPhase.LOST, pid=agent.pid, reason=f"its agent, process {agent.pid}, was killed")
+
+
+def _ended(name: str, agent: linux.Process | None, result: Result) -> WorkerStatus:
+    pid = agent.pid if agent else None
+    return WorkerStatus(name, _PHASES[result.outcome], pid=pid, errors=result.errors, reason=result.reason)
+
+
+def _follow(
+    files: JobFiles,
+    status: JobStatus,
+    pidfds: dict[int, int],
+    changed: asyncio.Event,
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """Hold a pidfd of every running agent, and of no other."""
+    running = {w.pid for w in status.workers if w.phase is WorkerPhase.RUNNING and w.pid is not None}
+    for pid in pidfds.keys() - running:
+        loop.remove_reader(pidfds[pid])
+        os.close(pidfds.pop(pid))
+    for node in files.nodes():
+        agent = files.agent(node)
+        if agent is not None and agent.pid in running and agent.pid not in pidfds:
+            descriptor = agent.open()
+            if descriptor is None:
+                changed.set()  # it has just ended
+            else:
+                pidfds[agent.pid] = descriptor
+                loop.add_reader(descriptor, changed.set)

@@ -1,0 +1,19 @@
+"""How the ranks of a worker are started: command lines, rendered purely.
+
+A launcher is a value, found by name through the entry point group `airflow_elastic.launchers`, so that another package
+can add one. It holds no policy and starts nothing itself: the agent of each worker does that with what it renders.
+"""
+
+from airflow_elastic.launchers.api import Launcher, Place, find_launcher, launcher_names
+from airflow_elastic.launchers.builtin import ACCELERATE, PYTHON, TORCHRUN, TORCHRUN_PLAIN
+
+__all__ = [
+    "ACCELERATE",
+    "PYTHON",
+    "TORCHRUN",
+    "TORCHRUN_PLAIN",
+    "Launcher",
+    "Place",
+    "find_launcher",
+    "launcher_names",
+]

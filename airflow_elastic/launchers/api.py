@@ -1,0 +1,82 @@
+"""The launcher seam: what a launcher is, and how one is found by name."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from airflow_elastic.spec.errors import Problem, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_elastic.spec.run import RunSpec
+
+GROUP = "airflow_elastic.launchers"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker stands in its attempt, once all workers have met.
+
+    Attributes:
+        python: the interpreter to use.
+        node_rank: index of this worker, from 0.
+        nodes: number of workers.
+        master_addr: address of worker 0.
+        master_port: a port that is free there.
+    """
+
+    python: str
+    node_rank: int
+    nodes: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """One way to start ranks.
+
+    Attributes:
+        name: as the run specification names it.
+        summary: one line for `doctor` and the docs.
+        command: renders the worker's command line. For a launcher that is `elastic` it is the command of *one rank*,
+            which torch's elastic agent starts; for any other it is the command that starts all ranks of the worker.
+        elastic: whether workers may join and leave a live attempt.
+        check: refuses specifications that the launcher cannot carry out, by raising SpecError.
+        module: a module that must be importable on the workers; None for none but our own.
+    """
+
+    name: str
+    summary: str
+    command: Callable[[RunSpec, Place], list[str]]
+    elastic: bool = False
+    check: Callable[[RunSpec], None] = lambda spec: None
+    module: str | None = None
+
+
+def launcher_names() -> list[str]:
+    """The names of all launchers that are installed."""
+    return sorted(point.name for point in entry_points(group=GROUP))
+
+
+def find_launcher(name: str) -> Launcher:
+    """The launcher of that name.
+
+    Raises:
+        SpecError: there is none; says which there are.
+    """
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            launcher: Launcher = point.load()
+            return launcher
+    raise SpecError(Problem("launcher", name, one_of(name, launcher_names())))
+
+
+def one_of(name: str, names: list[str]) -> str:
+    """What is allowed where a name is wanted, with the nearest one suggested."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return "one of " + ", ".join(names) + (f"; did you mean {close[0]}?" if close else "")

@@ -1,0 +1,93 @@
+"""The launchers that come with the project."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_elastic.launchers.api import Launcher, Place
+from airflow_elastic.spec.errors import Problem, SpecError
+
+if TYPE_CHECKING:
+    from airflow_elastic.spec.run import RunSpec
+
+
+def _rank_command(spec: RunSpec, place: Place) -> list[str]:
+    # Our own entry point: it keeps the traceback of a failing rank, then is out of the way.
+    return [place.python, "-m", "airflow_elastic.runtime.rank", "--", *spec.command]
+
+
+def _torchrun(spec: RunSpec, place: Place) -> list[str]:
+    return [
+        *(place.python, "-m", "torch.distributed.run"),
+        f"--nnodes={place.nodes}",
+        f"--node-rank={place.node_rank}",
+        f"--nproc-per-node={spec.workers.procs}",
+        f"--master-addr={place.master_addr}",
+        f"--master-port={place.master_port}",
+        # A failed rank ends the attempt: the run's own budget decides what follows.
+        "--max-restarts=0",
+        *_module_or_script(spec),
+    ]
+
+
+def _accelerate(spec: RunSpec, place: Place) -> list[str]:
+    ranks = place.nodes * spec.workers.procs
+    return [
+        *(place.python, "-m", "accelerate.commands.launch"),
+        *(["--multi_gpu"] if _gpus(spec) and ranks > 1 else []),
+        *([] if _gpus(spec) else ["--cpu"]),
+        f"--num_machines={place.nodes}",
+        f"--machine_rank={place.node_rank}",
+        f"--num_processes={ranks}",
+        f"--main_process_ip={place.master_addr}",
+        f"--main_process_port={place.master_port}",
+        # Said in full, as it otherwise warns about each default, or reads the user's own configuration file.
+        *("--rdzv_backend=static", "--mixed_precision=no", "--dynamo_backend=no"),
+        *(["--module", *spec.command[1:]] if spec.command[0] == "-m" else spec.command),
+    ]
+
+
+def _python(spec: RunSpec, place: Place) -> list[str]:
+    return _rank_command(spec, place)
+
+
+def _module_or_script(spec: RunSpec) -> list[str]:
+    return ["--module", *spec.command[1:]] if spec.command[0] == "-m" else list(spec.command)
+
+
+def _gpus(spec: RunSpec) -> bool:
+    return any("gpu" in name for name in spec.workers.resources)
+
+
+def _one_process(spec: RunSpec) -> None:
+    if spec.workers.procs != 1:
+        allowed = "1 with the launcher python, which starts one process a worker; torchrun starts several"
+        raise SpecError(Problem("workers.procs", spec.workers.procs, allowed))
+
+
+TORCHRUN = Launcher(
+    name="torchrun",
+    summary="torch's elastic agent inside our own: workers join and leave a live attempt",
+    command=_rank_command,
+    elastic=True,
+)
+
+TORCHRUN_PLAIN = Launcher(
+    name="torchrun-plain",
+    summary="the torchrun command as one would type it, once on each worker",
+    command=_torchrun,
+)
+
+ACCELERATE = Launcher(
+    name="accelerate",
+    summary="accelerate launch, once on each worker",
+    command=_accelerate,
+    module="accelerate",
+)
+
+PYTHON = Launcher(
+    name="python",
+    summary="one plain Python process a worker, with RANK, WORLD_SIZE and MASTER_* set",
+    command=_python,
+    check=_one_process,
+)

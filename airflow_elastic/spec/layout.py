@@ -1,0 +1,69 @@
+"""Where things lie under a run URI. The one place that knows; both sides import it.
+
+    journal/00000007.json                    event 7, created exclusively
+    fences/00000002                          attempt 2 was begun: nobody may write for an earlier one
+    control/<id>.json                        the mailbox: requests to the controller
+    orders/attempt-0002.json                 what the controller tells the agents of an attempt
+    reports/attempt-0002.json                what the lead agent of an attempt reports
+    checkpoints/manifests/000000000340.json  makes checkpoint 340 exist
+    checkpoints/data/000000000340-a0002-g01/ its files
+    logs/attempt-0002/g01-rank-0.log         output of a rank
+    acknowledged/<owner>                     a task has taken the result
+    status.json                              the status document
+"""
+
+from __future__ import annotations
+
+STATUS = "status.json"
+JOURNAL = "journal/"
+CONTROL = "control/"
+FENCES = "fences/"
+LOGS = "logs/"
+MANIFESTS = "checkpoints/manifests/"
+CHECKPOINT_DATA = "checkpoints/data/"
+ACKNOWLEDGED = "acknowledged/"
+
+
+def journal_entry(seq: int) -> str:
+    """Key of the journal's event `seq`, from 0."""
+    return f"{JOURNAL}{seq:08d}.json"
+
+
+def fence(attempt: int) -> str:
+    """Key whose existence says that the attempt was begun."""
+    return f"{FENCES}{attempt:08d}"
+
+
+def request(name: str) -> str:
+    """Key of one request in the mailbox."""
+    return f"{CONTROL}{name}.json"
+
+
+def orders(attempt: int) -> str:
+    """Key of the orders to an attempt's agents."""
+    return f"orders/attempt-{attempt:04d}.json"
+
+
+def report(attempt: int) -> str:
+    """Key of an attempt's newest progress."""
+    return f"reports/attempt-{attempt:04d}.json"
+
+
+def manifest(step: int) -> str:
+    """Key of the manifest that makes the checkpoint of a step exist."""
+    return f"{MANIFESTS}{step:012d}.json"
+
+
+def checkpoint_data(step: int, attempt: int, generation: int) -> str:
+    """Folder of a checkpoint's files: no two attempts, nor two generations of one, ever write into the same."""
+    return f"{CHECKPOINT_DATA}{step:012d}-a{attempt:04d}-g{generation:02d}/"
+
+
+def attempt_logs(attempt: int) -> str:
+    """Folder of an attempt's output."""
+    return f"{LOGS}attempt-{attempt:04d}/"
+
+
+def rank_log(generation: int, rank: int) -> str:
+    """Name of a rank's output within the attempt's folder."""
+    return f"g{generation:02d}-rank-{rank}.log"

@@ -1,0 +1,57 @@
+"""The manifest of a checkpoint: written last and exclusively, it is what makes the checkpoint exist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: Version of the manifest's form. Readers refuse a newer one; fields may be added within a version.
+MANIFEST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One file of a checkpoint: key below the run URI, size in bytes, checksums by algorithm, as hex digits."""
+
+    key: str
+    size: int
+    checksums: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything a reader needs before it opens any file.
+
+    Attributes:
+        version: form of this document.
+        step: optimizer steps done.
+        attempt: the attempt that wrote it.
+        generation: its rendezvous within the attempt.
+        world_size: ranks that wrote it.
+        created_at: epoch seconds.
+        format: how the files are to be read: `dcp`, torch's distributed checkpoint.
+        data: the folder of the files.
+        files: every file, with its checksums.
+        epoch: epoch of the next sample.
+        samples: samples consumed since step 0, each once.
+        offset: samples of the current epoch already consumed.
+        metrics: numbers that the script gave with the save.
+        reason: why it was saved: `steps`, `seconds`, `requested`, `breakpoint` or `final`.
+        versions: of the libraries that wrote it.
+    """
+
+    step: int
+    attempt: int
+    generation: int
+    world_size: int
+    created_at: float
+    data: str
+    files: tuple[StoredFile, ...]
+    version: int = MANIFEST_VERSION
+    format: str = "dcp"
+    epoch: int = 0
+    samples: int = 0
+    offset: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    reason: str = "steps"
+    versions: Mapping[str, str] = field(default_factory=dict)
