@@ -22,7 +22,7 @@ lint: setup ## style, types and layers
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	.venv/bin/lint-imports
+	.venv/bin/lint-imports --no-logo
 
 check: ## lint, then test: what CI runs
 	@$(MAKE) --no-print-directory lint
