@@ -69,7 +69,7 @@ class Standalone(AirflowRest):
         takeover: seconds without a heartbeat after which another triggerer takes over the triggers of a dead
             one. Airflow's own default is 30; at least 5.
         start_timeout: seconds that `start` and `start_triggerer` wait until all is healthy.
-        stop_timeout: seconds that the parts have to end by themselves before they are killed.
+        stop_timeout: seconds that the parts, and tasks in a worker, have to end before they are killed.
         progress: called with one line for a person whenever the start has come further.
 
     Raises:
@@ -185,13 +185,13 @@ class Standalone(AirflowRest):
         """
         atexit.unregister(self.stop)
         started = [one for one in (self._standalone, *self._more) if one is not None]
-        roots = [self.part_pid(part) for part in PARTS] + [one.pid for one in self._more]
-        for root in roots:
-            process = processes.read(root) if root is not None else None
-            if process is not None and process in self._sessions:
+        # These end by themselves when asked, after the tasks that run, which report to the API server.
+        busy = [self.part_pid(part) for part in ("scheduler", "dag-processor")] + self.triggerer_pids()
+        for pid in filter(None, busy):
+            if process := processes.read(pid):
                 processes.send(process, signal.SIGTERM)
-        # `airflow standalone` itself does nothing any more then, and never ends: it is only killed.
-        idle = {self._standalone.pid} if self._standalone else set()
+        # These have nothing to finish, and `airflow standalone` would never end: they are only killed.
+        idle = {self.part_pid("api-server"), self._standalone and self._standalone.pid}
         deadline = time.monotonic() + self.stop_timeout
         while {process.pid for process in self._sessions.members()} - idle and time.monotonic() < deadline:
             time.sleep(0.05)

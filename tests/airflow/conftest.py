@@ -1,4 +1,4 @@
-"""One real Airflow for all tests of this folder; it costs about 15 s, so it starts with the first that asks."""
+"""One real Airflow for all tests of this folder: about 15 s, so it starts with the first test that asks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A healthy Airflow over tests/airflow/dags; a space in its home, for what quotes badly."""
-    running = Standalone(tmp_path_factory.mktemp("air flow"), DAGS)
+    """A healthy Airflow over tests/airflow/dags; with a space in its home, which finds what quotes badly."""
+    running = Standalone(
+        tmp_path_factory.mktemp("air flow"), DAGS, progress=print
+    )  # pytest shows it on a failure
     running.start()
     try:
         yield running
