@@ -121,7 +121,11 @@ def remove_uncommitted(store: Store, before_attempt: int) -> int:
     for entry in store.list(layout.CHECKPOINT_DATA):
         folder = entry.key.removeprefix(layout.CHECKPOINT_DATA).partition("/")[0]
         attempt = folder.partition("-a")[2].partition("-")[0]
-        if f"{layout.CHECKPOINT_DATA}{folder}/" not in committed and attempt.isdigit() and int(attempt) < before_attempt:
+        if (
+            f"{layout.CHECKPOINT_DATA}{folder}/" not in committed
+            and attempt.isdigit()
+            and int(attempt) < before_attempt
+        ):
             stale.append(entry.key)
     store.delete(stale)
     return len(stale)

@@ -22,7 +22,7 @@ from airflow_elastic.spec.status import Progress, RankReport, Stretch
 class _Rank:
     number: int
     worker: str
-    words: memoryview
+    words: memoryview[float]
     note: RankNote
 
 

@@ -1,13 +1,13 @@
 """The files through which the local engine and its workers meet: one folder a job, on the machine they share.
 
-    job.json               the job, created exclusively: who is first has made it
-    closed                 nothing of this job may start any more
-    members/0002.json      the workers of generation 2, created exclusively
-    rendezvous/0002.json   where generation 2 meets: address and port of its lead worker
-    rendezvous/0002-node-1 worker 1 has come to the rendezvous of generation 2
-    node-1/agent.json      the agent of worker 1, created exclusively: a worker is started once
-    node-1/result.json     how it ended; an agent that is gone without one was killed
-    node-1/g0002-rank-3.*  a rank's page and its report
+job.json               the job, created exclusively: who is first has made it
+closed                 nothing of this job may start any more
+members/0002.json      the workers of generation 2, created exclusively
+rendezvous/0002.json   where generation 2 meets: address and port of its lead worker
+rendezvous/0002-node-1 worker 1 has come to the rendezvous of generation 2
+node-1/agent.json      the agent of worker 1, created exclusively: a worker is started once
+node-1/result.json     how it ended; an agent that is gone without one was killed
+node-1/g0002-rank-3.*  a rank's page and its report
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ class JobFiles:
     def newest_members(self) -> Members | None:
         """The workers of the newest generation."""
         with contextlib.suppress(OSError):
-            names = [entry.name for entry in os.scandir(self.folder / "members") if entry.name.endswith(".json")]
+            names = [
+                entry.name for entry in os.scandir(self.folder / "members") if entry.name.endswith(".json")
+            ]
             if names:
                 return self.read(f"members/{max(names)}", Members)
         return None

@@ -1,7 +1,7 @@
 """The journal: one immutable object per event, created exclusively. It is the truth about a run, and its lock.
 
-Two controllers can both be at work (two triggerers, a retry beside its predecessor): each appends under the next number,
-one of them wins, the other one is told so, reads what happened and goes on from there.
+Two controllers can both be at work (two triggerers, a retry beside its predecessor): each appends under the next
+number, one of them wins, the other one is told so, reads what happened and goes on from there.
 """
 
 from __future__ import annotations

@@ -85,7 +85,9 @@ def out_of_memory_kills() -> int:
         _, controllers, path = line.split(":", 2)
         v2 = controllers == ""
         if v2 or "memory" in controllers.split(","):
-            root, name = ("/sys/fs/cgroup", "memory.events") if v2 else ("/sys/fs/cgroup/memory", "memory.oom_control")
+            root, name = (
+                ("/sys/fs/cgroup", "memory.events") if v2 else ("/sys/fs/cgroup/memory", "memory.oom_control")
+            )
             try:
                 text = Path(f"{root}{path}/{name}").read_text()
             except OSError:

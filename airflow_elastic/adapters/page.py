@@ -53,7 +53,7 @@ class Page:
         self._map.close()
 
 
-def read_words(path: Path) -> memoryview | None:
+def read_words(path: Path) -> memoryview[float] | None:
     """The words of a page as they are now, copied; None where there is no page."""
     try:
         data = path.read_bytes()

@@ -32,7 +32,7 @@ from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Paus
 from airflow_elastic.spec.errors import EngineError, RunMissing, StoreError, SubmitRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
     from airflow_elastic.adapters.store import Store
     from airflow_elastic.spec.events import Event
@@ -305,5 +305,3 @@ class Controller:
         plain = document(self._store.uri, self.state, self._progress, self._now())
         data = json.dumps(plain, indent=1).encode()
         await asyncio.to_thread(self._store.put, layout.STATUS, data)
-
-

@@ -68,7 +68,9 @@ class Run:
     def _running(self, verb: str) -> RunState:
         state = self.state
         if state.ended:
-            raise InvalidInput(f"{self.store.uri} has ended ({state.outcome}: {state.reason}): it cannot be {verb} any more")
+            raise InvalidInput(
+                f"{self.store.uri} has ended ({state.outcome}: {state.reason}): it cannot be {verb} any more"
+            )
         return state
 
 

@@ -14,12 +14,22 @@ from typing import NamedTuple
 from airflow_elastic.core.state import Failure, FailureKind
 from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus
 
-_SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+_SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    4: "SIGILL",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+}
 _SIGNALS |= {3: "SIGQUIT", 13: "SIGPIPE", 15: "SIGTERM"}
 _CRASHES = frozenset({4, 6, 7, 8, 11})
 _PEER_GONE = re.compile(
-    r"connection (closed|reset|refused|was (closed|reset))|closed by (peer|remote)|broken pipe|peer .*(gone|lost|exited)"
-    r"|DistNetworkError|DistBackendError|NCCL .*(remote|system) error|timed out waiting .*(rank|store)|socket (timeout|closed)",
+    r"connection (closed|reset|refused|was (closed|reset))|closed by (peer|remote)|broken pipe"
+    r"|peer .*(gone|lost|exited)|DistNetworkError|DistBackendError|NCCL .*(remote|system) error"
+    r"|timed out waiting .*(rank|store)|socket (timeout|closed)",
     re.IGNORECASE,
 )
 
@@ -85,12 +95,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         FailureKind.CODE_ERROR,
-        lambda d: d.rank.exit_code is not None and not _peer_gone(d),
+        lambda d: d.rank.exit_code is not None and not (d.rank.error and _PEER_GONE.search(d.rank.error)),
         lambda d: f"{_who(d)} failed: {d.rank.error or f'exit code {d.rank.exit_code}'}",
     ),
     Rule(
         FailureKind.WORKER_LOST,
-        lambda d: _peer_gone(d),
+        lambda d: d.rank.error is not None and _PEER_GONE.search(d.rank.error) is not None,
         lambda d: f"{_who(d)} lost its peers: {d.rank.error}",
     ),
     Rule(
@@ -133,10 +143,6 @@ def _failure(rule: Rule, death: Death) -> Failure:
         error=death.rank.error,
         traceback=death.rank.traceback,
     )
-
-
-def _peer_gone(death: Death) -> bool:
-    return bool(death.rank.error and _PEER_GONE.search(death.rank.error))
 
 
 def _who(death: Death) -> str:

@@ -33,7 +33,12 @@ def document(uri: str, state: RunState, progress: Progress | None, now: float) -
     return {
         "version": STATUS_VERSION,
         "at": now,
-        "run": {"uri": uri, "name": state.spec.name, "engine": state.spec.engine, "launcher": state.spec.launcher},
+        "run": {
+            "uri": uri,
+            "name": state.spec.name,
+            "engine": state.spec.engine,
+            "launcher": state.spec.launcher,
+        },
         "state": state.label,
         "outcome": state.outcome if state.ended else None,
         "reason": state.reason,
@@ -42,7 +47,9 @@ def document(uri: str, state: RunState, progress: Progress | None, now: float) -
         "owner": state.owner,
         "workers": attempt.workers,
         "target_workers": state.target,
-        "world_size": told.world_size if told and told.world_size else attempt.workers * state.spec.workers.procs,
+        "world_size": told.world_size
+        if told and told.world_size
+        else attempt.workers * state.spec.workers.procs,
         "step": max(told.step if told else 0, newest.step if newest else 0),
         "total_steps": _last(state, told, "total_steps"),
         "epoch": told.epoch if told else 0,

@@ -13,7 +13,16 @@ from dataclasses import replace
 
 from airflow_elastic.core.classify import classify
 from airflow_elastic.core.restart import End, decide
-from airflow_elastic.core.state import Attempt, Cause, Checkpoint, Ending, Failure, FailureKind, Phase, RunState
+from airflow_elastic.core.state import (
+    Attempt,
+    Cause,
+    Checkpoint,
+    Ending,
+    Failure,
+    FailureKind,
+    Phase,
+    RunState,
+)
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Scale, Submit
 from airflow_elastic.spec.events import Event
@@ -95,7 +104,11 @@ def evolve(state: RunState, event: Event) -> RunState:
             live = state.attempt.phase is Phase.LIVE
             return state.with_attempt(workers=event.workers) if live else state
         case ev.ScaleFailed():
-            return _end_attempt(state, Cause.SCALE_STEP, event.at) if state.attempt.phase is Phase.LIVE else state
+            return (
+                _end_attempt(state, Cause.SCALE_STEP, event.at)
+                if state.attempt.phase is Phase.LIVE
+                else state
+            )
         case ev.SaveRequested():
             wanted = state.attempt.phase is Phase.LIVE and event.request not in state.saves
             return replace(state, saves=(*state.saves, event.request)) if wanted else state
@@ -106,7 +119,9 @@ def evolve(state: RunState, event: Event) -> RunState:
             return state if foreign else _end_run(state, Ending(Cause.STOP, event.by, event.at))
         case ev.DeadlinePassed():
             seconds = state.spec.active_deadline_seconds
-            return _end_run(state, Ending(Cause.DEADLINE, f"the active deadline of {seconds:g} s has passed", event.at))
+            return _end_run(
+                state, Ending(Cause.DEADLINE, f"the active deadline of {seconds:g} s has passed", event.at)
+            )
         case ev.RunEnded():
             return replace(state, outcome=event.outcome, reason=event.reason, ended_at=event.at)
         case _:
@@ -193,7 +208,9 @@ def _end_run(state: RunState, ending: Ending) -> RunState:
     match state.attempt.phase:
         case Phase.PAUSED:  # nothing exists that would have to be removed first
             outcome = "stopped" if ending.cause is Cause.STOP else "failed"
-            state = state.with_attempt(phase=Phase.GONE, cause=ending.cause, ended_at=ending.at, gone_at=ending.at)
+            state = state.with_attempt(
+                phase=Phase.GONE, cause=ending.cause, ended_at=ending.at, gone_at=ending.at
+            )
             return replace(state, outcome=outcome, reason=ending.by)
         case Phase.SUBMITTING | Phase.LIVE:
             return _end_attempt(state, ending.cause, ending.at)

@@ -54,10 +54,14 @@ def decide(state: RunState) -> Restart | End:
         return End("failed", f"{failure.reason}; the restart policy is Never")
     if policy.policy == "ExitCode" and failure.exit_code not in policy.retryable:
         codes = ", ".join(map(str, sorted(policy.retryable)))
-        return End("failed", f"{failure.reason}; the restart policy ExitCode restarts only exit codes {codes}")
+        return End(
+            "failed", f"{failure.reason}; the restart policy ExitCode restarts only exit codes {codes}"
+        )
     if is_crash_loop(state.lives):
         where = f"at step {attempt.last_step}" if attempt.last_step else "before the first step"
-        return End("failed", f"{failure.reason}; the same error {where} twice: another restart would meet it again")
+        return End(
+            "failed", f"{failure.reason}; the same error {where} twice: another restart would meet it again"
+        )
     if exhausted:
         return End("failed", f"{failure.reason}; all {policy.backoff_limit} restarts of the budget are used")
     return Restart(cost=1, delay=backoff(policy, state.lives))

@@ -91,7 +91,7 @@ class Engine(Protocol):
         ...
 
     async def submit(self, job: Job) -> None:
-        """Make the job exist. Adopts one of the same name that is ours; refuses one that is not, or that was deleted."""
+        """Make the job exist. Adopts one of that name that is ours; refuses one that is not, or that was deleted."""
         ...
 
     def watch(self, job: Job) -> AsyncIterator[JobStatus]:

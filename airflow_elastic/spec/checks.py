@@ -20,13 +20,14 @@ class Rule(NamedTuple):
     allowed: str
 
 
-
 def _at_least(value: object, bound: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= bound
 
 
 def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    )
 
 
 positive_int = Rule(lambda value: _at_least(value, 1), "an integer, at least 1")
@@ -67,6 +68,8 @@ class Checks:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is None and self._problems:
             raise SpecError(*self._problems)

@@ -103,7 +103,9 @@ def _decode_dataclass(cls: type, data: Any) -> Any:
         if key not in hints:
             close = difflib.get_close_matches(str(key), hints, n=1)
             meant = f"; did you mean {close[0]}?" if close else ""
-            problems.append(Problem(str(key), data[key], f"no such field (there are {', '.join(hints)}){meant}"))
+            problems.append(
+                Problem(str(key), data[key], f"no such field (there are {', '.join(hints)}){meant}")
+            )
     for field in dataclasses.fields(cls):
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in data:

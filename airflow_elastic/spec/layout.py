@@ -1,15 +1,15 @@
 """Where things lie under a run URI. The one place that knows; both sides import it.
 
-    journal/00000007.json                    event 7, created exclusively
-    fences/00000002                          attempt 2 was begun: nobody may write for an earlier one
-    control/<id>.json                        the mailbox: requests to the controller
-    orders/attempt-0002.json                 what the controller tells the agents of an attempt
-    reports/attempt-0002.json                what the lead agent of an attempt reports
-    checkpoints/manifests/000000000340.json  makes checkpoint 340 exist
-    checkpoints/data/000000000340-a0002-g01/ its files
-    logs/attempt-0002/g01-rank-0.log         output of a rank
-    acknowledged/<owner>                     a task has taken the result
-    status.json                              the status document
+journal/00000007.json                    event 7, created exclusively
+fences/00000002                          attempt 2 was begun: nobody may write for an earlier one
+control/<id>.json                        the mailbox: requests to the controller
+orders/attempt-0002.json                 what the controller tells the agents of an attempt
+reports/attempt-0002.json                what the lead agent of an attempt reports
+checkpoints/manifests/000000000340.json  makes checkpoint 340 exist
+checkpoints/data/000000000340-a0002-g01/ its files
+logs/attempt-0002/g01-rank-0.log         output of a rank
+acknowledged/<owner>                     a task has taken the result
+status.json                              the status document
 """
 
 from __future__ import annotations

@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_elastic.spec.checks import Checks, choice, env_name, finite_positive, non_negative_int, positive_int
+from airflow_elastic.spec.checks import (
+    Checks,
+    choice,
+    env_name,
+    finite_positive,
+    non_negative_int,
+    positive_int,
+)
 from airflow_elastic.spec.codec import decode, encode
 
 RESTART_POLICIES = ("Never", "OnFailure", "Always", "ExitCode")
@@ -55,10 +62,16 @@ class Workers:
                 if getattr(self, name) is not None:
                     check(name, getattr(self, name), positive_int)
             if check.passed:
-                check.that(self.at_least <= self.count, "min", self.min, f"at most count, which is {self.count}")
-                check.that(self.at_most >= self.count, "max", self.max, f"at least count, which is {self.count}")
+                check.that(
+                    self.at_least <= self.count, "min", self.min, f"at most count, which is {self.count}"
+                )
+                check.that(
+                    self.at_most >= self.count, "max", self.max, f"at least count, which is {self.count}"
+                )
                 for name, value in (("count", self.count), ("min", self.at_least), ("max", self.at_most)):
-                    check.that(value % self.node_unit == 0, name, value, f"a multiple of node_unit, {self.node_unit}")
+                    check.that(
+                        value % self.node_unit == 0, name, value, f"a multiple of node_unit, {self.node_unit}"
+                    )
 
     @property
     def at_least(self) -> int:
@@ -86,7 +99,7 @@ class CheckpointPolicy:
 
     Attributes:
         every_steps: save after every so many optimizer steps. Default: not by steps.
-        every_seconds: save when the newest checkpoint is so many seconds old. Default: 300 where `every_steps` is unset.
+        every_seconds: save when the newest checkpoint is so many seconds old. Default: 300, without `every_steps`.
         keep_last: committed checkpoints to keep; older ones are removed after a newer one is committed.
     """
 
@@ -162,7 +175,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ScaleStep:
-    """One planned change of the number of workers: when the run reaches `at_step`, or `after_seconds` from its start."""
+    """One planned change of the number of workers: when the run reaches `at_step`, or `after_seconds` from the start."""
 
     workers: int
     at_step: int | None = None
@@ -236,8 +249,15 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         with Checks() as check:
-            words = isinstance(self.command, tuple) and all(isinstance(word, str) and word for word in self.command)
-            check.that(words and bool(self.command), "command", self.command, "a tuple of a script and its arguments, non-empty strings")
+            words = isinstance(self.command, tuple) and all(
+                isinstance(word, str) and word for word in self.command
+            )
+            check.that(
+                words and bool(self.command),
+                "command",
+                self.command,
+                "a tuple of a script and its arguments, non-empty strings",
+            )
             good = bool(_NAME.fullmatch(self.name)) and len(self.name) <= 200
             check.that(good, "name", self.name, "1 to 200 letters, digits, '.', '_', '-', not at the ends")
             check.that(bool(self.launcher), "launcher", self.launcher, "the name of a launcher")
@@ -250,13 +270,28 @@ class RunSpec:
                 check.that(permitted, f"scaling.{i}.workers", step.workers, self.workers.allowed())
             for key in self.env:
                 check(f"env.{key}", key, env_name)
-                check.that(not key.startswith("AIRFLOW_ELASTIC_"), f"env.{key}", key, "any name but our own AIRFLOW_ELASTIC_*")
+                check.that(
+                    not key.startswith("AIRFLOW_ELASTIC_"),
+                    f"env.{key}",
+                    key,
+                    "any name but our own AIRFLOW_ELASTIC_*",
+                )
             for i, secret in enumerate(self.secrets):
-                check.that(secret.name not in self.env, f"secrets.{i}.name", secret.name, "a name that env does not set too")
+                check.that(
+                    secret.name not in self.env,
+                    f"secrets.{i}.name",
+                    secret.name,
+                    "a name that env does not set too",
+                )
             endless = self.restart.policy == "Always" and not (
                 self.restart.backoff_limit or self.active_deadline_seconds
             )
-            check.that(not endless, "restart.policy", "Always", "a backoff_limit or active_deadline_seconds with Always")
+            check.that(
+                not endless,
+                "restart.policy",
+                "Always",
+                "a backoff_limit or active_deadline_seconds with Always",
+            )
 
     @classmethod
     def from_dict(cls, data: Any) -> RunSpec:

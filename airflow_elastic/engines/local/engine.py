@@ -122,7 +122,11 @@ class LocalEngine:
         python = sys.executable
         pidfd = hasattr(os, "pidfd_open")
         return [
-            Finding("local: processes", pidfd, "pidfd works" if pidfd else "Linux 5.3 or newer is needed for pidfd_open"),
+            Finding(
+                "local: processes",
+                pidfd,
+                "pidfd works" if pidfd else "Linux 5.3 or newer is needed for pidfd_open",
+            ),
             Finding("local: interpreter", True, python),
             Finding("local: processors", True, f"{os.cpu_count()} for all workers together"),
         ]
@@ -166,7 +170,9 @@ def _host(job: Job) -> NodeHost:
 def _adopt(files: JobFiles, ours: JobRecord) -> None:
     theirs = files.record
     if theirs is None or (theirs.run_uri, theirs.digest) != (ours.run_uri, ours.digest):
-        raise SubmitRefused(f"{files.folder} holds another job than {ours.name}: it is left alone; use another run URI")
+        raise SubmitRefused(
+            f"{files.folder} holds another job than {ours.name}: it is left alone; use another run URI"
+        )
     if theirs.machine.partition("/")[0] != ours.machine.partition("/")[0]:
         raise EngineError(_elsewhere(theirs, ours))
 
@@ -181,7 +187,7 @@ def _refuse_foreign(files: JobFiles, job: Job) -> None:
 def _elsewhere(theirs: JobRecord, ours: JobRecord) -> str:
     there, here = theirs.machine.partition("/")[0], ours.machine.partition("/")[0]
     return (
-        f"the workers of {ours.name} run on machine {there!r}, this is {here!r}: the local engine sees only its own machine. "
+        f"the workers of {ours.name} run on machine {there!r}, this is {here!r}: the local engine sees only its own. "
         f"Carry the run on there, or use an engine that spans machines"
     )
 
@@ -193,7 +199,7 @@ def _live_agents(files: JobFiles) -> list[linux.Process]:
 
 async def _wait_gone(agents: list[linux.Process], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(agent.alive for agent in agents):
+    while time.monotonic() < deadline and any(agent.alive for agent in agents):  # noqa: ASYNC110 - nobody sets an event
         await asyncio.sleep(0.02)
 
 
@@ -205,7 +211,9 @@ def _kill(files: JobFiles, job: Job) -> None:
             process.send(signal.SIGKILL)
         if time.monotonic() > deadline:
             pids = ", ".join(str(process.pid) for process in left)
-            raise EngineError(f"processes {pids} of {job.name} survive SIGKILL: look at them with ps; trying again")
+            raise EngineError(
+                f"processes {pids} of {job.name} survive SIGKILL: look at them with ps; trying again"
+            )
         time.sleep(0.002)
 
 

@@ -69,7 +69,12 @@ class NodeHost:
             with (self.state / "host.log").open("ab") as log:
                 # In a session of its own: what ends the terminal or the triggerer does not end training.
                 subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
                 )
         except OSError as error:
             raise EngineError(f"the node host could not be started: {' '.join(command)}: {error}") from error

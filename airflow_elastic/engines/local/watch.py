@@ -82,7 +82,9 @@ def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> Worker
         return WorkerStatus(name, WorkerPhase.LOST, reason="the machine was restarted")
     if agent is None:
         return WorkerStatus(name, WorkerPhase.PENDING)
-    return WorkerStatus(name, WorkerPhase.LOST, pid=agent.pid, reason=f"its agent, process {agent.pid}, was killed")
+    return WorkerStatus(
+        name, WorkerPhase.LOST, pid=agent.pid, reason=f"its agent, process {agent.pid}, was killed"
+    )
 
 
 def _ended(name: str, agent: linux.Process | None, result: Result) -> WorkerStatus:

@@ -1,0 +1,34 @@
+"""What a training script imports: `import airflow_elastic.runtime as elastic`.
+
+    run = elastic.init()                                       # joins the other ranks
+    run.restore(model, optimizer)                              # from the newest verified checkpoint, if there is one
+    for x, y in run.loader(data, global_batch=64, epochs=10):  # each sample once, whatever the number of ranks
+        loss = run.weight * loss_of(model(x), y)
+        ...
+        run.step(loss)                                         # reports, saves when due, stops where it is asked to
+    run.finish(accuracy=0.98)                                  # final checkpoint and results
+
+Importing this package does not import torch; the first use of one of its names does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_elastic.runtime.sampler import ElasticBatches
+    from airflow_elastic.runtime.session import Session, init
+
+__all__ = ["ElasticBatches", "Session", "init"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Session", "init"):
+        from airflow_elastic.runtime import session
+
+        return getattr(session, name)
+    if name == "ElasticBatches":
+        from airflow_elastic.runtime.sampler import ElasticBatches
+
+        return ElasticBatches
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

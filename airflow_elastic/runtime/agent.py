@@ -1,0 +1,74 @@
+"""The agent of one worker: registers, runs its ranks, and writes down how that ended.
+
+Called in a process of its own, which the node host has forked. An agent that ends without a result was killed: that is
+how losing a node is told from a failure of what ran on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.jobfiles import JobFiles, Result
+from airflow_elastic.adapters.linux import Process
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.launchers import find_launcher
+from airflow_elastic.runtime.command_node import run_command
+from airflow_elastic.runtime.elastic_node import run_elastic
+from airflow_elastic.runtime.node import Node, Stopped
+from airflow_elastic.runtime.reporter import Reporter
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def run_agent(files: JobFiles, index: int) -> None:
+    """Be the agent of worker `index`, unless there has been one, or nothing may start any more."""
+    record = files.record
+    me = Process.of(os.getpid())
+    if record is None or me is None or not files.create(f"node-{index}/agent.json", me) or files.closed:
+        return
+    _log_to(files, index)
+    node = Node(files, record, index, open_store(record.run_uri))
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        node.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    reporter = Reporter(node)
+    result = Result("failed", time.time(), reason="the agent failed: see agent.log")
+    try:
+        if record.spec.working_dir:
+            os.chdir(record.spec.working_dir)
+        reporter.start()
+        run = run_elastic if find_launcher(record.spec.launcher).elastic else run_command
+        result = run(node)
+    except Stopped:
+        result = Result("stopped", time.time(), reason="told to end")
+    except Exception as error:
+        traceback.print_exc()
+        result = Result("failed", time.time(), reason=f"the agent failed: {type(error).__name__}: {error}")
+    finally:
+        # The result goes first: whoever sees this process gone must find it.
+        files.write(f"node-{index}/result.json", result)
+        reporter.stop()
+
+
+def _log_to(files: JobFiles, index: int) -> None:
+    descriptor = os.open(files.node(index) / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        force=True,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )

@@ -1,0 +1,109 @@
+"""A worker whose ranks are started by somebody else's command: plain torchrun, accelerate, python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.jobfiles import Meeting, Result
+from airflow_elastic.launchers import Place, find_launcher
+from airflow_elastic.runtime.node import Stopped
+from airflow_elastic.runtime.rendezvous import free_port, meet
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.status import RankError
+
+if TYPE_CHECKING:
+    from airflow_elastic.runtime.node import Node
+
+_POLL_SECONDS = 0.05
+_KILL_AFTER_SECONDS = 2.0
+_TAIL_BYTES = 4000
+
+
+def run_command(node: Node) -> Result:
+    """Run the worker's command to its end; returns how that was. Raises Stopped."""
+    members, meeting, store = meet(node)
+    rank = members.nodes.index(node.index)
+    port = _command_port(node, meeting, lead=store is not None)
+    del store  # the command opens its own
+    spec = node.record.spec
+    command = find_launcher(spec.launcher).command(
+        spec, Place(node.record.python, rank, len(members.nodes), meeting.addr, port)
+    )
+    # What a plain script finds; torchrun and accelerate set it anew for each rank.
+    world = {
+        "RANK": str(rank),
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(len(members.nodes)),
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": meeting.addr,
+        "MASTER_PORT": str(port),
+    }
+    log = node.logs / layout.rank_log(node.generation, rank * spec.workers.procs)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **world, **node.environment()},
+            start_new_session=True,
+        )
+    try:
+        while (code := process.poll()) is None:
+            if node.stop_at is not None and node.parked():
+                raise Stopped
+            time.sleep(_POLL_SECONDS)
+    finally:
+        _end(process)
+    if code == 0:
+        return Result("succeeded", time.time())
+    return Result("failed", time.time(), errors=(_error(node, rank, code, log),))
+
+
+def _command_port(node: Node, meeting: Meeting, *, lead: bool) -> int:
+    """A port for the command's own store: the meeting's is taken, by the store of the meeting."""
+    name = f"rendezvous/{node.generation:04d}.command.json"
+    if lead:
+        node.files.create(name, Meeting(meeting.addr, free_port(), time.time()))
+    while (found := node.files.read(name, Meeting)) is None:
+        if node.files.closed:
+            raise Stopped
+        time.sleep(_POLL_SECONDS / 10)
+    return found.port
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the command and its session. Ranks in sessions of their own are the engine's to find."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(_KILL_AFTER_SECONDS)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _error(node: Node, rank: int, code: int, log: Path) -> RankError:
+    """A command tells less than an agent: the end of its output is the evidence, unless a rank has left more."""
+    kept = node.rank_error(rank, code)
+    if kept.error is not None:
+        return kept
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        tail = file.read().decode(errors="replace")
+    errors = [line.strip() for line in tail.splitlines() if "Error" in line and not line.startswith(" ")]
+    return RankError(
+        rank=rank,
+        exit_code=kept.exit_code,
+        signal=kept.signal,
+        at=kept.at,
+        error=errors[0][:2000] if errors else None,
+        traceback=tail,
+        out_of_memory=kept.out_of_memory,
+    )

@@ -1,0 +1,147 @@
+"""One worker, seen from inside its agent: where it stands, its ranks' pages, and what it has been told to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_elastic.adapters import page
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord
+from airflow_elastic.adapters.linux import out_of_memory_kills
+from airflow_elastic.adapters.page import Page
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.status import RankError
+
+
+class Stopped(Exception):
+    """The agent was told to end, and its ranks have saved, or have had their time to."""
+
+
+@dataclass
+class Node:
+    """A worker of the local engine.
+
+    Attributes:
+        files: the job's folder.
+        record: the job.
+        index: number of this worker.
+        store: where the run lies.
+        generation: the rendezvous its ranks belong to.
+        stop_at: when it was told to end, on the monotonic clock; None while it was not.
+    """
+
+    files: JobFiles
+    record: JobRecord
+    index: int
+    store: Store
+    generation: int = 0
+    stop_at: float | None = None
+    _park_at: float | None = None
+    _oom_kills: int = field(default_factory=out_of_memory_kills)
+
+    @property
+    def logs(self) -> Path:
+        """The folder that ranks write their output to: in the run itself where that is a folder."""
+        folder = (
+            self.store.local_path(layout.attempt_logs(self.record.attempt).rstrip("/"))
+            or self.files.folder / "logs"
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @property
+    def rank_files(self) -> Path:
+        """Prefix of the files of this generation's ranks on this worker."""
+        return self.files.node(self.index) / f"g{self.generation:04d}"
+
+    def environment(self) -> dict[str, str]:
+        """What every rank of this worker finds in its environment, beside what its launcher sets."""
+        spec, record = self.record.spec, self.record
+        from_files = {s.name: Path(s.key).read_text().strip() for s in spec.secrets if s.source == "file"}
+        user = self.store.local_path("user")
+        if user is not None:
+            user.mkdir(parents=True, exist_ok=True)
+        threads = max(1, (os.cpu_count() or 1) // (len(self._nodes()) * spec.workers.procs))
+        return {
+            "OMP_NUM_THREADS": str(threads),  # workers share this machine: together they use it once
+            "PYTHONUNBUFFERED": "1",
+            **spec.env,
+            **from_files,
+            "AIRFLOW_ELASTIC_RUN_URI": record.run_uri,
+            "AIRFLOW_ELASTIC_ATTEMPT": str(record.attempt),
+            "AIRFLOW_ELASTIC_GENERATION": str(self.generation),
+            "AIRFLOW_ELASTIC_JOB": record.name,
+            "AIRFLOW_ELASTIC_WORKER": f"node-{self.index}",
+            "AIRFLOW_ELASTIC_RANK_FILES": str(self.rank_files),
+            "AIRFLOW_ELASTIC_CHECKPOINT": json.dumps(encode(spec.checkpoint)),
+            "AIRFLOW_ELASTIC_RESUME_PATH": str(user or f"{record.run_uri}/user"),
+        }
+
+    def _nodes(self) -> tuple[int, ...]:
+        members = self.files.members(self.generation) or self.files.newest_members()
+        return members.nodes if members else (self.index,)
+
+    # -- orders --------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Note that the worker is to end."""
+        self.stop_at = self.stop_at or time.monotonic()
+
+    def superseded(self) -> bool:
+        """Whether there is a newer generation than that of the ranks."""
+        return (self.files.folder / f"members/{self.generation + 1:04d}.json").exists()
+
+    def parked(self) -> bool:
+        """Have the ranks finish their step and save; whether they have, or have had all the time they get.
+
+        Ranks that do not use our runtime are not waited for: they cannot know.
+        """
+        self._park_at = self._park_at or time.monotonic()
+        pages = [Page(path) for path in self._pages()]
+        try:
+            for one in pages:
+                one.words[page.PARK] = 1
+            if all(one.words[page.PARKED] or one.words[page.FINISHED] for one in pages):
+                return True
+        finally:
+            for one in pages:
+                one.close()
+        return time.monotonic() - self._park_at > self.record.spec.health.grace_seconds
+
+    def begin(self, generation: int) -> None:
+        """Go over to another generation, whose ranks are about to start."""
+        self.generation, self._park_at = generation, None
+
+    def order_saves(self, count: int) -> None:
+        """Tell the ranks how many orders to save there have been."""
+        for path in self._pages():
+            one = Page(path)
+            one.words[page.SAVE] = count
+            one.close()
+
+    def _pages(self) -> list[Path]:
+        return list(self.rank_files.parent.glob(f"{self.rank_files.name}-rank-*.page"))
+
+    # -- evidence ------------------------------------------------------------------------------------------------
+
+    def rank_error(self, rank: int, exit_code: int) -> RankError:
+        """How a rank died. `exit_code` is as subprocess gives it: negative for a signal."""
+        number = -exit_code if exit_code < 0 else None
+        try:
+            kept = json.loads(Path(f"{self.rank_files}-rank-{rank}.error.json").read_bytes())
+        except (OSError, ValueError):
+            kept = {}
+        return RankError(
+            rank=rank,
+            exit_code=exit_code if exit_code >= 0 else None,
+            signal=number,
+            at=kept.get("at") or time.time(),
+            error=kept.get("error"),
+            traceback=kept.get("traceback"),
+            out_of_memory=number == 9 and out_of_memory_kills() > self._oom_kills,
+        )

@@ -1,0 +1,75 @@
+"""A thread of each agent that carries words both ways: progress and output up, orders down."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.gather import gather
+from airflow_elastic.adapters.reports import read_orders, write_progress
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import StoreError
+
+if TYPE_CHECKING:
+    from airflow_elastic.runtime.node import Node
+
+log = logging.getLogger(__name__)
+
+#: How often, for a run in a folder, and for one on a service that costs a request each time.
+NEAR_SECONDS, FAR_SECONDS = 0.5, 3.0
+
+
+class Reporter:
+    """Reports while the worker runs, and once more at its end."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._near = node.store.local_path(layout.STATUS) is not None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
+        self._sent: dict[str, int] = {}
+        self._saves: list[str] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Say the last word and end."""
+        self._over.set()
+        self._thread.join(timeout=30.0)
+
+    def _work(self) -> None:
+        while not self._over.wait(NEAR_SECONDS if self._near else FAR_SECONDS):
+            self._once()
+        self._once()
+
+    def _once(self) -> None:
+        try:
+            members = self._node.files.newest_members()
+            if members is not None and self._node.index == members.nodes[0]:
+                write_progress(self._node.store, gather(self._node.files, self._node.record))
+            self._pass_orders()
+            if not self._near:
+                self._send_logs()
+        except (
+            StoreError
+        ) as error:  # training goes on without words; the controller judges silence by the clock
+            log.warning("reporting failed, trying again: %s", error)
+        except Exception:
+            log.exception("reporting failed, trying again")
+
+    def _pass_orders(self) -> None:
+        orders = read_orders(self._node.store, self._node.record.attempt)
+        if orders.save is not None and orders.save not in self._saves:
+            self._saves.append(orders.save)
+        if self._saves:
+            self._node.order_saves(len(self._saves))
+
+    def _send_logs(self) -> None:
+        for path in self._node.logs.glob("*.log"):
+            size = path.stat().st_size
+            if size != self._sent.get(path.name, 0):
+                self._node.store.upload(layout.attempt_logs(self._node.record.attempt) + path.name, path)
+                self._sent[path.name] = size

@@ -1,0 +1,255 @@
+"""What a training script holds: the session of one rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_group as _default_group
+
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.checkpointer import Checkpointer, Position, Stateful
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.sampler import ElasticBatches
+from airflow_elastic.runtime.surroundings import Surroundings
+from airflow_elastic.runtime.voice import Voice
+from airflow_elastic.spec.run import CheckpointPolicy
+
+#: Ranks agree this often on whether to save or to stop. In between a step costs no communication of ours.
+AGREE_SECONDS = 0.25
+
+
+def init(*, total_steps: int | None = None, backend: str | None = None, timeout: float = 1800.0) -> Session:
+    """Join the other ranks; call once, before anything else of torch.distributed.
+
+    Started by airflow-elastic, the script reports, saves and restores; started by torchrun or as a plain program it
+    trains all the same, without checkpoints.
+
+    Args:
+        total_steps: optimizer steps the training is meant to have, for progress; `loader` says so too.
+        backend: torch's backend for gradients. Default: nccl where there are GPUs, else gloo.
+        timeout: seconds after which a collective that does not come back fails.
+    """
+    return Session(Surroundings.read(), total_steps=total_steps, backend=backend, timeout=timeout)
+
+
+class Session:
+    """One rank of a run.
+
+    Attributes:
+        rank: this rank, from 0.
+        local_rank: this rank on its worker.
+        world_size: all ranks.
+        device: where this rank's tensors belong.
+        attempt: number of the attempt, from 1.
+        steps: optimizer steps done since the run began, over all attempts.
+        weight: multiply this rank's mean loss by it, so that the gradient is that of the global batch. 1.0 wherever the
+            global batch divides evenly among ranks.
+    """
+
+    def __init__(
+        self, surroundings: Surroundings, *, total_steps: int | None, backend: str | None, timeout: float
+    ) -> None:
+        self.rank, self.local_rank = surroundings.rank, surroundings.local_rank
+        self.world_size, self.attempt = surroundings.world_size, surroundings.attempt
+        self.device = (
+            torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        )
+        self.steps, self.weight = 0, 1.0
+        self._ranks = self._join(backend, timeout)
+        self._policy = surroundings.checkpoint or CheckpointPolicy()
+        self._checkpointer: Checkpointer | None = None
+        if surroundings.run_uri is not None:
+            self._checkpointer = Checkpointer(
+                open_store(surroundings.run_uri),
+                self._ranks,
+                attempt=surroundings.attempt,
+                generation=surroundings.generation,
+                keep_last=self._policy.keep_last,
+            )
+        self._voice = Voice(surroundings, total_steps)
+        self._objects: Stateful | None = None
+        self._position = Position()
+        self._batch = 0  # samples of the global batch in flight
+        self._saved_step, self._saved_at = -1, time.monotonic()
+        self._agree_at, self._agreed_at = 1, time.monotonic()
+        self._stride, self._saves_done = 1, 0
+        self._metrics: dict[str, float] = {}
+
+    def _join(self, backend: str | None, timeout: float) -> Ranks:
+        cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.set_device(self.device)
+        if self.world_size == 1 and "MASTER_ADDR" not in os.environ:
+            return Ranks(0, 1, None)
+        backend = backend or ("nccl" if cuda else "gloo")
+        if not dist.is_initialized():
+            dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        if self.world_size == 1:
+            return Ranks(0, 1, None)
+        # Our collectives run between steps, on the CPU; where gradients use gloo too, its group serves both.
+        group = _default_group() if backend == "gloo" else dist.new_group(backend="gloo")
+        if not isinstance(group, dist.ProcessGroup):
+            raise RuntimeError(
+                "torch made no gloo group of all ranks: is this rank in the process group at all?"
+            )
+        return Ranks(self.rank, self.world_size, group)
+
+    # -- restoring -----------------------------------------------------------------------------------------------
+
+    def restore(self, model: torch.nn.Module, *optimizers: torch.optim.Optimizer, **others: Any) -> int:
+        """Load the newest verified checkpoint; from then on the same objects are what is saved.
+
+        Args:
+            model: the model, wrapped (DDP, FSDP2) or not.
+            optimizers: its optimizers.
+            others: whatever else has `state_dict` and `load_state_dict`: schedulers, gradient scalers, ...
+
+        Returns:
+            The step that training goes on from; 0 where there is no checkpoint.
+
+        Raises:
+            CheckpointDamaged: there are checkpoints, but none is whole.
+        """
+        began = time.monotonic()
+        self._objects = Stateful(model, optimizers, others)
+        manifest = self._checkpointer.restore(self._objects) if self._checkpointer else None
+        if manifest is not None:
+            self.steps = self._saved_step = manifest.step
+            self._position = Position(manifest.epoch, manifest.offset, manifest.samples)
+            self._agree_at = self.steps + 1
+        self._voice.restored(self.steps, self._position, time.monotonic() - began)
+        self._saved_at = time.monotonic()
+        return self.steps
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def loader(
+        self,
+        data: torch.utils.data.Dataset[Any],
+        *,
+        global_batch: int,
+        epochs: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Yield this rank's share of every global batch, from where the run stands to the end of the last epoch.
+
+        Call `step` once for each. Every sample of an epoch is consumed exactly once, at any world size and over any
+        number of restarts; the global batch stays what it is.
+
+        Args:
+            data: a data set with a length and an index.
+            global_batch: samples of one optimizer step, all ranks together.
+            epochs: epochs the run has in all.
+            seed: of the order of samples.
+            shuffle: False keeps the order of the data set.
+            options: for `torch.utils.data.DataLoader`, e.g. num_workers, collate_fn, pin_memory.
+        """
+        length = len(data)  # type: ignore[arg-type]
+        self._voice.expect(epochs * -(-length // global_batch))
+        for epoch in range(self._position.epoch, epochs):
+            offset = self._position.offset if epoch == self._position.epoch else 0
+            batches = ElasticBatches(
+                length,
+                global_batch=global_batch,
+                epoch=epoch,
+                offset=offset,
+                seed=seed,
+                rank=self.rank,
+                world_size=self.world_size,
+                shuffle=shuffle,
+            )
+            self._position = Position(epoch, offset, self._position.samples)
+            for batch in torch.utils.data.DataLoader(data, batch_sampler=batches, **options):
+                self._batch = batches.size_at(self._position.offset)
+                self.weight = batches.weight(self._batch)
+                yield batch
+            self._position = Position(epoch + 1, 0, self._position.samples)
+
+    # -- stepping ------------------------------------------------------------------------------------------------
+
+    def step(self, loss: torch.Tensor | float | None = None, **metrics: float) -> None:
+        """Say that one optimizer step is done: reports it, saves when that is due, and stops where it is asked to.
+
+        Args:
+            loss: for the progress; read at most a few times a second, so it costs no synchronisation.
+            metrics: further numbers for the progress.
+        """
+        position = self._position
+        self._position = Position(
+            position.epoch, position.offset + self._batch, position.samples + self._batch
+        )
+        self._batch = 0
+        self.steps += 1
+        self._voice.stepped(self.steps, self._position, loss, metrics)
+        every = self._policy.every_steps
+        if every is not None and self.steps % every == 0:
+            self.save(reason="steps")
+        if self.steps >= self._agree_at:
+            self._agree()
+
+    def _agree(self) -> None:
+        """Find out, together, whether anybody was asked to save or to stop, and when to ask again."""
+        now = time.monotonic()
+        due = self._seconds is not None and now - self._saved_at >= self._seconds
+        park, saves, late, elapsed = self._ranks.largest(
+            self._voice.park_ordered, self._voice.saves_ordered, float(due), now - self._agreed_at
+        )
+        if park:
+            self.save(reason="breakpoint")
+            self._park()
+        if saves > self._saves_done:
+            self.save(reason="requested")
+            self._saves_done = int(saves)
+        elif late:
+            self.save(reason="seconds")
+        # Everybody knows the same elapsed time, so everybody asks again at the same step.
+        wanted = int(self._stride * AGREE_SECONDS / max(elapsed, 1e-6))
+        self._stride = max(1, min(2 * self._stride, wanted))
+        self._agree_at, self._agreed_at = self.steps + self._stride, time.monotonic()
+
+    @property
+    def _seconds(self) -> float | None:
+        if self._policy.every_seconds is None and self._policy.every_steps is None:
+            return 300.0
+        return self._policy.every_seconds
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, *, reason: str = "script") -> None:
+        """Save now, unless this step is saved already. All ranks call this together.
+
+        Raises:
+            Superseded: a newer attempt of the run has begun.
+            StoreError: the storage failed; the checkpoint before this one still stands.
+        """
+        if self._checkpointer is None or self._objects is None or self._saved_step == self.steps:
+            return
+        with self._voice.saving():
+            self._checkpointer.save(
+                self._objects, self.steps, self._position, reason=reason, metrics=self._metrics
+            )
+        self._saved_step, self._saved_at = self.steps, time.monotonic()
+
+    def finish(self, **metrics: float) -> None:
+        """Training is complete: save the final checkpoint and hand over the results. All ranks call this together."""
+        self._metrics = {name: float(value) for name, value in metrics.items()}
+        self.save(reason="final")
+        self._ranks.barrier()
+        self._voice.finished(self.steps, self._metrics)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _park(self) -> None:
+        """Saved, and nothing more to do: the agent ends this process and starts the next one where it is needed."""
+        self._voice.parked()
+        while True:
+            signal.pause()

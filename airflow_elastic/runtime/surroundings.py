@@ -1,0 +1,42 @@
+"""What a rank finds in its environment: torchrun's words and ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.run import CheckpointPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a rank finds itself. Everything of ours is None or 1 where airflow-elastic did not start it."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    run_uri: str | None
+    attempt: int
+    generation: int
+    checkpoint: CheckpointPolicy | None
+    page: Path | None
+
+    @classmethod
+    def read(cls) -> Surroundings:
+        """Read the environment of this process."""
+        env = os.environ
+        rank = int(env.get("RANK", "0"))
+        prefix, policy = env.get("AIRFLOW_ELASTIC_RANK_FILES"), env.get("AIRFLOW_ELASTIC_CHECKPOINT")
+        return cls(
+            rank=rank,
+            local_rank=int(env.get("LOCAL_RANK", "0")),
+            world_size=int(env.get("WORLD_SIZE", "1")),
+            run_uri=env.get("AIRFLOW_ELASTIC_RUN_URI"),
+            attempt=int(env.get("AIRFLOW_ELASTIC_ATTEMPT", "1")),
+            generation=int(env.get("AIRFLOW_ELASTIC_GENERATION", "1")),
+            checkpoint=decode(CheckpointPolicy, json.loads(policy)) if policy else None,
+            page=Path(f"{prefix}-rank-{rank}.page") if prefix else None,
+        )

@@ -1,0 +1,140 @@
+"""A rank's own words: numbers into its page with every step, further ones as JSON a few times a second."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters import page
+from airflow_elastic.adapters.jobfiles import RankNote
+from airflow_elastic.adapters.page import Page
+from airflow_elastic.spec.codec import encode
+
+if TYPE_CHECKING:
+    import torch
+
+    from airflow_elastic.runtime.checkpointer import Position
+    from airflow_elastic.runtime.surroundings import Surroundings
+
+_NOTE_SECONDS = 0.2
+
+
+class Voice:
+    """Says what a rank does. Where nobody listens (no airflow-elastic around), it costs next to nothing.
+
+    Args:
+        surroundings: where the rank finds itself.
+        total_steps: steps the training is meant to have, if that is known.
+    """
+
+    def __init__(self, surroundings: Surroundings, total_steps: int | None) -> None:
+        path = surroundings.page
+        self._page = Page.create(path) if path is not None else None
+        self._words = self._page.words if self._page else memoryview(bytearray(256)).cast("d")
+        self._note_path = path.with_suffix(".json") if path is not None else None
+        self._total_steps = total_steps
+        self._noted_at, self._noted_step, self._noted_samples = time.monotonic(), 0, 0
+        self._last: float | None = None  # when the step before this one ended
+        self._words[page.ATTACHED] = 1.0
+
+    @property
+    def park_ordered(self) -> float:
+        """1.0 when this rank is to save and stop."""
+        return float(self._words[page.PARK])
+
+    @property
+    def saves_ordered(self) -> float:
+        """How many orders to save there have been."""
+        return float(self._words[page.SAVE])
+
+    def expect(self, total_steps: int) -> None:
+        """The training is meant to have so many steps, unless the script has said otherwise."""
+        self._total_steps = self._total_steps or total_steps
+
+    def restored(self, step: int, position: Position, seconds: float) -> None:
+        """Training goes on from `step`."""
+        words = self._words
+        words[page.STEP] = words[page.FROM_STEP] = float(step)
+        words[page.SAMPLES], words[page.RESTORING] = float(position.samples), seconds
+        self._noted_step, self._noted_samples = step, position.samples
+        self._note(None, position, {})
+
+    def stepped(
+        self, step: int, position: Position, loss: torch.Tensor | float | None, metrics: Mapping[str, float]
+    ) -> None:
+        """An optimizer step is done."""
+        words, now, wall = self._words, time.monotonic(), time.time()
+        if self._last is None:  # what led up to the first step is start-up, and counted as that
+            words[page.FIRST_STEP_AT] = wall
+        else:
+            words[page.STEPPING] += now - self._last
+        self._last = now
+        words[page.SAMPLES] = float(position.samples)
+        words[page.STEP], words[page.MOVED_AT] = float(step), wall
+        if now - self._noted_at >= _NOTE_SECONDS:
+            self._note(loss, position, metrics)
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """The loop stands still for a save: that time is not a step's."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - began
+            self._words[page.SAVING] += spent
+            if self._last is not None:
+                self._last += spent
+            self._words[page.MOVED_AT] = time.time()
+
+    def parked(self) -> None:
+        """Saved, and waiting to be ended."""
+        self._words[page.PARKED] = 1.0
+
+    def finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The script says that training is complete."""
+        self._write(RankNote(total_steps=step, metrics=dict(metrics), memory_bytes=_memory()))
+        self._words[page.FINISHED] = 1.0
+
+    def _note(
+        self, loss: torch.Tensor | float | None, position: Position, metrics: Mapping[str, float]
+    ) -> None:
+        now, step = time.monotonic(), int(self._words[page.STEP])
+        seconds = max(now - self._noted_at, 1e-9)
+        steps, samples = step - self._noted_step, position.samples - self._noted_samples
+        self._write(
+            RankNote(
+                total_steps=self._total_steps,
+                epoch=position.epoch,
+                loss=_number(loss),
+                metrics={name: float(value) for name, value in metrics.items()},
+                step_seconds=seconds / steps if steps else 0.0,
+                samples_per_second=samples / seconds,
+                memory_bytes=_memory(),
+            )
+        )
+        self._noted_at, self._noted_step, self._noted_samples = now, step, position.samples
+
+    def _write(self, note: RankNote) -> None:
+        if self._note_path is None:
+            return
+        temporary = Path(f"{self._note_path}.{os.getpid()}")
+        temporary.write_text(json.dumps(encode(note)))
+        temporary.replace(self._note_path)
+
+
+def _number(loss: torch.Tensor | float | None) -> float | None:
+    if loss is None or isinstance(loss, int | float):
+        return loss
+    return float(loss.detach())
+
+
+def _memory() -> int:
+    """The most memory this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
