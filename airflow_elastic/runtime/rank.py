@@ -1,8 +1,8 @@
 """Runs a training script as one rank: `python -m airflow_elastic.runtime.rank -- train.py ARGS`, or `-- -m module`.
 
 All it adds is evidence: standard error goes where standard output goes, SIGUSR1 prints the stacks of all threads, and
-an exception that ends the script is kept as JSON beside the rank's page, so that the first failing rank's traceback can be
-shown on the task. The script need not know. Imports nothing heavy: each restart waits for it.
+an exception that ends the script is kept as JSON beside the rank's page, so that the first failing rank's traceback
+can be shown on the task. The script need not know. Imports nothing heavy: each restart waits for it.
 """
 
 from __future__ import annotations

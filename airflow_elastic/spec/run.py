@@ -175,7 +175,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ScaleStep:
-    """One planned change of the number of workers: when the run reaches `at_step`, or `after_seconds` from the start."""
+    """One planned change of the number of workers: at step `at_step`, or `after_seconds` from the start."""
 
     workers: int
     at_step: int | None = None
