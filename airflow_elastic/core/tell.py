@@ -1,0 +1,129 @@
+"""Events in words: one short sentence each, for whoever is woken at three in the morning.
+
+Said alike by `airflow-elastic run`, by `airflow-elastic events` and by the task's log in Airflow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_elastic.core.state import Attempt, Cause, Phase
+from airflow_elastic.spec import events as ev
+
+if TYPE_CHECKING:
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.events import Event
+
+#: Whom the journal names where the run's own specification asked for a scale step.
+SCHEDULE = "schedule"
+
+
+def sentence(event: Event, before: RunState | None, state: RunState) -> str | None:
+    """What happened, in a sentence without a full stop; None for an event that changed nothing.
+
+    Args:
+        event: what the journal says.
+        before: the state it met; None for the first event.
+        state: the state it made.
+    """
+    if before is None:
+        return _created(state)
+    if before == state:
+        return None
+    match event:
+        case ev.RunCreated():
+            return None
+        case ev.RunReopened():
+            return f"run reopened, it had {before.outcome}: budget and deadline begin anew, {_start(_newest(state))}"
+        case ev.OwnerChanged():
+            return f"{event.owner} carries the run on"
+        case ev.AttemptSubmitted():
+            attempt = state.attempt
+            return (
+                f"attempt {attempt.number} submitted: {workers(attempt.workers)}, {_start(attempt.from_step)}"
+            )
+        case ev.SubmitRefusedByEngine():
+            return f"attempt {event.attempt} refused by the engine: {event.reason}"
+        case ev.CheckpointCommitted():
+            return f"checkpoint {event.step} committed"
+        case ev.WorkersEnded() | ev.Stalled():
+            return _attempt_ended(state.attempt)
+        case ev.AttemptGone():
+            return _gone(before, state)
+        case ev.BackoffElapsed():
+            return f"pause over: attempt {event.attempt} begins"
+        case ev.ScaleRequested():
+            return _scale(event, before, state)
+        case ev.Scaled():
+            return f"attempt {event.attempt} now has {workers(event.workers)}"
+        case ev.ScaleFailed():
+            return (
+                f"attempt {event.attempt} could not be changed to {workers(event.workers)}: {event.reason}; "
+                "a new attempt will have them"
+            )
+        case ev.SaveRequested():
+            return f"checkpoint asked for by {event.by}"
+        case ev.SaveOrdered():
+            return f"attempt {event.attempt} told to save"
+        case ev.StopRequested():
+            return f"stop asked for by {event.by}" + _and_then(state)
+        case ev.DeadlinePassed():
+            return f"{state.ending.by if state.ending else 'the active deadline has passed'}" + _and_then(
+                state
+            )
+        case ev.RunEnded():
+            return f"run ended: {event.outcome} ({event.reason})"
+
+
+def workers(count: int) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def _created(state: RunState) -> str:
+    spec = state.spec
+    ranks = f" of {spec.workers.procs} ranks each" if spec.workers.procs > 1 else ""
+    return f"run {spec.name} created: {workers(spec.workers.count)}{ranks}, engine {spec.engine}, {spec.launcher}"
+
+
+def _newest(state: RunState) -> int:
+    return state.checkpoint.step if state.checkpoint else 0
+
+
+def _start(step: int) -> str:
+    return f"from step {step}" if step else "from the beginning"
+
+
+def _attempt_ended(attempt: Attempt) -> str:
+    at = f"at step {attempt.last_step}" if attempt.last_step else "before its first step"
+    if attempt.cause is Cause.SUCCEEDED:
+        # A script that never reports has no steps to speak of.
+        done = f" at step {attempt.last_step}" if attempt.last_step else ""
+        return f"every worker succeeded: attempt {attempt.number} ends{done}"
+    why = attempt.failure.reason if attempt.failure else "no evidence of why"
+    return f"{why}: attempt {attempt.number} ends {at}"
+
+
+def _gone(before: RunState, state: RunState) -> str:
+    gone = f"attempt {before.attempt.number} is gone"
+    following = state.attempt
+    if following.number == before.attempt.number:
+        return f"{gone}, nothing of it is left"
+    cost = state.restarts_used - before.restarts_used
+    budget = f"restart {state.restarts_used} of {state.spec.restart.backoff_limit}" if cost else "not counted"
+    pause = following.not_before - following.planned_at
+    after = f" after a pause of {pause:g} s" if following.phase is Phase.PAUSED else ""
+    return f"{gone}: attempt {following.number} follows{after} ({budget})"
+
+
+def _scale(event: ev.ScaleRequested, before: RunState, state: RunState) -> str:
+    by = "planned" if event.by == SCHEDULE else f"asked for by {event.by}"
+    if before.target == state.target:
+        return f"scale step to {workers(event.workers)} {by}: that is what the run has"
+    how = "" if state.attempt.cause is not Cause.SCALE_STEP else ": save, then a new attempt"
+    return f"scale step {before.target} → {workers(event.workers)} {by}{how}"
+
+
+def _and_then(state: RunState) -> str:
+    """What a live attempt does now that the run is to end."""
+    return ": save, then end" if state.attempt.phase is Phase.ENDING else ""

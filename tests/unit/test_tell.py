@@ -1,0 +1,147 @@
+"""Each event of a run's life, told as an on-call engineer reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_elastic.core.machine import create, evolve
+from airflow_elastic.core.tell import sentence
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
+from airflow_elastic.spec.status import JobStatus, Progress, RankError, WorkerPhase, WorkerStatus
+
+if TYPE_CHECKING:
+    from airflow_elastic.spec.events import Event
+
+
+def tell(events: list[Event]) -> list[str | None]:
+    told, state = [], None
+    for event in events:
+        before, state = state, create(event) if state is None else evolve(state, event)
+        told.append(sentence(event, before, state))
+    return told
+
+
+def created(**spec: object) -> ev.RunCreated:
+    workers = Workers(count=2, min=1, max=4)
+    return ev.RunCreated(
+        0, RunSpec(("train.py",), name="mnist", **{"workers": workers, **spec}), True, "shell"
+    )  # type: ignore[arg-type]
+
+
+def failed(error: str = "ValueError: no") -> JobStatus:
+    return JobStatus(
+        (WorkerStatus("node-1", WorkerPhase.FAILED, errors=(RankError(1, 1, at=1, error=error),)),)
+    )
+
+
+LOST = JobStatus((WorkerStatus("node-0", WorkerPhase.RUNNING), WorkerStatus("node-1", WorkerPhase.LOST)))
+DONE = JobStatus((WorkerStatus("node-0", WorkerPhase.SUCCEEDED),))
+
+
+def test_a_run_that_loses_a_worker_scales_and_succeeds() -> None:
+    assert tell(
+        [
+            created(),
+            ev.AttemptSubmitted(1, 1, "mnist-a1"),
+            ev.CheckpointCommitted(2, 1, 340, "m"),
+            ev.WorkersEnded(3, 1, LOST, Progress(1, 3, step=357)),
+            ev.AttemptGone(4, 1),
+            ev.AttemptSubmitted(5, 2, "mnist-a2"),
+            ev.ScaleRequested(6, "r1", 3, "operator ada"),
+            ev.Scaled(7, 2, 3),
+            ev.SaveRequested(8, "s1", "ada"),
+            ev.SaveOrdered(9, 2, "s1"),
+            ev.WorkersEnded(10, 2, DONE, Progress(2, 10, step=600, finished=True)),
+            ev.AttemptGone(11, 2),
+            ev.RunEnded(12, "succeeded", "training is complete"),
+        ]
+    ) == [
+        "run mnist created: 2 workers, engine local, torchrun",
+        "attempt 1 submitted: 2 workers, from the beginning",
+        "checkpoint 340 committed",
+        "node-1 was lost (its agent ended without a word): attempt 1 ends at step 357",
+        "attempt 1 is gone: attempt 2 follows (restart 1 of 6)",
+        "attempt 2 submitted: 2 workers, from step 340",
+        "scale step 2 → 3 workers asked for by operator ada",
+        "attempt 2 now has 3 workers",
+        "checkpoint asked for by ada",
+        "attempt 2 told to save",
+        "every worker succeeded: attempt 2 ends at step 600",
+        "attempt 2 is gone, nothing of it is left",
+        "run ended: succeeded (training is complete)",
+    ]
+
+
+def test_a_pause_is_told_with_its_length_and_its_place_in_the_budget() -> None:
+    told = tell(
+        [
+            created(restart=RestartPolicy(backoff_seconds=4)),
+            ev.AttemptSubmitted(1, 1, "j"),
+            ev.WorkersEnded(2, 1, failed("ValueError: one")),
+            ev.AttemptGone(3, 1),
+            ev.AttemptSubmitted(4, 2, "j"),
+            ev.WorkersEnded(5, 2, failed("ValueError: two")),
+            ev.AttemptGone(6, 2),
+            ev.BackoffElapsed(10, 3),
+        ]
+    )
+    assert told[2] == "rank 1 on node-1 failed: ValueError: one: attempt 1 ends before its first step"
+    assert told[-2:] == [
+        "attempt 2 is gone: attempt 3 follows after a pause of 4 s (restart 2 of 6)",
+        "pause over: attempt 3 begins",
+    ]
+
+
+def test_stopping_and_reopening() -> None:
+    assert tell(
+        [
+            created(),
+            ev.AttemptSubmitted(1, 1, "j"),
+            ev.StopRequested(2, "r", "ada"),
+            ev.CheckpointCommitted(3, 1, 12, "m"),
+            ev.AttemptGone(4, 1),
+            ev.RunEnded(5, "stopped", "ada"),
+            ev.RunReopened(6),
+            ev.OwnerChanged(7, "try 2"),
+        ]
+    )[2:] == [
+        "stop asked for by ada: save, then end",
+        "checkpoint 12 committed",
+        "attempt 1 is gone, nothing of it is left",
+        "run ended: stopped (ada)",
+        "run reopened, it had stopped: budget and deadline begin anew, from step 12",
+        "try 2 carries the run on",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (
+            ev.Stalled(2, 1, 600.4, step=7),
+            "no progress for 600 s since step 7: attempt 1 ends before its first step",
+        ),
+        (ev.DeadlinePassed(2), "the active deadline of 60 s has passed: save, then end"),
+        (
+            ev.ScaleFailed(2, 1, 3, "job is not there"),
+            "attempt 1 could not be changed to 3 workers: job is not there; a new attempt will have them",
+        ),
+        (ev.ScaleRequested(2, "at-100", 1, "schedule"), "scale step 2 → 1 worker planned"),
+        (
+            ev.ScaleRequested(2, "plan", 2, "schedule"),
+            "scale step to 2 workers planned: that is what the run has",
+        ),
+        (ev.ScaleRequested(2, "r", 99, "ada"), None),  # more than the run allows: nothing changes
+        (ev.AttemptGone(2, 7), None),
+    ],
+)
+def test_what_can_happen_to_a_live_attempt(event: Event, words: str | None) -> None:
+    assert tell([created(active_deadline_seconds=60.0), ev.AttemptSubmitted(1, 1, "j"), event])[-1] == words
+
+
+def test_a_refusal_by_the_engine() -> None:
+    events: list[Event] = [created(), ev.SubmitRefusedByEngine(1, 1, "no such queue")]
+    assert tell(events)[-1] == "attempt 1 refused by the engine: no such queue"
