@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_elastic.launchers.api import one_of
@@ -124,7 +124,7 @@ def engine_names() -> list[str]:
 
 
 def find_engine(name: str) -> Engine:
-    """A new instance of the engine of that name.
+    """A new instance of the engine of that name, or of the class that `module:Class` names.
 
     Raises:
         SpecError: there is none; says which there are.
@@ -133,4 +133,11 @@ def find_engine(name: str) -> Engine:
         if point.name == name:
             engine: Engine = point.load()()
             return engine
+    if ":" in name:  # an engine that is not installed as one: `my_package.engines:MyEngine`
+        try:
+            engine = EntryPoint(name, name, GROUP).load()()
+        except (ImportError, AttributeError) as error:
+            allowed = f"a class that can be imported, as module:Class ({error})"
+            raise SpecError(Problem("engine", name, allowed)) from error
+        return engine
     raise SpecError(Problem("engine", name, one_of(name, engine_names())))

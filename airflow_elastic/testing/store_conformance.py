@@ -8,7 +8,7 @@
 The knobs are class attributes. A failure names the seed of its random choices; AIRFLOW_ELASTIC_SEED sets it.
 For readable failures call `pytest.register_assert_rewrite("airflow_elastic.testing")` in your conftest.py.
 """
-# ruff: noqa: S101, PT017 - assertions are what a suite is made of, and this one does not need pytest
+# ruff: noqa: PT017 - assertions are what a suite is made of, and this one does not need pytest
 
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Mapping
 
+    from airflow_elastic.adapters.store import Store
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import JobStatus
 
@@ -40,6 +41,21 @@ class LocalEngine:
 
     name = "local"
     capabilities = Capabilities(scale_in_place=True)
+
+    def __init__(
+        self,
+        *,
+        environment: Mapping[str, str] | None = None,
+        open_store: Callable[[str], Store] = open_store,
+    ) -> None:
+        """Where the defaults do not do.
+
+        Args:
+            environment: more variables for the workers, e.g. credentials; handed on in memory, never written.
+            open_store: opens run URIs, where that takes credentials that the environment does not hold.
+        """
+        self._environment = dict(environment or {})
+        self._open_store = open_store
 
     def check(self, spec: RunSpec) -> None:
         """Refuse unknown options, and an interpreter or a working folder that is not there."""
@@ -73,11 +89,14 @@ class LocalEngine:
         if not files.create("job.json", record):
             _adopt(files, record)
         files.create("members/0001.json", Members(1, tuple(range(job.workers)), time.time()))
-        _host(job).ensure(job.spec, _python(job.spec))
+        self._ensure_host(job)
+
+    def _ensure_host(self, job: Job) -> None:
+        _host(job).ensure(job.spec, _python(job.spec), self._environment)
 
     def watch(self, job: Job) -> AsyncIterator[JobStatus]:
         """Snapshots from the agents' pidfds and result files; a dead worker is seen within milliseconds."""
-        return watch(job_files(job), lambda: _host(job).ensure(job.spec, _python(job.spec)))
+        return watch(job_files(job), lambda: self._ensure_host(job))
 
     async def scale(self, job: Job, workers: int) -> None:
         """Begin a new generation: workers are added at the end, or leave from the end; the others stay."""
@@ -95,7 +114,7 @@ class LocalEngine:
         generation = members.generation + 1
         if not files.create(f"members/{generation:04d}.json", Members(generation, nodes, time.time())):
             raise EngineError(f"job {job.name} is being scaled by somebody else")
-        _host(job).ensure(job.spec, _python(job.spec))
+        self._ensure_host(job)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """Close the job, let its workers save, then kill what is left of them and of all that they started."""
@@ -108,7 +127,7 @@ class LocalEngine:
                 agent.send(signal.SIGTERM)
             await _wait_gone(agents, grace_seconds + _MARGIN_SECONDS)
         await asyncio.to_thread(_kill, files, job)
-        await asyncio.to_thread(_last_report, files, job)
+        await asyncio.to_thread(_last_report, files, self._open_store(job.run_uri))
 
     async def close(self, job: Job) -> None:
         """End the run's node host; with cleanup All remove the jobs' folders (logs and checkpoints stay)."""
@@ -217,8 +236,8 @@ def _kill(files: JobFiles, job: Job) -> None:
         time.sleep(0.002)
 
 
-def _last_report(files: JobFiles, job: Job) -> None:
+def _last_report(files: JobFiles, store: Store) -> None:
     """What the ranks had done at the very end, also those that were killed."""
     record = files.record
     if record is not None and files.newest_members() is not None:
-        write_progress(open_store(job.run_uri), gather(files, record))
+        write_progress(store, gather(files, record))

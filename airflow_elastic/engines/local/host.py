@@ -10,10 +10,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters import linux
 from airflow_elastic.adapters.jobfiles import JobFiles
 from airflow_elastic.adapters.linux import Process
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
@@ -28,6 +30,9 @@ RUN_MARK = "AIRFLOW_ELASTIC_LOCAL_RUN"
 
 PIPE = "host.pipe"
 
+#: Settings, connections and variables of the Airflow that submits, its database's password among them: not for workers.
+_AIRFLOWS_OWN = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
+
 
 @dataclass(frozen=True, slots=True)
 class NodeHost:
@@ -40,10 +45,10 @@ class NodeHost:
         found = JobFiles(self.state).read("host.json", Process)
         return found if found and found.alive else None
 
-    def ensure(self, spec: RunSpec, python: str) -> None:
-        """Have a host run, and have it look at what is wanted."""
+    def ensure(self, spec: RunSpec, python: str, environment: Mapping[str, str]) -> None:
+        """Have a host run, with `environment` beside what it inherits, and have it look at what is wanted."""
         if self.process() is None:
-            self._start(spec, python)
+            self._start(spec, python, environment)
         self.poke()
 
     def poke(self) -> None:
@@ -56,26 +61,35 @@ class NodeHost:
                 os.close(descriptor)
 
     def stop(self) -> None:
-        """End the host."""
-        process = self.process()
-        if process is not None:
-            process.send(signal.SIGKILL)
+        """End the host, also one that is only starting, and whatever else there is of the run on this machine."""
+        while left := linux.marked(RUN_MARK, str(self.state)):
+            for process in left:
+                process.send(signal.SIGKILL)
+            time.sleep(0.002)
 
-    def _start(self, spec: RunSpec, python: str) -> None:
+    def _start(self, spec: RunSpec, python: str, more: Mapping[str, str]) -> None:
         self.state.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, **secrets(spec, os.environ), RUN_MARK: str(self.state)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS_OWN)}
+        environment = {**inherited, **more, **secrets(spec, os.environ), RUN_MARK: str(self.state)}
         command = [python, "-m", "airflow_elastic.runtime.nodehost", str(self.state)]
         try:
             with (self.state / "host.log").open("ab") as log:
-                # In a session of its own: what ends the terminal or the triggerer does not end training.
-                subprocess.Popen(
+                # In a session of its own: what ends the terminal or the triggerer does not end training. It goes to the
+                # background by itself once it has registered, so it is nobody's zombie, and can be found from then on.
+                subprocess.run(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     env=environment,
                     start_new_session=True,
+                    check=True,
                 )
+        except subprocess.CalledProcessError as error:
+            log_path = self.state / "host.log"
+            raise EngineError(
+                f"the node host did not start (exit code {error.returncode}): see {log_path}"
+            ) from error
         except OSError as error:
             raise EngineError(f"the node host could not be started: {' '.join(command)}: {error}") from error
 

@@ -1,0 +1,140 @@
+"""An engine whose jobs exist in this process's memory only: for tests of what is above an engine, and for load tests.
+
+It keeps every promise of the protocol, so it passes the conformance suite. What its workers do is said from outside, by
+`end_worker` and `finish`, or by the engine option `seconds`: a job then succeeds by itself after so long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from airflow_elastic.engines.api import Capabilities, Finding, Job
+from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
+
+
+@dataclass
+class FakeJob:
+    """One job: its workers, and whether anything may still start in it."""
+
+    digest: str
+    workers: list[WorkerStatus] = field(default_factory=list)
+    closed: bool = False
+    started: int = 0
+    ends_at: float | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def live(self) -> bool:
+        """Whether any worker of it runs."""
+        return any(worker.phase is WorkerPhase.RUNNING for worker in self.workers)
+
+
+class FakeEngine:
+    """Jobs by name, shared by all instances of one process as a cluster is by all its clients."""
+
+    name = "fake"
+    capabilities = Capabilities(scale_in_place=True)
+    jobs: ClassVar[dict[str, FakeJob]] = {}
+
+    def check(self, spec: RunSpec) -> None:
+        """Refuse options other than `seconds`."""
+        for option, value in spec.engine_options.items():
+            if option != "seconds":
+                raise SpecError(Problem(f"engine_options.{option}", value, "seconds"))
+
+    def render(self, job: Job) -> dict[str, Any]:
+        """The job's name, workers and specification."""
+        plain: dict[str, Any] = encode({"name": job.name, "workers": job.workers, "spec": job.spec})
+        return plain
+
+    async def submit(self, job: Job) -> None:
+        """Start the job's workers, once."""
+        found = self.jobs.get(job.name)
+        if found is None:
+            seconds = job.spec.engine_options.get("seconds")
+            found = FakeJob(job.spec.digest, ends_at=None if seconds is None else time.monotonic() + seconds)
+            self.jobs[job.name] = found
+            self._resize(found, job.workers)
+        elif found.closed:
+            raise EngineError(f"job {job.name} has been deleted: it is not started again")
+        elif found.digest != job.spec.digest:
+            raise SubmitRefused(f"{job.name} is another job: it is left alone")
+
+    async def watch(self, job: Job) -> AsyncIterator[JobStatus]:
+        """Snapshots until all workers have ended."""
+        last: JobStatus | None = None
+        while True:
+            found = self.jobs.get(job.name)
+            if found is not None and found.ends_at is not None and time.monotonic() >= found.ends_at:
+                self.finish(job.name)
+            status = JobStatus(tuple(found.workers)) if found else JobStatus()
+            if status != last:
+                last = status
+                yield status
+            if found is None or not found.live:
+                return
+            found.changed.clear()
+            wait = None if found.ends_at is None else max(0.0, found.ends_at - time.monotonic())
+            try:
+                async with asyncio.timeout(wait):
+                    await found.changed.wait()
+            except TimeoutError:
+                continue
+
+    async def scale(self, job: Job, workers: int) -> None:
+        """Add or send away workers."""
+        found = self.jobs.get(job.name)
+        if found is None or found.closed:
+            raise EngineError(f"job {job.name} is not there to be scaled")
+        self._resize(found, workers)
+
+    async def delete(self, job: Job, grace_seconds: float) -> None:
+        """End the job for good, also one that never was."""
+        found = self.jobs.setdefault(job.name, FakeJob(job.spec.digest))
+        found.closed = True
+        found.workers = [
+            _end(w, WorkerPhase.LEFT) if w.phase is WorkerPhase.RUNNING else w for w in found.workers
+        ]
+        found.changed.set()
+
+    async def close(self, job: Job) -> None:
+        """Nothing is left that would have to be cleaned up."""
+
+    def doctor(self) -> list[Finding]:
+        """It always works."""
+        return [Finding("fake", ok=True, text="jobs in memory")]
+
+    # -- what tests do to it -------------------------------------------------------------------------------------
+
+    def end_worker(self, name: str, index: int, status: WorkerStatus) -> None:
+        """Replace what is known of one worker of the job `name`."""
+        found = self.jobs[name]
+        found.workers[index] = status
+        found.changed.set()
+
+    def finish(self, name: str) -> None:
+        """Have all workers succeed that still run."""
+        found = self.jobs[name]
+        running = WorkerPhase.RUNNING
+        found.workers = [_end(w, WorkerPhase.SUCCEEDED) if w.phase is running else w for w in found.workers]
+        found.changed.set()
+
+    def _resize(self, job: FakeJob, workers: int) -> None:
+        running = [i for i, worker in enumerate(job.workers) if worker.phase is WorkerPhase.RUNNING]
+        for i in running[workers:]:
+            job.workers[i] = _end(job.workers[i], WorkerPhase.LEFT)
+        for _ in range(workers - len(running)):
+            job.workers.append(WorkerStatus(f"node-{job.started}", WorkerPhase.RUNNING))
+            job.started += 1
+        job.changed.set()
+
+
+def _end(worker: WorkerStatus, phase: WorkerPhase) -> WorkerStatus:
+    return WorkerStatus(worker.name, phase)

@@ -1,0 +1,51 @@
+"""A small DDP training with everything that a resumed run has to put back: weights, momentum, schedule, dropout's luck.
+
+Options: --epochs N, --step-seconds S, --fail-at STEP (raises there, each time it comes by), --out FILE (what rank 0 has
+at the end: a digest of all weights, and of every sample in the order of consumption).
+"""
+
+import argparse
+import hashlib
+import time
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import airflow_elastic.runtime as elastic
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=4)
+parser.add_argument("--step-seconds", type=float, default=0.0)
+parser.add_argument("--fail-at", type=int, default=-1)
+parser.add_argument("--out")
+options = parser.parse_args()
+
+torch.set_num_threads(1)
+run = elastic.init()
+torch.manual_seed(100 + run.rank)
+data = torch.utils.data.TensorDataset(torch.arange(640).float().reshape(-1, 1).repeat(1, 8) / 640)
+torch.manual_seed(7)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
+torch.manual_seed(100 + run.rank)
+if run.world_size > 1:
+    model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.9)
+print(
+    "from step", run.restore(model, optimizer, schedule=schedule), "of", run.world_size, "ranks", flush=True
+)
+for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
+    loss = run.weight * ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+    time.sleep(options.step_seconds)
+    if run.steps + 1 == options.fail_at:
+        raise ValueError(f"a bad batch before step {options.fail_at}")
+    run.step(loss)
+if options.out and run.rank == 0:
+    weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    with open(options.out, "w") as file:
+        file.write(weights)
+run.finish(loss=float(loss.detach()))
