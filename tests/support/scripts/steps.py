@@ -1,0 +1,50 @@
+"""A training without torch: counts steps, commits real checkpoints, goes on from the newest, and dies once by itself.
+
+Writes a line to trace.jsonl with every step, so that a test can see which attempts lived when.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.manifest import Manifest, StoredFile
+
+TOTAL, EVERY, DIES_AT = 24, 5, 12
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+attempt = int(os.environ["AIRFLOW_ELASTIC_ATTEMPT"])
+store = open_store(os.environ["AIRFLOW_ELASTIC_RUN_URI"])
+step = max([0, *checkpoints.steps(store)])
+
+
+def trace(what: str) -> None:
+    line = {"at": time.time(), "attempt": attempt, "rank": rank, "world": world, "step": step, "what": what}
+    descriptor = os.open(Path(store.uri) / "trace.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(descriptor, json.dumps(line).encode() + b"\n")
+    os.close(descriptor)
+
+
+def commit() -> None:
+    data = layout.checkpoint_data(step, attempt, 1)
+    store.put(f"{data}state", str(step).encode())
+    path = store.local_path(f"{data}state")
+    files = (StoredFile(f"{data}state", path.stat().st_size, checkpoints.checksum(path)),)
+    manifest = Manifest(step, attempt, 1, world, time.time(), data, files, format="text")
+    checkpoints.commit(store, manifest)
+
+
+trace("start")
+while step < TOTAL:
+    time.sleep(0.02)
+    step += 1
+    trace("step")
+    if rank == 0 and step % EVERY == 0:
+        commit()
+    if attempt == 1 and step == DIES_AT and rank == world - 1 and "--die" in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+trace("end")
