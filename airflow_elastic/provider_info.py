@@ -6,6 +6,8 @@ from typing import Any
 
 import airflow_elastic
 
+_TEXT = ["string", "null"]
+
 
 def get_provider_info() -> dict[str, Any]:
     """The provider's description, as the entry point `apache_airflow_provider` promises."""
@@ -14,4 +16,68 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Elastic training",
         "description": "Elastic, fault-tolerant training as one task of a DAG.",
         "versions": [airflow_elastic.__version__],
+        "integrations": [
+            {
+                "integration-name": "Elastic training",
+                "external-doc-url": "https://pytorch.org/docs/stable/elastic/run.html",
+                "tags": ["service"],
+            }
+        ],
+        "operators": [
+            {"integration-name": "Elastic training", "python-modules": ["airflow_elastic.operators.train"]}
+        ],
+        "hooks": [
+            {"integration-name": "Elastic training", "python-modules": ["airflow_elastic.hooks.elastic"]}
+        ],
+        "triggers": [
+            {"integration-name": "Elastic training", "python-modules": ["airflow_elastic.triggers.run"]}
+        ],
+        "extra-links": ["airflow_elastic.operators.link.ElasticRunLink"],
+        "connection-types": [_connection_type()],
+        "config": {
+            "elastic": {
+                "description": "Elastic training.",
+                "options": {
+                    "run_root": {
+                        "description": "Where runs lie that are given no run_uri: a folder, or s3://bucket/prefix. "
+                        "A run_root of the connection comes first.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "s3://training/runs",
+                        "default": None,
+                    }
+                },
+            }
+        },
+    }
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "elastic",
+        "hook-class-name": "airflow_elastic.hooks.elastic.ElasticHook",
+        "hook-name": "Elastic training",
+        "ui-field-behaviour": {
+            "hidden-fields": ["host", "schema", "login", "password", "port", "extra"],
+            "relabeling": {},
+            "placeholders": {},
+        },
+        "conn-fields": {
+            "run_root": {
+                "label": "Run root",
+                "description": "Where runs lie: a folder that all machines share, or s3://bucket/prefix. "
+                "Default: [elastic] run_root, else AIRFLOW_HOME/elastic-runs.",
+                "schema": {"type": _TEXT, "default": None},
+            },
+            "engine": {
+                "label": "Engine",
+                "description": "Where workers run, for tasks that name no engine. Default: local.",
+                "schema": {"type": _TEXT, "default": "local"},
+            },
+            "aws_conn_id": {
+                "label": "AWS connection",
+                "description": "Id of the connection with credentials for s3:// runs. Default: boto3's own chain.",
+                "schema": {"type": _TEXT, "default": None},
+            },
+        },
     }

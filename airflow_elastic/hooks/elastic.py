@@ -1,0 +1,142 @@
+"""Where runs lie and where their workers run, out of Airflow's connections."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_elastic.adapters.stores import describe, open_store
+from airflow_elastic.engines.api import find_engine
+from airflow_elastic.engines.local import LocalEngine
+from airflow_elastic.hooks import aws
+from airflow_elastic.spec.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.engines.api import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an `elastic` connection may say; every other key of its extra is ignored.
+
+    Attributes:
+        run_root: the URI below which runs lie that are given none of their own.
+        engine: the engine of tasks that name none.
+        aws_conn_id: the AWS connection whose credentials serve `s3://` run URIs.
+    """
+
+    run_root: str | None = None
+    engine: str = "local"
+    aws_conn_id: str | None = None
+
+
+class ElasticHook(BaseHook):
+    """Opens run URIs and engines with what an `elastic` connection says.
+
+    No lookup is made before something of the connection is needed.
+
+    Args:
+        elastic_conn_id: the connection. The default one need not exist: then the defaults of `Settings` hold.
+        aws_conn_id: credentials for `s3://` run URIs, in place of the connection's own; None leaves it at those.
+    """
+
+    conn_name_attr = "elastic_conn_id"
+    default_conn_name = "elastic_default"
+    conn_type = "elastic"
+    hook_name = "Elastic training"
+
+    def __init__(self, elastic_conn_id: str = default_conn_name, *, aws_conn_id: str | None = None) -> None:
+        super().__init__()
+        self.elastic_conn_id = elastic_conn_id
+        self._aws_conn_id = aws_conn_id
+
+    def get_conn(self) -> Settings:
+        """What the connection says."""
+        return self.settings
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What the connection says.
+
+        Raises:
+            AirflowNotFoundException: there is no such connection, and it is not the default one.
+            InvalidInput: a field holds something else than text.
+        """
+        try:
+            extra = self.get_connection(self.elastic_conn_id).extra_dejson
+        except AirflowNotFoundException:
+            if self.elastic_conn_id != self.default_conn_name:
+                raise
+            extra = {}
+        given = {field.name: extra[field.name] for field in fields(Settings) if extra.get(field.name)}
+        for name, value in given.items():
+            if not isinstance(value, str):
+                raise InvalidInput(
+                    f"the connection {self.elastic_conn_id!r} has {name} {value!r}; allowed: text"
+                )
+        return Settings(**given)
+
+    @property
+    def run_root(self) -> str:
+        """Where runs lie: the connection's `run_root`, else `[elastic] run_root`, else AIRFLOW_HOME/elastic-runs."""
+        configured: str | None = self.settings.run_root or conf.get("elastic", "run_root", fallback=None)
+        if configured:
+            return configured.rstrip("/") or "/"
+        home = os.environ.get("AIRFLOW_HOME") or str(Path.home() / "airflow")
+        return str(Path(home).expanduser() / "elastic-runs")
+
+    @cached_property
+    def aws_conn_id(self) -> str | None:
+        """The AWS connection in use; None where boto3's usual chain applies."""
+        return self._aws_conn_id or self.settings.aws_conn_id
+
+    def open_store(self, uri: str) -> Store:
+        """The store at a run URI. Raises InvalidInput where it is no such URI."""
+        return open_store(uri, s3_client_factory=self._client_factory(uri))
+
+    def engine(self, name: str, uri: str = "") -> Engine:
+        """A new instance of an engine.
+
+        Args:
+            name: from the engine registry.
+            uri: of the run it is for: workers of a run on S3 get the credentials to reach it.
+
+        Raises:
+            SpecError: there is none of that name.
+        """
+        if name != LocalEngine.name:
+            return find_engine(name)
+        return LocalEngine(environment=self._worker_environment(uri), open_store=self.open_store)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """What the Test button shows: whether `run_root` can carry runs, and whether the engine can run workers."""
+        try:
+            root = self.run_root
+            store = describe(root, s3_client_factory=self._client_factory(root))
+            findings = self.engine(self.settings.engine, root).doctor()
+        except Exception as error:  # the button shows whatever it is
+            return False, str(error)
+        lines = [(store.fit, f"{store.uri}: {store.detail}")]
+        lines += [(finding.ok, f"{finding.subject}: {finding.text}") for finding in findings]
+        return all(ok for ok, _ in lines), "; ".join(
+            f"{'ok' if ok else 'NOT OK'} {text}" for ok, text in lines
+        )
+
+    def _client_factory(self, uri: str) -> Callable[[Any], Any] | None:
+        if not uri.lower().startswith("s3:") or self.aws_conn_id is None:
+            return None
+        return aws.client_factory(self.aws_conn_id)
+
+    def _worker_environment(self, uri: str) -> dict[str, str]:
+        if not uri.lower().startswith("s3:") or self.aws_conn_id is None:
+            return {}
+        return aws.environment(self.aws_conn_id)

@@ -1,0 +1,7 @@
+"""Operators."""
+
+from __future__ import annotations
+
+from airflow_elastic.operators.train import ElasticTrainOperator
+
+__all__ = ["ElasticTrainOperator"]

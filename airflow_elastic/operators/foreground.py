@@ -1,0 +1,115 @@
+"""A run driven inside a worker, for `deferrable=False`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from typing import TYPE_CHECKING
+
+from airflow_elastic.control.runs import Run
+from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.triggers.driving import drive
+
+if TYPE_CHECKING:
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.hooks import ElasticHook
+    from airflow_elastic.triggers.observer import Log, TaskObserver
+
+#: After `on_kill` has returned, Airflow kills the worker's process within about five seconds.
+KILL_SECONDS = 4.0
+
+
+class Foreground:
+    """Drives a run in a thread of its own, which goes on while Airflow interrupts the main thread.
+
+    Airflow ends a task by calling `on_kill` inside a signal handler, on top of whatever the main thread is doing, and
+    kills the process a few seconds later without running a single `finally`. So the main thread does nothing but wait.
+
+    Args:
+        hook: opens the run and its engine.
+        run: the run.
+        owner: id of the task instance.
+        observer: is told what happens.
+        log: the task's log.
+        poll_seconds: how often requests, reports and checkpoints are looked for.
+    """
+
+    def __init__(
+        self,
+        hook: ElasticHook,
+        run: Run,
+        owner: str,
+        observer: TaskObserver,
+        log: Log,
+        poll_seconds: float,
+    ) -> None:
+        self._hook, self._run, self._owner = hook, run, owner
+        self._observer, self._log, self._poll_seconds = observer, log, poll_seconds
+        self._state: RunState | None = None
+        self._error: BaseException | None = None
+        # The context holds which task the log lines and the SDK calls belong to.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=lambda: context.run(self._work), name="elastic", daemon=True)
+
+    def drive(self) -> RunState:
+        """Drive the run to its end; ends the run where it is interrupted, by Airflow's timeout for instance.
+
+        Raises:
+            InvalidInput: there is no run any more.
+        """
+        self._thread.start()
+        try:
+            while self._thread.is_alive():
+                self._thread.join(1.0)
+        except BaseException as interruption:
+            self.stop(
+                f"Airflow: the task was interrupted ({type(interruption).__name__})",
+                seconds=self._run.state.spec.health.grace_seconds + 30.0,
+            )
+            raise
+        if self._error is not None:
+            raise self._error
+        if self._state is None:
+            raise RuntimeError("the run was not driven to its end")
+        return self._state
+
+    def stop(self, by: str, *, seconds: float = KILL_SECONDS) -> bool:
+        """Have the run save and end, and wait for that; whether it has ended in time.
+
+        Where it has not, its workers have been told: they save, and end by themselves.
+
+        Args:
+            by: who asks, in words that the record of the run will show.
+            seconds: how long to wait.
+        """
+        if not self._thread.is_alive():
+            return True
+        # In a thread: this may run inside a signal handler, where nothing may be done that takes a lock.
+        asking = threading.Thread(target=self._ask, args=(by,), daemon=True)
+        asking.start()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _ask(self, by: str) -> None:
+        try:
+            self._run.ask_stop(by=by, owner=self._owner)
+        except ElasticError as error:
+            self._log.warning("%s", f"the run could not be asked to end: {error}")
+
+    def _work(self) -> None:
+        try:
+            self._state = asyncio.run(self._drive())
+        except BaseException as error:
+            self._error = error
+
+    async def _drive(self) -> RunState:
+        state = await drive(
+            self._hook,
+            self._run.store.uri,
+            log=self._log,
+            poll_seconds=min(self._poll_seconds, 0.5),  # the kill leaves no time to find a request late
+            observer=self._observer,
+        )
+        await self._observer.finish()
+        return state

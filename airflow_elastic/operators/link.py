@@ -1,0 +1,26 @@
+"""The button on a task instance that leads to its run's page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.configuration import conf
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+
+class ElasticRunLink(BaseOperatorLink):
+    """Leads to the page that `airflow_elastic.web` serves; works as soon as the task has begun, also while deferred."""
+
+    name = "Elastic run"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The page of a task instance; below `[api] base_url`, where that is set."""
+        base: str = conf.get("api", "base_url", fallback="") or ""
+        parts = (ti_key.dag_id, ti_key.run_id, ti_key.task_id)
+        path = "/".join(quote(part, safe="") for part in parts)
+        return f"{base.rstrip('/')}/elastic/runs/{path}?map_index={ti_key.map_index}"

@@ -1,0 +1,68 @@
+"""What a run that has ended means for its task: XComs, or an exception."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.core.state import Cause, FailureKind
+from airflow_elastic.spec import layout
+
+if TYPE_CHECKING:
+    from airflow_elastic.control.runs import Run
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.triggers.observer import Log
+
+#: Failures that another Airflow try would only repeat: they come from the script, its arguments or the specification.
+_USERS_OWN = frozenset(
+    {FailureKind.CODE_ERROR, FailureKind.CRASHED, FailureKind.CANNOT_START, FailureKind.REFUSED}
+)
+
+
+def result(run: Run, state: RunState) -> dict[str, Any]:
+    """What a run that succeeded hands on: `run_uri`, `step`, `checkpoint`, `metrics`, `attempts`, all plain JSON."""
+    progress = run.progress(state)
+    return {
+        "run_uri": run.store.uri,
+        "step": max(progress.step if progress else 0, state.checkpoint.step if state.checkpoint else 0),
+        "checkpoint": newest_checkpoint(run),
+        "metrics": dict(progress.metrics) if progress else {},
+        "attempts": len(state.attempts),
+    }
+
+
+def newest_checkpoint(run: Run) -> dict[str, Any] | None:
+    """Step, URI of the manifest and URI of the files of the newest checkpoint; None where there is none."""
+    steps = checkpoints.steps(run.store)
+    if not steps:
+        return None
+    step = steps[-1]
+    data = checkpoints.read(run.store, step).data
+    return {
+        "step": step,
+        "manifest": f"{run.store.uri}/{layout.manifest(step)}",
+        "data": f"{run.store.uri}/{data}",
+    }
+
+
+def failure(run: Run, state: RunState, log: Log) -> AirflowException:
+    """The exception for a run that did not succeed; the first failing rank's traceback goes to the task's log.
+
+    AirflowFailException, which uses up no more tries, where another try would only meet the same again: an error of
+    the script, a run that the engine refuses, a run that a person has stopped. Any other exception lets Airflow try
+    again, which reopens the run: it goes on from its newest checkpoint with a fresh budget.
+    """
+    attempt, reason = state.attempt, state.reason or "unknown"
+    failed = attempt.failure
+    if failed is not None and failed.traceback:
+        who = f"rank {failed.rank} on {failed.worker}" if failed.rank is not None else f"{failed.worker}"
+        log.error("%s", f"{who}, the first to fail:\n{failed.traceback.rstrip()}")
+    kept = f"; its newest checkpoint is of step {state.checkpoint.step}" if state.checkpoint else ""
+    text = (
+        f"the run {run.store.uri} {'was stopped' if state.outcome == 'stopped' else 'failed'}: {reason}{kept}"
+    )
+    stopped = attempt.cause is Cause.STOP or state.outcome == "stopped"
+    own = failed is not None and failed.kind in _USERS_OWN and attempt.cause is Cause.FAILURE
+    return AirflowFailException(text) if stopped or own else AirflowException(text)

@@ -1,0 +1,372 @@
+"""ElasticTrainOperator: one training, as one task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+)
+
+from airflow_elastic.control.runs import Run
+from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.operators.attach import acknowledge, attach
+from airflow_elastic.operators.foreground import Foreground
+from airflow_elastic.operators.link import ElasticRunLink
+from airflow_elastic.operators.parameters import PATHS, build_spec, is_templated, slug
+from airflow_elastic.operators.result import failure, result
+from airflow_elastic.spec.errors import ElasticError, InvalidInput, SpecError, StoreError, StoreUnfit
+from airflow_elastic.triggers import ElasticRunTrigger
+from airflow_elastic.triggers.driving import stop
+from airflow_elastic.triggers.observer import TaskObserver
+from airflow_elastic.triggers.plain import require_plain
+from airflow_elastic.triggers.task import xcom_pusher
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.run import RunSpec
+
+
+class ElasticTrainOperator(BaseOperator):
+    """Trains a model with several workers that may come, go and fail, and succeeds when training is complete.
+
+        ElasticTrainOperator(
+            task_id="train",
+            command=["train.py", "--epochs", "3"],   # beside the DAG file
+            workers=2, min_workers=1, max_workers=4,
+            checkpoint_every_seconds=60,
+        )
+
+    The task submits the run and defers: while it trains, no worker slot is used. A failed attempt is followed by the
+    next one, from the newest checkpoint, without using up the task's `retries`. Rank 0's lines and what happens to
+    the run go to the task's log while it happens.
+
+    **What a try works on.** The run lies at `run_uri`; the default one names DAG, task, DAG run and map index, and
+    never the try. So a retry, and a task that was cleared, find the run that is there: one that goes on is taken over
+    (training is not interrupted), one that failed or was stopped is reopened and goes on from its newest checkpoint
+    with a fresh budget and deadline, one whose success was never noted is returned as it is. After a task has
+    *succeeded*, clearing it trains anew beside it, at `<run_uri>~2`. A run of another specification (the DAG was
+    edited in between) is refused: give another `run_uri`, or start a new DAG run.
+
+    **What ends a run early.** Marking the task failed or succeeded, or deleting its DAG run: workers save, and end.
+    A cleared task's run goes on for 40 s; if no new try has taken it over by then, because the DAG is paused for
+    instance, it saves and ends, and the new try goes on from there. A triggerer that restarts, or is killed, does not
+    touch training.
+
+    **What fails.** An error of the script, an engine's refusal, and a run that a person has stopped fail the task
+    without further tries, as another try would meet the same. Everything else (lost machines beyond the budget, a hang,
+    a passed deadline) may be tried again.
+
+    XComs: `run_uri` as soon as the run exists; `progress` while it trains; `checkpoint` (`step`, `manifest`, `data`)
+    and `metrics` at its end; `return_value` holds `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
+
+    Args:
+        command: the script and its arguments, or `["-m", "package.module", …]`; a string is split as a shell would.
+        workers: workers (machines or pods) to start with. Default: 1.
+        min_workers: fewest workers it may go on with. Default: `workers`.
+        max_workers: most workers a scale step may ask for. Default: `workers`.
+        procs_per_worker: ranks of each worker. Default: 1.
+        node_unit: the number of workers is always a multiple of this. Default: 1.
+        worker_resources: what each worker asks the engine for, e.g. `{"cpu": "4", "memory": "8Gi"}`.
+        launcher: how ranks are started: torchrun, torchrun-plain, accelerate, python. Default: torchrun.
+        engine: where workers run. Default: that of the connection, else `local`.
+        engine_options: what only that engine understands.
+        working_dir: where the command runs. Default: the folder of the DAG file, where the command is a script with a
+            relative path; otherwise wherever the engine starts it.
+        checkpoint_every_steps: save after so many optimizer steps.
+        checkpoint_every_seconds: save when the newest checkpoint is so old; seconds or a timedelta. Default: 300,
+            without `checkpoint_every_steps`.
+        keep_checkpoints: committed checkpoints to keep. Default: 3.
+        restart_policy: Never, OnFailure, Always or ExitCode. Default: OnFailure.
+        restart_exit_codes: codes that ExitCode restarts, beside 130, 137, 138 and 143.
+        backoff_limit: restarts that the run may use. Default: 6. Lost-and-found machines count, scale steps and
+            preemptions do not.
+        no_progress_timeout: a run whose step has not advanced for so long hangs; seconds or a timedelta. Default: 600.
+        start_timeout: the same until the first step of an attempt. Default: 1800.
+        grace_period: what workers get to save when they are told to end. Default: 30.
+        active_deadline: the run may take so long, all attempts together; seconds or a timedelta. Default: no limit. It
+            holds while the task is deferred too, where `execution_timeout` does not; so a deferrable task has the
+            smaller one of both.
+        cleanup: what the engine removes at the end: None, All or Unfinished. Default: Unfinished.
+        scaling: planned scale steps, e.g. `[{"workers": 4, "at_step": 1000}]`.
+        env: plain environment variables of the workers; no secrets, they are written down.
+        secrets: variables by reference, e.g. `[{"name": "TOKEN", "source": "env", "key": "WANDB_API_KEY"}]`.
+        run_uri: where the run lies: a folder or `s3://bucket/prefix`, reachable from workers, triggerer and Airflow's
+            workers. Default: `<root>/<dag_id>/<task_id>/<run_id>[/<map_index>]`; the root is the connection's
+            `run_root`, else `[elastic] run_root`, else `AIRFLOW_HOME/elastic-runs`.
+        elastic_conn_id: an `elastic` connection. The default one need not exist.
+        aws_conn_id: an AWS connection for `s3://` run URIs. Default: that of the elastic connection, else boto3's own
+            chain.
+        deferrable: False drives the run in a worker slot.
+        poll_interval: seconds between two looks for requests, reports and checkpoints; failures of workers are
+            noticed at once all the same. Default: 2.
+
+    Raises:
+        SpecError: at parse time, where no parameter is templated: with every bad value.
+    """
+
+    template_fields: Sequence[str] = (
+        "command",
+        "run_uri",
+        "working_dir",
+        "env",
+        "secrets",
+        "engine",
+        "engine_options",
+        "worker_resources",
+        "workers",
+        "min_workers",
+        "max_workers",
+        "scaling",
+        "elastic_conn_id",
+        "aws_conn_id",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "command": "json",
+        "env": "json",
+        "engine_options": "json",
+        "scaling": "json",
+    }
+    operator_extra_links = (ElasticRunLink(),)
+    ui_color = "#e8f0fe"
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] | str,
+        workers: int | str | None = None,
+        min_workers: int | str | None = None,
+        max_workers: int | str | None = None,
+        procs_per_worker: int | None = None,
+        node_unit: int | None = None,
+        worker_resources: Mapping[str, str] | None = None,
+        launcher: str | None = None,
+        engine: str | None = None,
+        engine_options: Mapping[str, Any] | None = None,
+        working_dir: str | None = None,
+        checkpoint_every_steps: int | None = None,
+        checkpoint_every_seconds: float | timedelta | None = None,
+        keep_checkpoints: int | None = None,
+        restart_policy: str | None = None,
+        restart_exit_codes: Sequence[int] | None = None,
+        backoff_limit: int | None = None,
+        no_progress_timeout: float | timedelta | None = None,
+        start_timeout: float | timedelta | None = None,
+        grace_period: float | timedelta | None = None,
+        active_deadline: float | timedelta | None = None,
+        cleanup: str | None = None,
+        scaling: Sequence[Mapping[str, Any]] | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Sequence[Mapping[str, str]] | None = None,
+        run_uri: str | None = None,
+        elastic_conn_id: str = ElasticHook.default_conn_name,
+        aws_conn_id: str | None = None,
+        deferrable: bool = True,
+        poll_interval: float = 2.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.command = command
+        self.workers = workers
+        self.min_workers = min_workers
+        self.max_workers = max_workers
+        self.procs_per_worker = procs_per_worker
+        self.node_unit = node_unit
+        self.worker_resources = worker_resources
+        self.launcher = launcher
+        self.engine = engine
+        self.engine_options = engine_options
+        self.working_dir = working_dir
+        self.checkpoint_every_steps = checkpoint_every_steps
+        self.checkpoint_every_seconds = checkpoint_every_seconds
+        self.keep_checkpoints = keep_checkpoints
+        self.restart_policy = restart_policy
+        self.restart_exit_codes = restart_exit_codes
+        self.backoff_limit = backoff_limit
+        self.no_progress_timeout = no_progress_timeout
+        self.start_timeout = start_timeout
+        self.grace_period = grace_period
+        self.active_deadline = active_deadline
+        self.cleanup = cleanup
+        self.scaling = scaling
+        self.env = env
+        self.secrets = secrets
+        self.run_uri = run_uri
+        self.elastic_conn_id = elastic_conn_id
+        self.aws_conn_id = aws_conn_id
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+        self._foreground: Foreground | None = None
+        self._refuse_early()
+
+    # -- the two halves of the task ------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> Any:
+        """Create the run, or take over the one that is there; then defer, or drive it here."""
+        ti = context["ti"]
+        owner = str(ti.id)
+        hook = self._hook()
+        try:
+            spec = self._spec(context, hook)
+            run = attach(hook, self._run_uri(context, hook), spec, owner)
+            state = run.state
+        except (InvalidInput, StoreUnfit) as error:
+            raise AirflowFailException(str(error)) from error
+        except ElasticError as error:
+            raise AirflowException(str(error)) from error
+        ti.xcom_push(key="run_uri", value=run.store.uri)
+        self._announce(run, state)
+        if state.ended:
+            return self._conclude(context, run, state)
+        if self.deferrable:
+            self._defer(run.store.uri, owner)
+        observer = TaskObserver(self.log, run.store, xcom_pusher(ti))
+        self._foreground = Foreground(hook, run, owner, observer, self.log, self.poll_interval)
+        return self._conclude(context, run, self._foreground.drive())
+
+    def resume(self, context: Context, event: Mapping[str, Any], run_uri: str) -> Any:
+        """The trigger has fired. What became of the run is read from the run, not from the event."""
+        if "error" in event:
+            raise AirflowException(str(event["error"]))
+        try:
+            run = Run(self._hook().open_store(run_uri))
+            state = run.state
+        except ElasticError as error:
+            raise AirflowException(str(error)) from error
+        if not state.ended:  # somebody has reopened it in between
+            self._defer(run_uri, str(context["ti"].id))
+        return self._conclude(context, run, state)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """End the run where nobody is going to carry it on: a deferral that timed out, a trigger that died.
+
+        Neither calls the trigger's `on_kill`.
+        """
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as late:
+            self._stop_here(context, "Airflow: the deferral timed out")
+            raise AirflowFailException(
+                "the task was deferred for longer than it may be: its run has saved and ended"
+            ) from late
+        except TaskDeferralError:
+            ti = context["ti"]
+            if ti.try_number > (ti.max_tries or 0):  # no retry that would take it over
+                self._stop_here(context, "Airflow: the trigger died, and there is no further try")
+            raise
+
+    def on_kill(self) -> None:
+        """With deferrable=False: the run saves and ends. (A deferred task has its trigger do the same.)"""
+        if self._foreground is not None and not self._foreground.stop("Airflow: the task was ended"):
+            self.log.warning("the run is still ending: its workers have been told to save and to end")
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _defer(self, run_uri: str, owner: str) -> None:
+        trigger = ElasticRunTrigger(
+            run_uri=run_uri,
+            owner=owner,
+            elastic_conn_id=self.elastic_conn_id,
+            aws_conn_id=self.aws_conn_id,
+            poll_seconds=self.poll_interval,
+        )
+        try:
+            require_plain(trigger.serialize()[1])
+        except InvalidInput as error:
+            raise AirflowFailException(str(error)) from error
+        # No timeout: the run's own deadline holds in the trigger, ends the run properly, and is not late.
+        self.defer(trigger=trigger, method_name="resume", kwargs={"run_uri": run_uri})
+
+    def _conclude(self, context: Context, run: Run, state: RunState) -> dict[str, Any]:
+        """The result of a run that succeeded; raises for any other."""
+        if state.outcome != "succeeded":
+            raise failure(run, state, self.log)
+        ti = context["ti"]
+        try:
+            value = result(run, state)
+            for key in ("checkpoint", "metrics"):
+                ti.xcom_push(key=key, value=value[key])
+            # Last of all: whatever fails before it is repaired by a retry that finds the run done.
+            acknowledge(run, str(ti.id))
+        except StoreError as error:
+            raise AirflowException(str(error)) from error
+        return value
+
+    def _stop_here(self, context: Context, why: str) -> None:
+        ti, hook = context["ti"], self._hook()
+        run_uri = ti.xcom_pull(task_ids=ti.task_id, key="run_uri", map_indexes=ti.map_index)
+        if not run_uri:
+            return
+        try:
+            asyncio.run(stop(hook, run_uri, by=why, owner=str(ti.id), log=self.log))
+        except (ElasticError, TimeoutError) as error:
+            self.log.warning("the run %s could not be ended: %s", run_uri, error)
+
+    def _announce(self, run: Run, state: RunState) -> None:
+        attempt = state.attempt
+        if state.ended:
+            what = f"has ended before: {state.outcome}"
+        elif attempt.job is None and attempt.number == 1:
+            what = "is new"
+        else:
+            what = f"is taken over: {state.label}, attempt {attempt.number}, step {attempt.last_step}"
+        self.log.info("the run %s %s", run.store.uri, what)
+
+    def _hook(self) -> ElasticHook:
+        return ElasticHook(self.elastic_conn_id, aws_conn_id=self.aws_conn_id)
+
+    def _spec(self, context: Context, hook: ElasticHook) -> RunSpec:
+        parameters = {name: getattr(self, name) for name in PATHS}
+        parameters["engine"] = self.engine or hook.settings.engine
+        parameters["active_deadline"] = self._deadline()
+        spec = build_spec(parameters, name=self._name(context))
+        script = spec.command[0]
+        if spec.working_dir is None and not script.startswith(("/", "-")):
+            parameters["working_dir"] = self.dag.folder
+            spec = build_spec(parameters, name=spec.name)
+        return spec
+
+    def _deadline(self) -> float | None:
+        """Seconds; None without any. Airflow does not enforce execution_timeout while a task is deferred."""
+        given: list[Any] = [self.active_deadline]
+        if self.deferrable:
+            given.append(self.execution_timeout)
+        seconds = [
+            one.total_seconds() if isinstance(one, timedelta) else one for one in given if one is not None
+        ]
+        return min(seconds) if seconds else None
+
+    def _run_uri(self, context: Context, hook: ElasticHook) -> str:
+        if self.run_uri:
+            return self.run_uri
+        ti = context["ti"]
+        parts = [ti.dag_id, ti.task_id, ti.run_id, *_mapped(ti)]
+        return "/".join([hook.run_root, *map(slug, parts)])
+
+    def _name(self, context: Context) -> str:
+        ti = context["ti"]
+        return "-".join([slug(f"{ti.dag_id}.{ti.task_id}"), *_mapped(ti)])
+
+    def _refuse_early(self) -> None:
+        """Refuse bad values while the DAG is parsed, where Airflow will not change them any more."""
+        parameters = {name: getattr(self, name) for name in PATHS}
+        if any(map(is_templated, parameters.values())):
+            return
+        try:
+            build_spec(parameters | {"active_deadline": self._deadline()}, name="run")
+        except SpecError as error:
+            raise error.below(self.task_id) from None
+
+
+def _mapped(ti: Any) -> list[str]:
+    """The map index of a mapped task instance; nothing of any other."""
+    return [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []

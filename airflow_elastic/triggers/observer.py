@@ -1,0 +1,97 @@
+"""What a task tells while its run goes on: sentences and rank 0's lines into its log, progress as an XCom."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_elastic.control.observer import Observer
+from airflow_elastic.core.tell import sentence
+from airflow_elastic.triggers.output import RankOutput
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.errors import ElasticError
+    from airflow_elastic.spec.events import Event
+    from airflow_elastic.spec.status import Progress
+
+#: The XCom that shows how far a running task is.
+PROGRESS_KEY = "progress"
+
+#: How often it is renewed, at most.
+PROGRESS_SECONDS = 5.0
+
+
+class Log(Protocol):
+    """What we need of a task's logger."""
+
+    def info(self, event: str, *args: object) -> Any: ...
+    def warning(self, event: str, *args: object) -> Any: ...
+    def error(self, event: str, *args: object) -> Any: ...
+
+
+class TaskObserver(Observer):
+    """Says what happens from now on; the past was said by those before us.
+
+    Args:
+        log: the task's log.
+        store: where the run lies.
+        push: stores an XCom of the task; blocks, and may raise.
+        resume: `log_position` of the progress that a predecessor of the same task has pushed.
+    """
+
+    def __init__(
+        self, log: Log, store: Store, push: Callable[[str, Any], None], *, resume: object = None
+    ) -> None:
+        self._log = log
+        self._push = push
+        self._since = time.time()
+        self._output = RankOutput(store, lambda line: log.info("%s", f"[rank 0] {line}"))
+        self._output.resume(resume)
+        self._pushed_at = 0.0
+        self._pushing: asyncio.Task[None] | None = None
+
+    def on_event(self, event: Event, before: RunState | None, state: RunState) -> None:
+        if event.at >= self._since:
+            text = sentence(event, before, state)
+            if text is not None:
+                self._log.info("%s", text)
+
+    def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
+        self._log.warning(
+            "%s", f"out of reach, for the {times}. time: {error}; the next try is in {pause:.1f} s"
+        )
+
+    async def on_look(self, state: RunState, progress: Progress | None) -> None:
+        await self._output.follow(state, progress)
+        idle = self._pushing is None or self._pushing.done()
+        if progress is not None and idle and time.monotonic() - self._pushed_at >= PROGRESS_SECONDS:
+            self._pushed_at = time.monotonic()
+            # Beside the controller, never before it: an Airflow that does not answer must not hold up a restart.
+            self._pushing = asyncio.create_task(self._push_progress(state, progress))
+
+    async def finish(self) -> None:
+        """Hand on what was written last."""
+        await self._output.finish()
+
+    async def _push_progress(self, state: RunState, progress: Progress) -> None:
+        value = {
+            "state": state.label,
+            "attempt": state.attempt.number,
+            "workers": state.attempt.workers,
+            "world_size": progress.world_size,
+            "step": progress.step,
+            "total_steps": progress.total_steps,
+            "loss": progress.loss,
+            "samples_per_second": progress.samples_per_second,
+            "checkpoint": state.checkpoint.step if state.checkpoint else None,
+            "at": progress.at,
+            "log_position": self._output.position,
+        }
+        try:
+            await asyncio.to_thread(self._push, PROGRESS_KEY, value)
+        except Exception as error:  # whatever Airflow raises: progress is a courtesy
+            self._log.warning("%s", f"the progress could not be stored as an XCom: {error}")

@@ -1,0 +1,97 @@
+"""Rank 0's output, followed while it is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_elastic.spec import layout
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.status import Progress
+
+#: Lines handed on at each look; of the others only their number is told. A task's log is no place for gigabytes.
+LINES = 200
+
+_CHUNK_BYTES = 1 << 20
+_CHUNKS = 8
+_LONGEST_LINE = 4000
+
+
+class RankOutput:
+    """Follows the output of rank 0 from attempt to attempt, and from generation to generation.
+
+    Args:
+        store: where the run lies.
+        tell: is given each line.
+    """
+
+    def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
+        self._store = store
+        self._tell = tell
+        self._at: tuple[int, int] | None = None  # attempt and generation
+        self._offset = 0
+        self._partial = b""
+
+    @property
+    def position(self) -> list[int] | None:
+        """Attempt, generation and offset in bytes of what comes next: for `resume`, in plain JSON."""
+        return None if self._at is None else [*self._at, self._offset - len(self._partial)]
+
+    def resume(self, position: object) -> None:
+        """Go on from a `position`; anything else is ignored."""
+        if isinstance(position, list) and len(position) == 3 and all(isinstance(n, int) for n in position):
+            attempt, generation, self._offset = position
+            self._at = (attempt, generation)
+
+    async def follow(self, state: RunState, progress: Progress | None) -> None:
+        """Hand on what is new."""
+        attempt = state.attempt.number
+        told = progress if progress is not None and progress.attempt == attempt else state.attempt.progress
+        newest = (attempt, told.stretches[-1].generation if told and told.stretches else 1)
+        if self._at is None:
+            self._at = newest
+        await self._read()
+        if newest > self._at:
+            self._flush()
+            self._at, self._offset = newest, 0
+            await self._read()
+
+    async def finish(self) -> None:
+        """Hand on the rest: nothing is written any more."""
+        if self._at is not None:
+            await self._read()
+            self._flush()
+
+    async def _read(self) -> None:
+        attempt, generation = self._at or (1, 1)
+        key = layout.attempt_logs(attempt) + layout.rank_log(generation, 0)
+        told = left = 0
+        for _ in range(_CHUNKS):
+            data = await asyncio.to_thread(self._store.read_from, key, self._offset, _CHUNK_BYTES)
+            self._offset += len(data)
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            if len(self._partial) > _CHUNK_BYTES:  # no line at all: it is cut rather than kept
+                lines, self._partial = [*lines, self._partial], b""
+            shown = lines[: max(0, LINES - told)]
+            for line in shown:
+                self._tell(_text(line))
+            told, left = told + len(shown), left + len(lines) - len(shown)
+            if len(data) < _CHUNK_BYTES:
+                break
+        if left:
+            self._tell(f"({left} more lines are in {self._store.uri}/{key})")
+
+    def _flush(self) -> None:
+        if self._partial:
+            self._tell(_text(self._partial))
+            self._partial = b""
+
+
+def _text(line: bytes) -> str:
+    """A line as it would have looked in a terminal: of a progress bar, what stands there at the end."""
+    text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+    return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "…"

@@ -1,0 +1,46 @@
+"""What a trigger may be given: plain JSON values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from airflow_elastic.spec.errors import InvalidInput
+
+
+def require_plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values, once they are known to be plain JSON.
+
+    Airflow stores them in its database and hands them to the triggerer. One value that is not plain does not fail its
+    own task: it ends the triggerer with all triggers in it, and every triggerer that starts afterwards.
+
+    Raises:
+        InvalidInput: names every value that is not plain, by its path.
+    """
+    found = [f"{path}: {value!r} is a {type(value).__name__}" for path, value in _foreign("", kwargs)]
+    if found:
+        raise InvalidInput(
+            f"a trigger cannot be given {'; '.join(found)}; allowed: str, int, float, bool, None, lists and dicts"
+        )
+    return dict(kwargs)
+
+
+def _foreign(path: str, value: object) -> Iterator[tuple[str, object]]:
+    # Exactly these types: an enum is a str, and a subclass of dict is a dict, until Airflow decodes them again.
+    if value is None or type(value) in (str, int, bool):
+        return
+    if type(value) is float:
+        if not math.isfinite(value):
+            yield path, value
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            yield from _foreign(f"{path}.{index}".lstrip("."), item)
+    elif type(value) is dict:
+        for key, item in value.items():
+            if type(key) is str:
+                yield from _foreign(f"{path}.{key}".lstrip("."), item)
+            else:
+                yield f"{path} key".lstrip(), key
+    else:
+        yield path, value

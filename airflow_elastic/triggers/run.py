@@ -1,0 +1,109 @@
+"""The trigger that drives a run: its controller, hosted by Airflow's triggerer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.triggers import task
+from airflow_elastic.triggers.abandoned import end_if_abandoned
+from airflow_elastic.triggers.driving import drive
+from airflow_elastic.triggers.observer import PROGRESS_KEY, TaskObserver
+from airflow_elastic.triggers.plain import require_plain
+
+#: An event earlier than this in a deferral can meet a scheduler that still believes the task queued, and fail it
+#: ("Executor reported success, but its state is queued").
+EARLIEST_EVENT_SECONDS = 6.0
+
+#: `on_kill` is cancelled after about a second, and the loop keeps only weak references to tasks: what has to go on
+#: beyond that is held here.
+_ending: set[asyncio.Task[bool]] = set()
+
+
+class ElasticRunTrigger(BaseTrigger):
+    """Drives the run at a URI to its end, then fires `{"run_uri": …, "outcome": …}`.
+
+    It holds nothing that the run's journal does not, so it may be killed at any point: training goes on, and the
+    next triggerer carries the run on from where it stands.
+
+    Args:
+        run_uri: where the run lies.
+        owner: id of the task instance; the run is ended on its behalf only as long as the journal names it.
+        elastic_conn_id: see ElasticHook.
+        aws_conn_id: see ElasticHook.
+        poll_seconds: how often requests, reports and checkpoints are looked for.
+    """
+
+    def __init__(
+        self,
+        run_uri: str,
+        owner: str,
+        elastic_conn_id: str = ElasticHook.default_conn_name,
+        aws_conn_id: str | None = None,
+        poll_seconds: float = 2.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.run_uri = run_uri
+        self.owner = owner
+        self.elastic_conn_id = elastic_conn_id
+        self.aws_conn_id = aws_conn_id
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Names of connections, never their content: this is stored in Airflow's database as it is."""
+        names = ("run_uri", "owner", "elastic_conn_id", "aws_conn_id", "poll_seconds")
+        kwargs = require_plain({name: getattr(self, name) for name in names})
+        return f"{ElasticRunTrigger.__module__}.{ElasticRunTrigger.__qualname__}", kwargs
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Drive the run, and fire once. What it fires is logged unmasked: no word in it is the script's own."""
+        began = time.monotonic()
+        payload: dict[str, Any] = {"run_uri": self.run_uri}
+        try:
+            payload["outcome"] = await self._drive()
+        except InvalidInput as error:
+            payload["error"] = str(error)
+        await asyncio.sleep(max(0.0, began + EARLIEST_EVENT_SECONDS - time.monotonic()))
+        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+    async def _drive(self) -> str | None:
+        hook, ti = self._hook(), self.task_instance
+        store = await asyncio.to_thread(hook.open_store, self.run_uri)
+        position = await asyncio.to_thread(self._log_position)
+        observer = TaskObserver(self.log, store, task.xcom_pusher(ti), resume=position)
+        state = await drive(
+            hook, self.run_uri, log=self.log, poll_seconds=self.poll_seconds, observer=observer
+        )
+        await observer.finish()
+        return state.outcome
+
+    def _log_position(self) -> object:
+        """How far a triggerer before this one has handed on rank 0's lines, as far as anybody knows."""
+        try:
+            pushed = task.xcom_value(self.task_instance, PROGRESS_KEY)
+        except Exception as error:  # whatever Airflow raises: some lines may be told twice
+            self.log.warning("%s", f"the progress of this task cannot be read: {error}")
+            return None
+        return pushed.get("log_position") if isinstance(pushed, dict) else None
+
+    async def on_kill(self) -> None:
+        """End the run if it is nobody's any more, in the background: Airflow gives this about a second."""
+        work = asyncio.create_task(self._end_if_abandoned())
+        _ending.add(work)
+        work.add_done_callback(_ending.discard)
+        await asyncio.shield(work)
+
+    async def _end_if_abandoned(self) -> bool:
+        ti = self.task_instance
+        return await end_if_abandoned(
+            self._hook(), self.run_uri, self.owner, task_state=lambda: task.task_state(ti), log=self.log
+        )
+
+    def _hook(self) -> ElasticHook:
+        return ElasticHook(self.elastic_conn_id, aws_conn_id=self.aws_conn_id)

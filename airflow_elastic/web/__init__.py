@@ -1,0 +1,1 @@
+"""The plugin: what Airflow's UI shows of a run."""
