@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.store import Entry, Store
 
 #: The checksum written today. Readers accept any that hashlib knows.
 ALGORITHM = "sha256"
@@ -111,11 +111,8 @@ def prune(store: Store, keep_last: int) -> list[int]:
     return removed
 
 
-def remove_uncommitted(store: Store, before_attempt: int) -> int:
-    """Remove files that attempts before this one left without committing them; returns how many.
-
-    Only for a time when none of those attempts lives.
-    """
+def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
+    """The files that attempts before this one left without committing them."""
     committed = {manifest.data for manifest in _readable(store)}
     stale = []
     for entry in store.list(layout.CHECKPOINT_DATA):
@@ -126,8 +123,17 @@ def remove_uncommitted(store: Store, before_attempt: int) -> int:
             and attempt.isdigit()
             and int(attempt) < before_attempt
         ):
-            stale.append(entry.key)
-    store.delete(stale)
+            stale.append(entry)
+    return stale
+
+
+def remove_uncommitted(store: Store, before_attempt: int) -> int:
+    """Remove files that attempts before this one left without committing them; returns how many.
+
+    Only for a time when none of those attempts lives.
+    """
+    stale = uncommitted(store, before_attempt)
+    store.delete([entry.key for entry in stale])
     return len(stale)
 
 

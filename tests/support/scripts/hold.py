@@ -1,4 +1,4 @@
-"""The smallest script that uses the runtime: train.py STEPS [HOLD_FILE]; with HOLD_FILE it trains on until that exists."""
+"""The smallest script that uses the runtime: hold.py STEPS [HOLD_FILE]; with HOLD_FILE it trains on until that is there."""
 
 import sys
 import time

@@ -1,0 +1,141 @@
+"""`airflow-elastic verify` and `prune`: the checkpoints of a run, held against what was committed, and tidied."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from airflow_elastic.adapters import checkpoints as stored
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.cli import say
+from airflow_elastic.cli.find import find_run, json_option, uri_argument
+from airflow_elastic.cli.help import Command
+from airflow_elastic.core.state import Phase
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """One committed checkpoint, compared with its manifest."""
+
+    step: int
+    files: int
+    bytes: int
+    problems: list[str]
+
+
+@click.command(cls=Command)
+@uri_argument
+@json_option
+def verify(uri: str, as_json: bool) -> int:
+    """Compare every committed checkpoint of a run with its manifest, byte by byte.
+
+    Exits 1 if any is damaged, and names the file. A restart leaves a damaged checkpoint aside and takes the one before.
+
+    Example:
+      airflow-elastic verify /mnt/runs/mnist
+    """
+    store = find_run(uri).store
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        console=say.console(stderr=True),
+        transient=True,
+    )
+    with progress:
+        verdicts = [v for step in stored.steps(store) if (v := _verify(store, step, progress)) is not None]
+    damaged = [verdict for verdict in verdicts if verdict.problems]
+    if as_json:
+        rows = [{**asdict(verdict), "ok": not verdict.problems} for verdict in verdicts]
+        say.print_json({"uri": store.uri, "ok": not damaged, "checkpoints": rows})
+        return 1 if damaged else 0
+    for verdict in verdicts:
+        fine = f"whole, {verdict.files} files, {say.size(verdict.bytes)}"
+        click.echo(f"checkpoint {verdict.step}: {'DAMAGED' if verdict.problems else fine}")
+        for problem in verdict.problems:
+            click.echo(f"  {problem}")
+    if not verdicts:
+        click.echo(f"{store.uri} holds no checkpoint yet")
+    elif damaged:
+        whole = [verdict.step for verdict in verdicts if not verdict.problems]
+        then = f"a restart goes on from {max(whole)}" if whole else "none is left to restart from"
+        click.echo(f"{len(damaged)} of {len(verdicts)} checkpoints damaged: {then}")
+    return 1 if damaged else 0
+
+
+def _verify(store: Store, step: int, progress: Progress) -> _Verdict | None:
+    """The verdict on one checkpoint; None where the run has removed it meanwhile, as it does with old ones."""
+    try:
+        manifest = stored.read(store, step)
+    except CheckpointDamaged as error:
+        return _Verdict(step, 0, 0, [str(error)]) if step in stored.steps(store) else None
+    total = sum(file.size for file in manifest.files)
+    task = progress.add_task(f"checkpoint {step}", total=total)
+    found: list[str] = []
+    for i, file in enumerate(manifest.files):
+        found += stored.problems(store, manifest, only=i.__eq__)
+        progress.advance(task, file.size)
+    progress.remove_task(task)
+    if found and step not in stored.steps(store):
+        return None
+    return _Verdict(step, len(manifest.files), total, found)
+
+
+@click.command(cls=Command)
+@uri_argument
+@click.option("--keep", type=click.IntRange(min=1), required=True, metavar="N", help="The newest N stay.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def prune(uri: str, keep: int, dry_run: bool) -> None:
+    """Remove old checkpoints of a run, and what ended attempts have left without committing it.
+
+    The newest N stay, and among them at least one has to have all its files, or nothing is removed. A live attempt is
+    not disturbed.
+
+    Example:
+      airflow-elastic prune /mnt/runs/mnist --keep 1 --dry-run
+    """
+    run = find_run(uri)
+    store, attempt = run.store, run.state.attempt
+    old = stored.steps(store)[:-keep]
+    if old:
+        _refuse_unsafe(store, stored.steps(store)[-keep:])
+    # Of the current attempt, too, once nothing of it lives; never of one that may still be writing.
+    before = attempt.number + 1 if attempt.phase is Phase.GONE else attempt.number
+    left = stored.uncommitted(store, before)
+    would = "would remove" if dry_run else "removed"
+    if not dry_run:
+        old = stored.prune(store, keep)
+        stored.remove_uncommitted(store, before)
+    click.echo(f"{would} {_count(len(old), 'checkpoint')}{': ' if old else ''}{', '.join(map(str, old))}")
+    click.echo(
+        f"{would} {_count(len(left), 'file')} that no checkpoint needs, {say.size(sum(entry.size for entry in left))}"
+    )
+
+
+def _refuse_unsafe(store: Store, kept: list[int]) -> None:
+    """Refuse to leave a run with nothing to go on from. Sizes only: `verify` compares the bytes."""
+    sizes = {entry.key: entry.size for entry in store.list(layout.CHECKPOINT_DATA)}
+    for step in kept:
+        try:
+            files = stored.read(store, step).files
+        except CheckpointDamaged:
+            continue
+        if all(sizes.get(file.key) == file.size for file in files):
+            return
+    steps = ", ".join(map(str, kept))
+    raise InvalidInput(
+        f"{store.uri}: nothing was removed, as what would stay ({steps}) is damaged; "
+        f"look with `{say.command('verify', store.uri)}`, then keep more"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,108 @@
+"""`airflow-elastic doctor`: what this machine can do, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+from rich.text import Text
+
+import airflow_elastic
+from airflow_elastic.adapters.stores import describe
+from airflow_elastic.cli import say
+from airflow_elastic.cli.find import json_option
+from airflow_elastic.cli.help import Command
+from airflow_elastic.engines.api import engine_names, find_engine
+from airflow_elastic.launchers import find_launcher, launcher_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Modules that only some need, and what for. None is imported: torch alone takes seconds.
+_OPTIONAL = {
+    "torch": "workers of the local engine need it: pip install 'airflow-elastic[runtime]'",
+    "airflow": "only Airflow's side needs it: pip install 'airflow-elastic[airflow]'",
+    "boto3": "runs on s3:// need it: pip install 'airflow-elastic[s3]'",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What was looked at, whether it is well, and whether that matters everywhere."""
+
+    subject: str
+    ok: bool
+    text: str
+    needed: bool = True
+
+
+@click.command(cls=Command)
+@click.argument("uri", required=False)
+@json_option
+def doctor(uri: str | None, as_json: bool) -> int:
+    """Say what this machine can do, and what is missing; with a URI also whether a run can lie there.
+
+    Exits 1 if something is not well that is needed. The URI is tried by writing a small object and removing it again.
+
+    Examples:
+      airflow-elastic doctor
+      airflow-elastic doctor s3://bucket/runs
+    """
+    lines = [*_python(), *_engines(), *_launchers(), *(_store(uri) if uri is not None else ())]
+    well = all(line.ok for line in lines if line.needed)
+    if as_json:
+        say.print_json({"ok": well, "findings": [asdict(line) for line in lines]})
+    else:
+        console = say.console()
+        width = max(len(line.subject) for line in lines)
+        for line in lines:
+            mark, style = ("✓", "green") if line.ok else ("✗", "bold red") if line.needed else ("–", "yellow")
+            console.print(
+                Text.assemble((mark, style), f" {line.subject:{width}}  {line.text}"), soft_wrap=True
+            )
+    return 0 if well else 1
+
+
+def _python() -> Iterator[_Line]:
+    yield _Line("airflow-elastic", True, airflow_elastic.__version__)
+    linux = sys.platform == "linux"
+    yield _Line("python", True, f"{platform.python_version()}, {sys.executable}")
+    yield _Line("system", linux, f"{platform.system()} {platform.release()}", needed=False)
+    for module, purpose in _OPTIONAL.items():
+        there = _there(module)
+        yield _Line(module, there, "installed" if there else f"not installed; {purpose}", needed=False)
+
+
+def _engines() -> Iterator[_Line]:
+    for name in engine_names():
+        try:
+            findings = find_engine(name).doctor()
+        except ImportError as error:
+            yield _Line(f"engine {name}", False, f"cannot be used here: {error}", needed=False)
+            continue
+        for finding in findings:
+            yield _Line(f"engine {finding.subject}", finding.ok, finding.text)
+
+
+def _launchers() -> Iterator[_Line]:
+    for name in launcher_names():
+        launcher = find_launcher(name)
+        if launcher.module is None or _there(launcher.module):
+            yield _Line(f"launcher {name}", True, launcher.summary)
+        else:
+            text = f"not here: workers need the package {launcher.module}"
+            yield _Line(f"launcher {name}", False, text, needed=False)
+
+
+def _store(uri: str) -> Iterator[_Line]:
+    told = describe(uri)
+    at = f" at {told.endpoint}" if told.endpoint else ""
+    yield _Line("run URI", told.fit, told.detail if not told.fit else f"{told.uri}{at}: {told.detail}")
+
+
+def _there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None

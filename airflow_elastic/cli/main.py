@@ -1,0 +1,92 @@
+"""`airflow-elastic`: its commands, and how every one of them ends.
+
+Exit codes: 0 all is well, 1 it failed, 2 what was asked for cannot be done as asked (nothing was created or changed).
+An error is one sentence on standard error that says what to do; only a bug of ours shows a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+import airflow_elastic
+from airflow_elastic.cli.checkpoints import prune, verify
+from airflow_elastic.cli.doctor import doctor
+from airflow_elastic.cli.events import events
+from airflow_elastic.cli.help import keep_examples
+from airflow_elastic.cli.logs import logs
+from airflow_elastic.cli.render import render
+from airflow_elastic.cli.requests import checkpoint, scale, stop
+from airflow_elastic.cli.run import run
+from airflow_elastic.cli.status import status
+from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreUnfit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAM = "airflow-elastic"
+
+
+class _Group(click.Group):
+    """Lists commands in the order in which one meets them, not by the alphabet."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "help": keep_examples(options.get("help"))})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(airflow_elastic.__version__, prog_name=PROGRAM)
+def cli() -> None:
+    """Elastic, fault-tolerant training, driven from a shell.
+
+    Everything known about a run lies under its URI: a folder, or an S3 prefix such as s3://bucket/runs/mnist. Every
+    command that takes a URI works from any machine that can reach it.
+
+    Exit codes: 0 all is well, 1 it failed, 2 bad input (nothing was created or changed).
+
+    Example:
+      airflow-elastic run --workers 2 --uri /mnt/runs/mnist -- train.py --epochs 3
+      airflow-elastic status /mnt/runs/mnist
+    """
+
+
+for _command in (run, status, events, logs, scale, checkpoint, stop, verify, prune, render, doctor):
+    cli.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command that the arguments name, and exit."""
+    try:
+        code = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = 2
+    except click.ClickException as error:
+        context = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else PROGRAM
+        code = _fail(f"{error.format_message().rstrip('.')}; see `{context} --help`", error.exit_code)
+    except (InvalidInput, StoreUnfit) as error:  # a place that can never hold a run was ill chosen
+        code = _fail(str(error), 2)
+    except ElasticError as error:
+        code = _fail(str(error), 1)
+    except (KeyboardInterrupt, click.Abort):
+        code = _fail("interrupted", 1)
+    except BrokenPipeError:  # whoever reads our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(text: str, code: int) -> int:
+    click.echo(f"{PROGRAM}: {text}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

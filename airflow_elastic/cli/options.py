@@ -1,0 +1,177 @@
+"""The options of `airflow-elastic run` that say what the run is, and the specification they make."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.run import RESTART_POLICIES, SECRET_SOURCES, RunSpec
+
+Command = Callable[..., Any]
+
+
+def _pair(form: str) -> dict[str, Any]:
+    """What an option needs to be given many times as `LEFT=RIGHT`; each becomes a tuple of two strings."""
+
+    def parse(value: str) -> tuple[str, str]:
+        left, equals, right = value.partition("=")
+        if not left or not equals:  # the value is not repeated: it may be a secret
+            raise click.BadParameter(f"what was given is not of the form {form}")
+        return left, right
+
+    return {"multiple": True, "type": parse, "metavar": form}
+
+
+#: Each option, and the field of the specification that it sets.
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "name": ("name",),
+    "engine": ("engine",),
+    "launcher": ("launcher",),
+    "working_dir": ("working_dir",),
+    "workers": ("workers", "count"),
+    "min": ("workers", "min"),
+    "max": ("workers", "max"),
+    "procs": ("workers", "procs"),
+    "every_steps": ("checkpoint", "every_steps"),
+    "every_seconds": ("checkpoint", "every_seconds"),
+    "keep": ("checkpoint", "keep_last"),
+    "restart_policy": ("restart", "policy"),
+    "backoff_limit": ("restart", "backoff_limit"),
+    "deadline": ("active_deadline_seconds",),
+}
+
+_OPTIONS: tuple[Callable[[Command], Command], ...] = (
+    click.option("--engine", help="Where workers run.  [default: local]"),
+    click.option("--launcher", help="How ranks are started.  [default: torchrun]"),
+    click.option("--workers", type=int, metavar="N", help="Workers to start with.  [default: 1]"),
+    click.option("--min", type=int, metavar="N", help="Fewest workers.  [default: as --workers]"),
+    click.option("--max", type=int, metavar="N", help="Most workers.  [default: as --workers]"),
+    click.option("--procs", type=int, metavar="N", help="Ranks of each worker.  [default: 1]"),
+    click.option("--name", help="Names jobs and logs.  [default: after the script]"),
+    click.option(
+        "--working-dir", metavar="PATH", help="Where the script runs.  [default, engine local: here]"
+    ),
+    click.option("--every-steps", type=int, metavar="N", help="Save after every N optimizer steps."),
+    click.option(
+        "--every-seconds", type=float, metavar="S", help="Save when the newest is S s old.  [default: 300]"
+    ),
+    click.option("--keep", type=int, metavar="N", help="Checkpoints that stay.  [default: 3]"),
+    click.option("--restart-policy", type=click.Choice(RESTART_POLICIES), help="[default: OnFailure]"),
+    click.option("--backoff-limit", type=int, metavar="N", help="Restarts the run may use.  [default: 6]"),
+    click.option(
+        "--deadline", type=float, metavar="S", help="The run may take S seconds.  [default: no limit]"
+    ),
+    click.option("--env", **_pair("K=V"), help="A variable of the workers; no secrets."),
+    click.option(
+        "--secret",
+        **_pair("NAME=env:KEY|file:PATH"),
+        help="A variable of the workers whose value is never written down.",
+    ),
+    click.option("--scale-at", **_pair("STEP=N"), help="A planned scale step: N workers from STEP on."),
+    click.option("--engine-option", **_pair("K=V"), help="What only that engine understands."),
+)
+
+
+def spec_options(command: Command) -> Command:
+    """Add all options that say what a run is."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def overlaid(base: Mapping[str, Any], options: Mapping[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
+    """Plain values of a specification: those of `base`, with what was typed laid over them."""
+    plain = {**base, **({"command": list(command)} if command else {})}
+    for option, path in _FIELDS.items():
+        if options[option] is not None:
+            _put(plain, path, options[option])
+    for key, pairs in (("env", options["env"]), ("engine_options", options["engine_option"])):
+        if pairs:
+            plain[key] = {**(plain.get(key) or {}), **dict(pairs)}
+    if options["secret"]:
+        plain["secrets"] = [*_others(plain.get("secrets"), options["secret"]), *_secrets(options["secret"])]
+    if options["scale_at"]:
+        plain["scaling"] = [
+            {"at_step": _whole(step), "workers": _whole(n)} for step, n in options["scale_at"]
+        ]
+    return plain
+
+
+def settled(plain: dict[str, Any]) -> dict[str, Any]:
+    """Plain values of a new run, with the name and the folder that nobody gave."""
+    words = plain.get("command")
+    if "name" not in plain and isinstance(words, list) and words:
+        plain = {**plain, "name": _name_after(words)}
+    folder = plain.get("working_dir")
+    if plain.get("engine", "local") == "local" and (folder is None or isinstance(folder, str)):
+        # Whoever carries the run on, and from wherever, finds the script where it was found first.
+        plain = {**plain, "working_dir": os.path.abspath(folder or ".")}
+    return plain
+
+
+def check_here(spec: RunSpec) -> None:
+    """Refuse what could be known to fail, before anything is created."""
+    script = spec.command[0]
+    if spec.engine == "local" and script.endswith(".py"):
+        path = Path(spec.working_dir or ".") / script
+        if not path.is_file():
+            raise InvalidInput(f"{path}: there is no such script; name one that exists, after --")
+    check_secrets(spec)
+
+
+def check_secrets(spec: RunSpec) -> None:
+    """Refuse secrets that this shell was to hand on and does not have."""
+    for secret in spec.secrets:
+        if secret.source == "env" and secret.key not in os.environ:
+            raise InvalidInput(
+                f"the secret {secret.name} is to come from the environment variable {secret.key}, which is not set "
+                "in this shell: set it first"
+            )
+
+
+def _put(plain: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    if len(path) == 1:
+        plain[path[0]] = value
+    else:
+        group = plain.get(path[0])
+        # Where a file holds something else than a mapping, its own error is the one to see.
+        if group is None or isinstance(group, Mapping):
+            plain[path[0]] = {**(group or {}), path[1]: value}
+
+
+def _secrets(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    found = []
+    for name, reference in pairs:
+        source, colon, key = reference.partition(":")
+        if not colon or source not in SECRET_SOURCES:  # not repeated: it may well be the secret itself
+            raise InvalidInput(
+                f"--secret {name}=...: wanted is {name}=env:KEY or {name}=file:PATH, never the value"
+            )
+        found.append({"name": name, "source": source, "key": key})
+    return found
+
+
+def _others(secrets: Any, pairs: Iterable[tuple[str, str]]) -> list[Any]:
+    names = {name for name, _ in pairs}
+    given = secrets if isinstance(secrets, list) else []
+    return [s for s in given if not (isinstance(s, Mapping) and s.get("name") in names)]
+
+
+def _whole(text: str) -> int | str:
+    """The number, or the text for the specification to refuse, which says what is allowed."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _name_after(words: list[Any]) -> str:
+    script = str(words[1] if words[0] == "-m" and len(words) > 1 else words[0])
+    stem = Path(script).name.removesuffix(".py")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:200] or "run"

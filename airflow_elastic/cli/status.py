@@ -1,0 +1,159 @@
+"""`airflow-elastic status`: where a run stands."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from airflow_elastic.cli import say
+from airflow_elastic.cli.find import (
+    find_run,
+    hint_of_silence,
+    json_option,
+    silence,
+    silent_since,
+    uri_argument,
+)
+from airflow_elastic.cli.help import Command
+from airflow_elastic.core.goodput import ROWS
+from airflow_elastic.core.tell import workers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+_COLOURS = {"succeeded": "bold green", "failed": "bold red", "running": "bold cyan"}
+
+
+@click.command(cls=Command)
+@uri_argument
+@json_option
+def status(uri: str, as_json: bool) -> None:
+    """Show where a run stands: its state, attempts, checkpoints, and where the time went.
+
+    With --json it prints the status document (docs/status.md), and under `controller` when one last wrote, and for how
+    many seconds too long none has.
+
+    Examples:
+      airflow-elastic status /mnt/runs/mnist
+      airflow-elastic status s3://bucket/runs/mnist --json
+    """
+    run = find_run(uri)
+    state, document = run.state, run.status()
+    if as_json:
+        seen = {"written_at": silent_since(run.store), "silent_seconds": silence(run.store, state)}
+        say.print_json({**document, "controller": seen})
+        return
+    console = say.console()
+    _head(console, document)
+    _attempts(console, document)
+    _ranks(console, document)
+    if (hint := hint_of_silence(run.store, state)) is not None:
+        console.print(hint, style="yellow", soft_wrap=True)
+
+
+def _head(console: Console, document: Mapping[str, Any]) -> None:
+    run, label, now = document["run"], document["state"], document["at"]
+    console.print(
+        Text.assemble((run["name"], "bold"), "  ", (label, _COLOURS.get(label, "bold")), "  ", run["uri"]),
+        soft_wrap=True,
+    )
+    ended = document["ended_at"]
+    if document["reason"]:
+        console.print(f"why: {document['reason']}", soft_wrap=True)
+    wanted = document["target_workers"]
+    ranks = document["world_size"]
+    more = f", {wanted} wanted" if wanted != document["workers"] and not ended else ""
+    lines = [
+        f"{run['engine']}, {run['launcher']}: {workers(document['workers'])}{more}, "
+        f"{ranks} rank{'' if ranks == 1 else 's'}",
+        _position(document),
+        _saved(document, now),
+        _time(document),
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _position(document: Mapping[str, Any]) -> str:
+    if not document["step"]:
+        return "no step reported so far"
+    parts = [f"step {say.step_of(document)}", f"epoch {document['epoch']}"]
+    if document["loss"] is not None:
+        parts.append(f"loss {say.number(document['loss'])}")
+    parts += [f"{name} {say.number(value)}" for name, value in document["metrics"].items()]
+    samples = document["samples"]
+    if samples["seen"]:
+        parts.append(f"{say.number(samples['seen'])} samples")
+    if samples["per_second"] and document["ended_at"] is None:
+        parts.append(f"{say.number(samples['per_second'])} samples/s")
+    return ", ".join(parts)
+
+
+def _saved(document: Mapping[str, Any], now: float) -> str:
+    newest, restarts = document["checkpoints"]["newest"], document["restarts"]
+    saved = "no checkpoint"
+    if newest is not None:
+        count = document["checkpoints"]["committed"]
+        saved = (
+            f"{count} checkpoint{'' if count == 1 else 's'} committed, "
+            f"the newest at step {newest['step']}, {say.duration(max(0.0, now - newest['at']))} ago"
+        )
+    return f"{saved}; {restarts['used']} of {restarts['limit']} restarts used"
+
+
+def _time(document: Mapping[str, Any]) -> str:
+    seconds = document["seconds"]
+    rows = [(name, seconds[name]) for name in ROWS if seconds.get(name, 0.0) >= 0.05]
+    spent = ", ".join(f"{name} {say.duration(value)}" for name, value in rows)
+    # A script that reports no steps has no goodput that anybody could know.
+    known = f"goodput {100 * document['goodput']:.0f} % of " if document["step"] else ""
+    return f"{known}{say.duration(seconds['wall'])}" + (f": {spent}" if spent else "")
+
+
+def _attempts(console: Console, document: Mapping[str, Any]) -> None:
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name, justify in (("attempt", "right"), ("workers", "right"), ("steps", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("began", no_wrap=True)
+    table.add_column("took", justify="right", no_wrap=True)
+    table.add_column("ended because")
+    for attempt in document["attempts"]:
+        began = attempt["submitted_at"] or attempt["planned_at"]
+        end = attempt["ended_at"] or document["ended_at"] or time.time()
+        failure = attempt["failure"]
+        cause = attempt["cause"] or attempt["phase"]
+        table.add_row(
+            str(attempt["number"]),
+            str(attempt["workers"]),
+            f"{attempt['from_step']} → {attempt['last_step']}",
+            say.moment(began),
+            say.duration(max(0.0, end - began)),
+            f"{cause}: {failure['reason']}" if failure else cause,
+        )
+    console.print(table)
+
+
+def _ranks(console: Console, document: Mapping[str, Any]) -> None:
+    if not document["ranks"]:
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("rank", "worker", "step", "s/step", "loss", "memory", "heard"):
+        table.add_column(name, justify="left" if name == "worker" else "right", no_wrap=True)
+    for rank in document["ranks"]:
+        loss, at = rank.get("loss"), rank.get("at") or 0.0
+        table.add_row(
+            str(rank["rank"]),
+            rank["worker"],
+            str(rank["step"]),
+            f"{rank.get('step_seconds', 0.0):.3f}",
+            "" if loss is None else say.number(loss),
+            say.size(rank.get("memory_bytes", 0)),
+            f"{say.duration(max(0.0, document['at'] - at))} ago" if at else "not yet",
+        )
+    console.print(table)

@@ -1,0 +1,140 @@
+"""What `airflow-elastic run` shows of a run while it drives it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from airflow_elastic.cli import say
+from airflow_elastic.cli.output import Tail
+from airflow_elastic.control.observer import Observer
+from airflow_elastic.core.tell import sentence, workers
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from rich.console import Console, RenderableType
+
+    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.errors import ElasticError
+    from airflow_elastic.spec.events import Event
+    from airflow_elastic.spec.status import Progress
+
+#: How often a log file gets a line about the progress.
+LINE_SECONDS = 10.0
+
+
+class Story(Observer):
+    """Tells events as they happen, and progress: in a line that lives on a terminal, now and then in a file.
+
+    Args:
+        console: where to.
+        store: where the run lies.
+        known: events of the past, which are not told again.
+        output: whether to show what rank 0 prints.
+    """
+
+    def __init__(self, console: Console, store: Store, *, known: int = 0, output: bool = False) -> None:
+        self._console, self._known = console, known
+        self._tail = Tail(store, rank=0) if output else None
+        if self._tail is not None and known:
+            self._tail.skip()
+        self._told_at = time.monotonic()
+        self._line = Text("starting")
+        self._progress: Progress | None = None
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                console=self._console, get_renderable=self._living, refresh_per_second=4, transient=True
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hush()
+
+    def hush(self) -> None:
+        """Remove the line that lives."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def tell(self, text: str, at: float | None = None, style: str = "") -> None:
+        """A line that stays."""
+        at = time.time() if at is None else at
+        stamp = say.moment(at, day=not self._console.is_terminal)
+        self._console.print(Text.assemble((stamp, "dim"), "  ", (text, style)), soft_wrap=True)
+
+    def on_event(self, event: Event, before: RunState | None, state: RunState) -> None:
+        if self._known > 0:
+            self._known -= 1
+        elif (text := sentence(event, before, state)) is not None:
+            self.tell(text, event.at, _style(before, state))
+        self._line = Text(progress_line(state, self._progress))
+
+    async def on_look(self, state: RunState, progress: Progress | None) -> None:
+        self._progress = progress
+        self._line = Text(progress_line(state, progress))
+        await self.show_output()
+        if self._live is None and progress and time.monotonic() - self._told_at >= LINE_SECONDS:
+            self._told_at = time.monotonic()
+            self.tell(self._line.plain)
+
+    async def show_output(self, *, last: bool = False) -> None:
+        """Show what rank 0 has printed since the last time."""
+        if self._tail is None:
+            return
+        tail = self._tail
+        for log, line in await asyncio.to_thread(lambda: list(tail.lines(last=last))):
+            self._console.print(Text.assemble((f"rank {log.rank} | ", "dim"), line), soft_wrap=True)
+
+    def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
+        if times & (times - 1) == 0:  # the 1st, 2nd, 4th, ... time: an outage of an hour fits on a screen
+            again = f", for the {times}th time" if times > 2 else ""
+            self.tell(f"out of reach{again}: {error}; trying again in {say.duration(pause)}", style="yellow")
+
+    def _living(self) -> RenderableType:
+        grid = Table.grid(padding=(0, 1))
+        self._line.no_wrap, self._line.overflow = True, "ellipsis"
+        grid.add_row(_SPINNER, self._line)
+        return grid
+
+
+_SPINNER = Spinner("dots")
+
+
+def progress_line(state: RunState, progress: Progress | None) -> str:
+    """Where a run stands, in a line: `running · 2 workers · step 357/3000 · loss 0.413 · …`."""
+    attempt = state.attempt
+    told = progress if progress and progress.attempt == attempt.number else attempt.progress
+    parts = [state.label, workers(attempt.workers)]
+    if told is not None and (told.attached or told.step):
+        total = f"/{told.total_steps}" if told.total_steps else ""
+        parts.append(f"step {told.step}{total}")
+        if told.total_steps:
+            parts.append(f"{100 * told.step / told.total_steps:.0f} %")
+        if told.loss is not None:
+            parts.append(f"loss {say.number(told.loss)}")
+        if told.samples_per_second:
+            parts.append(f"{say.number(told.samples_per_second)} samples/s")
+    parts.append(f"attempt {attempt.number}")
+    if state.checkpoint is not None:
+        parts.append(f"checkpoint {state.checkpoint.step}")
+    return " · ".join(parts)
+
+
+def _style(before: RunState | None, state: RunState) -> str:
+    """Colour for what somebody should look at."""
+    if state.ended:
+        return {"succeeded": "bold green", "failed": "bold red"}.get(state.outcome or "", "bold")
+    failed = state.attempt.failure is not None and (before is None or before.attempt.failure is None)
+    return "yellow" if failed else ""

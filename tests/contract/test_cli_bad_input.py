@@ -1,0 +1,136 @@
+"""Bad input: exit code 2, one sentence that teaches, no traceback, and nothing created."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from airflow_elastic.cli.main import main
+from tests.support.cli import COUNT
+
+RUN = ("run", "--uri", "new")
+SCRIPT = ("--", COUNT, "1")
+
+FILES = {
+    "empty.yaml": b"",
+    "comment.yaml": b"# nothing\n",
+    "broken.yaml": b"command: [train.py\nname: x\n",
+    "binary.yaml": bytes(range(256)),
+    "nul.yaml": b"command: [a\0b]\n",
+    "list.yaml": b"- train.py\n",
+    "word.yaml": b"train.py\n",
+    "typo.yaml": b"command: [count.py]\nworkres: {count: 2}\n",
+    "type.yaml": b"command: [count.py]\nworkers: {count: two}\n",
+    "group.yaml": b"command: [count.py]\nworkers: 2\n",
+    "engine.yaml": b"command: [count.py]\nengine: warp\n",
+    "nocommand.yaml": b"name: x\n",
+}
+
+CASES = {
+    "nothing to run": (("run",), "there is nothing to run"),
+    "a URI without a run": (RUN, "holds no run to carry on"),
+    "an empty URI": (("run", "--uri", "", *SCRIPT), "--uri is empty"),
+    "another kind of URI": (("run", "--uri", "ftp://x/y", *SCRIPT), "there is no store for ftp://"),
+    "a file where the folder would be": (
+        ("run", "--uri", "word.yaml", *SCRIPT),
+        "a file is where a folder has to be",
+    ),
+    "an unknown engine": ((*RUN, "--engine", "warp", *SCRIPT), "engine: given 'warp'; allowed: one of"),
+    "an unknown launcher": ((*RUN, "--launcher", "torchrn", *SCRIPT), "did you mean torchrun?"),
+    "an unknown engine option": ((*RUN, "--engine-option", "gpu=1", *SCRIPT), "engine_options.gpu"),
+    "an unknown option": ((*RUN, "--wrokers", "2", *SCRIPT), "No such option '--wrokers'"),
+    "an unknown command": (("rnu",), "No such command 'rnu'"),
+    "no number": ((*RUN, "--workers", "two", *SCRIPT), "'two' is not a valid integer"),
+    "no workers": ((*RUN, "--workers", "0", *SCRIPT), "workers.count: given 0"),
+    "more than the most": ((*RUN, "--workers", "3", "--max", "2", *SCRIPT), "workers.max"),
+    "a scale step too far": ((*RUN, "--scale-at", "5=9", *SCRIPT), "scaling.0.workers: given 9"),
+    "a scale step at no step": ((*RUN, "--scale-at", "x=1", *SCRIPT), "scaling.0.at_step: given 'x'"),
+    "a restart policy": ((*RUN, "--restart-policy", "Maybe", *SCRIPT), "'Maybe' is not one of"),
+    "an environment without a value": ((*RUN, "--env", "A", *SCRIPT), "not of the form K=V"),
+    "our own environment": ((*RUN, "--env", "AIRFLOW_ELASTIC_X=1", *SCRIPT), "any name but our own"),
+    "a secret that is not there": (
+        (*RUN, "--secret", "TOKEN=env:NO_SUCH_VARIABLE", *SCRIPT),
+        "the environment variable NO_SUCH_VARIABLE, which is not set",
+    ),
+    "a script that is not there": ((*RUN, "--", "nothing.py"), "there is no such script"),
+    "a folder that is not there": ((*RUN, "--working-dir", "nowhere", "--", "x"), "working_dir"),
+    "a name nobody can use": ((*RUN, "--name", "a b", *SCRIPT), "name: given 'a b'"),
+    "no spec file": ((*RUN, "--spec", "missing.yaml"), "missing.yaml: no such file"),
+    "a folder as a spec file": ((*RUN, "--spec", "."), "is a directory"),
+    "an empty spec file": ((*RUN, "--spec", "empty.yaml"), "empty.yaml: it is empty"),
+    "a comment as a spec file": ((*RUN, "--spec", "comment.yaml"), "comment.yaml: it is empty"),
+    "a broken spec file": ((*RUN, "--spec", "broken.yaml"), "broken.yaml: it is no YAML: line 2, column 5"),
+    "a binary spec file": ((*RUN, "--spec", "binary.yaml"), "binary.yaml: it is no text"),
+    "a spec file with a NUL": ((*RUN, "--spec", "nul.yaml"), "nul.yaml: it is no YAML"),
+    "a list as a spec file": ((*RUN, "--spec", "list.yaml"), "list.yaml: it holds a list"),
+    "a word as a spec file": ((*RUN, "--spec", "word.yaml"), "word.yaml: it holds a single value"),
+    "a mistyped field": ((*RUN, "--spec", "typo.yaml"), "did you mean workers?"),
+    "a value of another type": ((*RUN, "--spec", "type.yaml"), "type.yaml: workers.count: given 'two'"),
+    "a number for a group": ((*RUN, "--spec", "group.yaml", "--max", "3"), "group.yaml: workers: given 2"),
+    "an unknown engine in a file": ((*RUN, "--spec", "engine.yaml"), "given 'warp'"),
+    "a spec file without a command": ((*RUN, "--spec", "nocommand.yaml"), "nocommand.yaml: command"),
+    "rendering nothing": (("render", "missing.yaml"), "missing.yaml: no such file"),
+    "rendering a typo": (("render", "typo.yaml"), "did you mean workers?"),
+    "rendering for no engine": (("render", "--engine", "warp", "list.yaml"), "it holds a list"),
+    "pruning all": (("prune", "new", "--keep", "0"), "0 is not in the range"),
+    "pruning without a number": (("prune", "new"), "Missing option '--keep'"),
+    "too many words": (("status", "new", "more"), "unexpected extra argument"),
+    **{
+        f"{command} where there is no run": ((command, "new", *more), "holds no run")
+        for command, *more in (
+            *(("status",), ("status", "--json"), ("events",), ("events", "--follow"), ("logs",), ("verify",)),
+            *(
+                ("scale", "2"),
+                ("stop",),
+                ("stop", "--wait"),
+                ("checkpoint", "--wait"),
+                ("prune", "--keep", "1"),
+            ),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_told_in_one_sentence_and_nothing_is_created(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, expected = CASES[case]
+    for name, data in FILES.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "count.py").touch()
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    told = capsys.readouterr()
+    assert stop.value.code == 2, told
+    assert expected in told.err
+    assert told.err.count("\n") == 1, told.err
+    assert told.err.startswith("airflow-elastic: ")
+    assert "Traceback" not in told.err
+    assert told.out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_secret_is_never_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in ("hunter2", "TOKEN=hunter2", "TOKEN=hunter2:x", "TOKEN=file"):
+        with pytest.raises(SystemExit) as stop:
+            main([*RUN, "--secret", given, *SCRIPT])
+        assert stop.value.code == 2
+        assert "hunter2" not in capsys.readouterr().err
+
+
+def test_every_command_shows_an_example() -> None:
+    from airflow_elastic.cli.main import cli
+
+    assert {"run", "scale", "stop", "checkpoint", "status", "events", "logs"} <= set(cli.commands)
+    for name in cli.commands:
+        shown = CliRunner().invoke(cli, [name, "--help"])
+        assert shown.exit_code == 0
+        assert f"\n    airflow-elastic {name} " in shown.output, shown.output

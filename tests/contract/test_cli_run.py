@@ -1,0 +1,174 @@
+"""`airflow-elastic run`, start to end: success, failure, replacement of a killed controller, stopping, detaching."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_elastic.adapters.checkpoints import steps
+from airflow_elastic.adapters.stores import open_store
+from tests.support.cli import COUNT, FAIL, HOLD, Shell, ended, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    folder = tmp_path / "my runs"
+    folder.mkdir()
+    shell = Shell(folder)
+    yield shell
+    shell.close()
+
+
+def test_success_prints_the_story_and_the_document(shell: Shell) -> None:
+    done = shell("run", "--launcher", "python", "--workers", 2, "--json", "--", COUNT, 3)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["state"] == "succeeded"
+    # A run without a URI gets a folder of its own, beneath the one where it was typed.
+    assert Path(document["run"]["uri"]).parent == shell.cwd / "elastic-runs"
+    assert Path(document["run"]["uri"]).name.startswith("count-")
+    assert document["run"]["uri"] in done.stderr
+    assert "attempt 1 submitted: 2 workers, from the beginning" in done.stderr
+    assert "rank 0 | rank 0 is done" in done.stderr
+    assert "run ended: succeeded" in done.stderr
+
+
+def test_a_failure_of_the_code_exits_1_with_the_ranks_traceback(shell: Shell) -> None:
+    words = (
+        "--launcher",
+        "python",
+        "--restart-policy",
+        "Never",
+        "--no-output",
+        "--uri",
+        shell.uri,
+        "--",
+        FAIL,
+    )
+    done = shell("run", *words)
+    assert done.returncode == 1
+    assert "rank 0's last words:" in done.stdout
+    assert "in deep\n    raise ValueError" in done.stdout
+    assert "ValueError: the learning rate is a banana; the restart policy is Never" in done.stdout
+    assert done.stderr == ""
+    # Carried on it fails again, for the same reason, in a new attempt: no second run is made.
+    again = shell("run", "--uri", shell.uri)
+    assert again.returncode == 1
+    assert "run reopened, it had failed" in again.stdout
+    assert [attempt.number for attempt in shell.state.attempts] == [1, 2]
+
+
+def test_another_run_replaces_one_that_was_killed_and_training_never_notices(shell: Shell) -> None:
+    go = shell.cwd / "go"
+    words = shell.count(1, go, options=("--workers", 2))
+    first = shell.start(*words)
+    until(lambda: shell.counted(0) and shell.counted(1), "both ranks to count")
+    workers = shell.agents()
+    assert len(workers) == 2
+    first.kill()
+    first.wait()
+    at = shell.counted()
+    until(lambda: shell.counted() > at + 3, "training to go on without a controller")
+
+    other = shell(*shell.count(2, go, options=("--workers", 3)))
+    assert other.returncode == 2
+    assert "workers.count: 2 there, 3 asked for" in other.stderr
+    assert "command:" in other.stderr
+    assert shell.agents() == workers
+
+    second = shell.start(*words)  # the same words attach
+    third = shell.start(
+        "run", "--uri", shell.uri
+    )  # and so do no words at all, also beside another controller
+    until(lambda: f"(process {third.pid})" in (shell.state.owner or "") or shell.state.owner, "an owner")
+    assert shell.agents() == workers
+    go.touch()
+    for process in (second, third):
+        code, said = ended(process)
+        assert code == 0, said
+        assert "carrying on" in said
+        assert "run ended: succeeded" in said
+        assert "created" not in said  # the past is not told again
+    assert len(shell.state.attempts) == 1
+
+
+def test_carrying_on_a_run_that_has_succeeded_says_so(shell: Shell) -> None:
+    assert shell(*shell.count(1)).returncode == 0
+    again = shell("run", "--uri", shell.uri)
+    assert again.returncode == 0
+    assert "succeeded" in again.stdout
+    assert len(shell.state.attempts) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_at_the_very_step_and_leaves_no_process(shell: Shell, number: signal.Signals) -> None:
+    go = shell.cwd / "go"
+    process = shell.start("run", "--uri", shell.uri, "--workers", 1, "--", HOLD, 5, go)
+    until(lambda: shell.uri and _step(shell) >= 3, "some steps")
+    process.send_signal(number)
+    code, said = ended(process)
+    assert code == 1, said
+    assert "stopping; workers save, then end" in said
+    state = shell.state
+    assert state.outcome == "stopped"
+    saved = steps(open_store(shell.uri))
+    assert saved == [state.attempt.last_step]
+    assert (
+        f"checkpoint {saved[0]} is saved; carry it on with `airflow-elastic run --uri '{shell.uri}'`" in said
+    )
+    until(lambda: not shell.processes(), "every process to be gone")
+    if number is signal.SIGINT:
+        go.touch()
+        again = shell("run", "--uri", shell.uri)
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert f"attempt 2 submitted: 1 worker, from step {saved[0]}" in again.stdout
+        assert f"training from {saved[0]}" in again.stdout
+
+
+def test_a_second_signal_leaves_at_once(shell: Shell) -> None:
+    # count.py never saves and is never asked to: its worker gets all of the grace, which is long.
+    (shell.cwd / "slow.yaml").write_text("health: {grace_seconds: 600}\n")
+    words = shell.count(1, shell.cwd / "go", options=("--spec", "slow.yaml"))
+    process = shell.start(*words)
+    until(shell.counted, "the rank to count")
+    workers = shell.agents()
+    process.send_signal(signal.SIGINT)
+    until(lambda: shell.state.ending, "the stop to be journaled")
+    process.send_signal(signal.SIGINT)
+    code, said = ended(process)
+    assert code == 1
+    assert "left: workers may still be saving" in said
+    assert "Traceback" not in said
+    for pid in workers:
+        os.kill(pid, 0)
+
+
+def test_detach_returns_and_leaves_it_running(shell: Shell) -> None:
+    go = shell.cwd / "go"
+    done = shell(*shell.count(1, go, options=("--detach",)))
+    assert done.returncode == 0, done.stderr
+    assert f"airflow-elastic status '{shell.uri}'" in done.stdout
+    assert f"airflow-elastic logs '{shell.uri}' --follow" in done.stdout
+    until(shell.counted, "the rank to count")
+    following = shell.start("logs", shell.uri, "--follow")
+    told = shell.start("events", shell.uri, "--follow")
+    go.touch()
+    assert "0 | rank 0 is done" in ended(following)[1]
+    assert "run ended: succeeded" in ended(told)[1]
+    log = Path(shell.uri, "controller.log")
+    until(lambda: "succeeded: " in log.read_text(), "the controller's last words")
+
+
+def _step(shell: Shell) -> int:
+    try:
+        return int(shell.status()["step"])
+    except ValueError:  # there is no run yet
+        return 0
