@@ -29,8 +29,17 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [
             {"integration-name": "Elastic training", "python-modules": ["airflow_elastic.hooks.elastic"]}
         ],
+        "sensors": [
+            {"integration-name": "Elastic training", "python-modules": ["airflow_elastic.sensors.run"]}
+        ],
         "triggers": [
-            {"integration-name": "Elastic training", "python-modules": ["airflow_elastic.triggers.run"]}
+            {
+                "integration-name": "Elastic training",
+                "python-modules": ["airflow_elastic.triggers.run", "airflow_elastic.triggers.reached"],
+            }
+        ],
+        "task-decorators": [
+            {"name": "elastic_train", "class-name": "airflow_elastic.decorators.elastic_train_task"}
         ],
         "extra-links": ["airflow_elastic.operators.link.ElasticRunLink"],
         "connection-types": [_connection_type()],

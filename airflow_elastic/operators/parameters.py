@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import PurePath
 from typing import Any
 
 from airflow_elastic.spec.errors import Problem, SpecError
@@ -72,14 +73,14 @@ def build_spec(parameters: Mapping[str, Any], *, name: str) -> RunSpec:
 
 
 def is_templated(value: object) -> bool:
-    """Whether Airflow will still replace something in it: a Jinja expression, or the output of another task."""
+    """Whether Airflow may still replace something in it: a Jinja expression, the output of another task."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value
     if isinstance(value, Mapping):
         return any(map(is_templated, value.values()))
     if isinstance(value, list | tuple | set):
         return any(map(is_templated, value))
-    return hasattr(value, "iter_references")
+    return not (value is None or isinstance(value, int | float | timedelta | PurePath))
 
 
 def slug(text: str) -> str:
@@ -93,6 +94,10 @@ def slug(text: str) -> str:
 def _plain(parameter: str, value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
+    if isinstance(value, PurePath):
+        return str(value)
+    if parameter == "command" and isinstance(value, list | tuple):
+        return [str(word) if isinstance(word, int | float | PurePath) else word for word in value]
     if parameter == "command" and isinstance(value, str):
         try:
             return shlex.split(value)

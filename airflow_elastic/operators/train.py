@@ -224,6 +224,10 @@ class ElasticTrainOperator(BaseOperator):
         except ElasticError as error:
             raise AirflowException(str(error)) from error
         ti.xcom_push(key="run_uri", value=run.store.uri)
+        connections = {"elastic_conn_id": self.elastic_conn_id, "aws_conn_id": self.aws_conn_id}
+        ti.xcom_push(
+            key="run_connections", value=connections
+        )  # their names: with these the run's page opens it
         self._announce(run, state)
         if state.ended:
             return self._conclude(context, run, state)
@@ -347,7 +351,7 @@ class ElasticTrainOperator(BaseOperator):
 
     def _run_uri(self, context: Context, hook: ElasticHook) -> str:
         if self.run_uri:
-            return self.run_uri
+            return str(self.run_uri)
         ti = context["ti"]
         parts = [ti.dag_id, ti.task_id, ti.run_id, *_mapped(ti)]
         return "/".join([hook.run_root, *map(slug, parts)])

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_elastic.operators.link import ElasticRunLink
-
 
 class ElasticPlugin(AirflowPlugin):
-    """Registers the page of a run, and the button that leads there."""
+    """Serves the page of a run below `/elastic`."""
 
     name = "airflow_elastic"
     fastapi_apps: list[Any] = []  # noqa: RUF012 - as the base class has it
-    operator_extra_links: list[Any] = [ElasticRunLink()]  # noqa: RUF012
+
+    @classmethod
+    def on_load(cls, *args: Any, **kwargs: Any) -> None:
+        """Import the page where it is served: every task and every other part of Airflow loads plugins too."""
+        if any(word.replace("_", "-") == "api-server" for word in sys.argv):
+            from airflow_elastic.web.app import app
+
+            cls.fastapi_apps = [{"app": app, "url_prefix": "/elastic", "name": "Elastic runs"}]

@@ -1,0 +1,7 @@
+"""Sensors."""
+
+from __future__ import annotations
+
+from airflow_elastic.sensors.run import ElasticRunSensor
+
+__all__ = ["ElasticRunSensor"]

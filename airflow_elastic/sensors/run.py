@@ -1,0 +1,114 @@
+"""ElasticRunSensor: waits until a run has come somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseSensorOperator
+from airflow.sdk.bases.sensor import PokeReturnValue
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.spec.errors import ElasticError, InvalidInput
+from airflow_elastic.triggers.plain import require_plain
+from airflow_elastic.triggers.reached import ElasticRunReachedTrigger
+from airflow_elastic.triggers.target import Target, reached
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class ElasticRunSensor(BaseSensorOperator):
+    """Waits for a state, a step or a checkpoint of a run, wherever that is driven from; also for a run yet to come.
+
+        ElasticRunSensor(task_id="half_way", run_uri="s3://training/mnist", step=500)
+
+    It fails where the run has ended short of that. Its result is a dict with `run_uri`, `state`, `step` and
+    `checkpoint` (the newest one's step) as they were then.
+
+    Args:
+        run_uri: where the run lies. (The XCom `run_uri` of a training task names it, once that task has begun.)
+        state: `running`, `ended`, `succeeded`, `failed` or `stopped`. Default: `succeeded`, without `step` and
+            `checkpoint`.
+        step: an optimizer step that the run has done.
+        checkpoint: the step that a checkpoint has at least; True for any checkpoint.
+        elastic_conn_id: see ElasticTrainOperator.
+        aws_conn_id: see ElasticTrainOperator.
+        deferrable: False waits in a worker, in the way that `mode` says.
+        poke_interval: seconds between two looks. Default: 10.
+    """
+
+    template_fields: Sequence[str] = ("run_uri", "elastic_conn_id", "aws_conn_id")
+    ui_color = "#e8f0fe"
+
+    def __init__(
+        self,
+        *,
+        run_uri: str,
+        state: str | None = None,
+        step: int | None = None,
+        checkpoint: int | bool | None = None,
+        elastic_conn_id: str = ElasticHook.default_conn_name,
+        aws_conn_id: str | None = None,
+        deferrable: bool = True,
+        poke_interval: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.run_uri = run_uri
+        self.state = "succeeded" if (state, step, checkpoint) == (None, None, None) else state
+        self.step = step
+        self.checkpoint = checkpoint
+        self.elastic_conn_id = elastic_conn_id
+        self.aws_conn_id = aws_conn_id
+        self.deferrable = deferrable
+        Target(self.state, self.step, self.checkpoint)
+
+    def execute(self, context: Context) -> Any:
+        """Look once; then wait in the triggerer, or poke."""
+        if not self.deferrable:
+            return super().execute(context)
+        found = self._look()
+        if found is None:
+            self._wait()
+        return found
+
+    def _wait(self) -> NoReturn:
+        trigger = ElasticRunReachedTrigger(
+            run_uri=self.run_uri,
+            state=self.state,
+            step=self.step,
+            checkpoint=self.checkpoint,
+            elastic_conn_id=self.elastic_conn_id,
+            aws_conn_id=self.aws_conn_id,
+            poll_seconds=self.poke_interval,
+        )
+        try:
+            require_plain(trigger.serialize()[1])
+        except InvalidInput as error:
+            raise AirflowFailException(str(error)) from error
+        self.defer(trigger=trigger, method_name="resume", timeout=self.timeout)
+
+    def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """The trigger has fired."""
+        if "error" in event:
+            raise AirflowException(str(event["error"]))
+        return event["reached"]
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Whether the run is there."""
+        found = self._look()
+        return PokeReturnValue(found is not None, found)
+
+    def _look(self) -> dict[str, Any] | None:
+        if not self.run_uri or self.run_uri == "None":
+            raise AirflowException(
+                f"run_uri is {self.run_uri!r}: the task that it is taken from has pushed none (yet); give both tasks "
+                "the same run_uri, or put this one after it"
+            )
+        hook = ElasticHook(self.elastic_conn_id, aws_conn_id=self.aws_conn_id)
+        try:
+            return reached(hook.open_store(self.run_uri), Target(self.state, self.step, self.checkpoint))
+        except ElasticError as error:
+            raise AirflowException(str(error)) from error

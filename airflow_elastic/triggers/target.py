@@ -1,0 +1,92 @@
+"""What a sensor waits for, and whether a run is there yet, or never will be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.control.runs import Run
+from airflow_elastic.spec.checks import Checks, choice, positive_int
+from airflow_elastic.spec.errors import ElasticError, RunMissing
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.store import Store
+
+STATES = ("running", "ended", "succeeded", "failed", "stopped")
+
+
+class OutOfReach(ElasticError):
+    """The run has ended, and what is waited for did not happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Exactly one of these.
+
+    Attributes:
+        state: `running` (workers were submitted), `ended`, or an outcome: `succeeded`, `failed`, `stopped`.
+        step: the run has done this step.
+        checkpoint: there is a checkpoint of this step or a later one; True: there is any.
+    """
+
+    state: str | None = None
+    step: int | None = None
+    checkpoint: int | bool | None = None
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            given = [value for value in (self.state, self.step, self.checkpoint) if value is not None]
+            check.that(len(given) == 1, "state", self.state, "exactly one of state, step and checkpoint")
+            if self.state is not None:
+                check("state", self.state, choice(STATES))
+            if self.step is not None:
+                check("step", self.step, positive_int)
+            if self.checkpoint is not None and self.checkpoint is not True:
+                check("checkpoint", self.checkpoint, positive_int)
+
+    def __str__(self) -> str:
+        if self.state is not None:
+            return f"state {self.state}"
+        if self.step is not None:
+            return f"step {self.step}"
+        return "a checkpoint" if self.checkpoint is True else f"a checkpoint of step {self.checkpoint}"
+
+
+def reached(store: Store, target: Target) -> dict[str, Any] | None:
+    """Where the run stands, once it is at the target; None before, and while there is no run yet. Blocks.
+
+    Returns:
+        `run_uri`, `state`, `step` and `checkpoint` (the newest one's step, or None).
+
+    Raises:
+        OutOfReach: the run has ended short of the target.
+        StoreError: the storage is out of reach.
+    """
+    run = Run(store)
+    try:
+        state = run.state
+    except RunMissing:
+        return None
+    progress = run.progress(state)
+    newest = state.checkpoint.step if state.checkpoint else 0
+    step = max(newest, *(attempt.last_step for attempt in state.attempts), progress.step if progress else 0)
+    if target.state == "running":
+        there = state.ended or any(attempt.submitted_at for attempt in state.attempts)
+    elif target.state is not None:
+        there = state.ended and target.state in ("ended", state.outcome)
+    elif target.step is not None:
+        there = step >= target.step
+    else:
+        there = newest >= int(target.checkpoint or 0) and newest > 0
+    if there:
+        return {
+            "run_uri": store.uri,
+            "state": state.label,
+            "step": step,
+            "checkpoint": newest or None,
+        }
+    if state.ended:
+        raise OutOfReach(
+            f"{store.uri} has {state.outcome} at step {step} ({state.reason}): it does not reach {target} any more"
+        )
+    return None
