@@ -36,6 +36,15 @@ class _Group(click.Group):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "help": keep_examples(options.get("help"))})
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever reads our output has seen enough; click would call that a failure
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return code
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
@@ -64,7 +73,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command that the arguments name, and exit."""
     try:
         code = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = 2
@@ -77,9 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(str(error), 1)
     except (KeyboardInterrupt, click.Abort):
         code = _fail("interrupted", 1)
-    except BrokenPipeError:  # whoever reads our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -22,4 +22,4 @@ while run.steps < steps or (hold is not None and not hold.exists()):
     optimizer.step()
     run.step(loss)
     time.sleep(0.02)
-run.finish(final=float(loss.detach()))
+run.finish(weight=float(model.weight.sum().detach()))
