@@ -42,6 +42,7 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "elastic_train", "class-name": "airflow_elastic.decorators.elastic_train_task"}
         ],
         "extra-links": ["airflow_elastic.operators.link.ElasticRunLink"],
+        "cli": ["airflow_elastic.web.cli.get_elastic_cli_commands"],
         "connection-types": [_connection_type()],
         "config": {
             "elastic": {

@@ -35,9 +35,9 @@ class _Verdict:
 @uri_argument
 @json_option
 def verify(uri: str, as_json: bool) -> int:
-    """Compare every committed checkpoint of a run with its manifest, byte by byte.
+    """Check every checkpoint, byte by byte.
 
-    Exits 1 if any is damaged, and names the file. A restart leaves a damaged checkpoint aside and takes the one before.
+    Each committed one is compared with its manifest: sizes and checksums of all its files. Exits 1 if any is damaged, and names the file. A restart leaves a damaged checkpoint aside and takes the one before.
 
     Example:
       airflow-elastic verify /mnt/runs/mnist
@@ -94,9 +94,9 @@ def _verify(store: Store, step: int, progress: Progress) -> _Verdict | None:
 @click.option("--keep", type=click.IntRange(min=1), required=True, metavar="N", help="The newest N stay.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def prune(uri: str, keep: int, dry_run: bool) -> None:
-    """Remove old checkpoints of a run, and what ended attempts have left without committing it.
+    """Remove old checkpoints and leftovers.
 
-    The newest N stay, and among them at least one has to have all its files, or nothing is removed. A live attempt is
+    Leftovers are files that ended attempts have written without committing them. The newest N stay, and among them at least one has to have all its files, or nothing is removed. A live attempt is
     not disturbed.
 
     Example:

@@ -44,9 +44,9 @@ class _Line:
 @click.argument("uri", required=False)
 @json_option
 def doctor(uri: str | None, as_json: bool) -> int:
-    """Say what this machine can do, and what is missing; with a URI also whether a run can lie there.
+    """Say what this machine can do.
 
-    Exits 1 if something is not well that is needed. The URI is tried by writing a small object and removing it again.
+    And what is missing for the rest; with a URI also whether a run can lie there. Exits 1 if something is not well that is needed. The URI is tried by writing a small object and removing it again.
 
     Examples:
       airflow-elastic doctor

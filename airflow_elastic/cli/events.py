@@ -27,7 +27,9 @@ _POLL_SECONDS = 0.5
 @click.option("--json", "as_json", is_flag=True, help="Print each event as JSON, one a line.")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
 def events(uri: str, as_json: bool, follow: bool) -> None:
-    """Show what happened to a run: one line for each entry of its journal.
+    """Show what happened to a run.
+
+    One line for each entry of its journal, which is the truth about it.
 
     Examples:
       airflow-elastic events /mnt/runs/mnist

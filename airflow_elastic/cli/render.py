@@ -23,7 +23,9 @@ from airflow_elastic.spec.errors import SpecError
 @click.option("--attempt", type=click.IntRange(min=1), default=1, help="Number of the attempt.  [default: 1]")
 @click.argument("spec_path", metavar="SPEC.yaml")
 def render(engine: str | None, uri: str | None, attempt: int, spec_path: str) -> None:
-    """Print what an engine would be sent for a run, as YAML, without sending it.
+    """Print what an engine would be sent.
+
+    As YAML; nothing is sent, and nothing is created.
 
     Example:
       airflow-elastic render --engine local mnist.yaml

@@ -34,9 +34,9 @@ _COLOURS = {"succeeded": "bold green", "failed": "bold red", "running": "bold cy
 @uri_argument
 @json_option
 def status(uri: str, as_json: bool) -> None:
-    """Show where a run stands: its state, attempts, checkpoints, and where the time went.
+    """Show where a run stands.
 
-    With --json it prints the status document (docs/status.md), and under `controller` when one last wrote, and for how
+    That is its state, its attempts and why they ended, its checkpoints, and where the time went. With --json it prints the status document (docs/status.md), and under `controller` when one last wrote, and for how
     many seconds too long none has.
 
     Examples:
