@@ -37,7 +37,8 @@ class _Verdict:
 def verify(uri: str, as_json: bool) -> int:
     """Check every checkpoint, byte by byte.
 
-    Each committed one is compared with its manifest: sizes and checksums of all its files. Exits 1 if any is damaged, and names the file. A restart leaves a damaged checkpoint aside and takes the one before.
+    Each committed one is compared with its manifest: sizes and checksums of all its files. Exits 1 if any is
+    damaged, and names the file. A restart leaves a damaged checkpoint aside and takes the one before.
 
     Example:
       airflow-elastic verify /mnt/runs/mnist
@@ -96,8 +97,8 @@ def _verify(store: Store, step: int, progress: Progress) -> _Verdict | None:
 def prune(uri: str, keep: int, dry_run: bool) -> None:
     """Remove old checkpoints and leftovers.
 
-    Leftovers are files that ended attempts have written without committing them. The newest N stay, and among them at least one has to have all its files, or nothing is removed. A live attempt is
-    not disturbed.
+    Leftovers are files that ended attempts have written without committing them. The newest N stay, and among them
+    at least one has to have all its files, or nothing is removed. A live attempt is not disturbed.
 
     Example:
       airflow-elastic prune /mnt/runs/mnist --keep 1 --dry-run

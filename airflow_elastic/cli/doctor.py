@@ -46,7 +46,8 @@ class _Line:
 def doctor(uri: str | None, as_json: bool) -> int:
     """Say what this machine can do.
 
-    And what is missing for the rest; with a URI also whether a run can lie there. Exits 1 if something is not well that is needed. The URI is tried by writing a small object and removing it again.
+    And what is missing for the rest; with a URI also whether a run can lie there. Exits 1 if something is not well
+    that is needed. The URI is tried by writing a small object and removing it again.
 
     Examples:
       airflow-elastic doctor

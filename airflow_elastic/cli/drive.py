@@ -88,7 +88,7 @@ def last_words(run: Run, state: RunState, document: dict[str, object]) -> list[s
         saved = (
             f"stopped at step {document['step']}, checkpoint {state.checkpoint.step} is saved"
             if state.checkpoint
-            else "stopped before the first checkpoint: it would begin anew"
+            else "stopped, and no checkpoint is saved: a script that keeps none of its own begins anew"
         )
         lines.append(f"{saved}; carry it on with `{say.carry_on(uri)}`")
     elif state.outcome == "failed":

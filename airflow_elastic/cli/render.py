@@ -11,7 +11,7 @@ import yaml
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.cli.help import Command
 from airflow_elastic.cli.options import settled
-from airflow_elastic.cli.specfile import build, read_plain
+from airflow_elastic.cli.specfile import build, in_file, read_plain
 from airflow_elastic.engines.api import Job, find_engine
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import SpecError
@@ -37,7 +37,7 @@ def render(engine: str | None, uri: str | None, attempt: int, spec_path: str) ->
         found = find_engine(spec.engine)
         found.check(spec)
     except SpecError as error:
-        raise error.below(spec_path) if engine is None else error from None
+        raise in_file(error, spec_path if engine is None else None) from None
     store = open_store(uri or os.path.join("elastic-runs", spec.name))
     manifest = found.render(Job(store.uri, spec, attempt, spec.workers.count))
     # Through JSON, which is what is sent: YAML knows no tuples and no enumerations.

@@ -80,8 +80,9 @@ def run(
     known, spec, store = _wanted(uri, spec_path, command, options)
     found = start_run(store, spec, owner=None if detached else f"{say.asker()} (process {os.getpid()})")
     console = say.console(stderr=as_json)
-    verb = f"carrying on, {progress_line(found.state, None)}" if known else "run"
-    console.print(f"{verb}: {store.uri}", soft_wrap=True, style="bold")
+    console.print(f"run: {store.uri}", soft_wrap=True, style="bold")
+    if known:
+        console.print(f"carrying on: {progress_line(found.state, None)}", soft_wrap=True)
     if detached:
         return _detach(found, output=output is not False, as_json=as_json)
     shown = output if output is not None else not console.is_terminal

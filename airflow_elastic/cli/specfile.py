@@ -43,10 +43,15 @@ def build(plain: dict[str, Any], path: str | None = None) -> RunSpec:
     try:
         return RunSpec.from_dict(plain)
     except SpecError as error:
-        if path is None:
-            raise
-        first, *others = error.problems
-        raise SpecError(Problem(f"{path}: {first.path}", first.given, first.allowed), *others) from None
+        raise in_file(error, path) from None
+
+
+def in_file(error: SpecError, path: str | None) -> SpecError:
+    """The same problems, told with the file they are in."""
+    if path is None:
+        return error
+    first, *others = error.problems
+    return SpecError(Problem(f"{path}: {first.path}", first.given, first.allowed), *others)
 
 
 def _in_one_line(error: yaml.YAMLError) -> str:

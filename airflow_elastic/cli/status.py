@@ -36,8 +36,9 @@ _COLOURS = {"succeeded": "bold green", "failed": "bold red", "running": "bold cy
 def status(uri: str, as_json: bool) -> None:
     """Show where a run stands.
 
-    That is its state, its attempts and why they ended, its checkpoints, and where the time went. With --json it prints the status document (docs/status.md), and under `controller` when one last wrote, and for how
-    many seconds too long none has.
+    That is its state, its attempts and why they ended, its checkpoints, and where the time went. With --json it
+    prints the status document (docs/status.md), and under `controller` when one last wrote, and for how many
+    seconds too long none has.
 
     Examples:
       airflow-elastic status /mnt/runs/mnist
@@ -127,7 +128,7 @@ def _attempts(console: Console, document: Mapping[str, Any]) -> None:
         began = attempt["submitted_at"] or attempt["planned_at"]
         end = attempt["ended_at"] or document["ended_at"] or time.time()
         failure = attempt["failure"]
-        cause = attempt["cause"] or attempt["phase"]
+        cause = attempt["cause"] or ("" if document["ended_at"] else document["state"])
         table.add_row(
             str(attempt["number"]),
             str(attempt["workers"]),

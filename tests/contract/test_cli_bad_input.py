@@ -74,6 +74,7 @@ CASES = {
     "rendering nothing": (("render", "missing.yaml"), "missing.yaml: no such file"),
     "rendering a typo": (("render", "typo.yaml"), "did you mean workers?"),
     "rendering for no engine": (("render", "--engine", "warp", "list.yaml"), "it holds a list"),
+    "rendering for an unknown engine": (("render", "engine.yaml"), "engine.yaml: engine: given 'warp'"),
     "pruning all": (("prune", "new", "--keep", "0"), "0 is not in the range"),
     "pruning without a number": (("prune", "new"), "Missing option '--keep'"),
     "too many words": (("status", "new", "more"), "unexpected extra argument"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import pytest
 from airflow_elastic.adapters.checkpoints import steps
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.stores import open_store
-from tests.support.cli import COUNT, FAIL, HOLD, Shell, ended, until
+from tests.support.cli import COMMAND, COUNT, FAIL, HOLD, Shell, ended, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,6 +151,15 @@ def test_a_second_signal_leaves_at_once(shell: Shell) -> None:
     assert "Traceback" not in said
     for pid in workers:
         os.kill(pid, 0)
+
+
+def test_a_run_goes_on_when_nobody_reads_what_it_tells(shell: Shell) -> None:
+    words = " ".join(f"'{word}'" for word in (*COMMAND, *shell.count(5)))
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {words} | true"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shell.state.outcome == "succeeded"
 
 
 def test_detach_returns_and_leaves_it_running(shell: Shell) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SCRIPTS = Path(__file__).parent / "scripts"
 COUNT, FAIL, HOLD = (str(SCRIPTS / name) for name in ("count.py", "fail_at_once.py", "hold.py"))
-DEADLINE_SECONDS = 90.0
+DEADLINE_SECONDS = 200.0
 COMMAND = [sys.executable, "-m", "airflow_elastic.cli"]
 
 
