@@ -49,11 +49,10 @@ class ElasticBatches:
             )
         self._length, self._global_batch, self._offset = length, global_batch, offset
         self._rank, self._world_size = rank, world_size
+        self.epoch_seed = (seed * 1_000_003 + epoch) & 0x7FFF_FFFF_FFFF_FFFF
         self._order: torch.Tensor = torch.arange(length)
         if shuffle:
-            generator = torch.Generator()
-            generator.manual_seed((seed * 1_000_003 + epoch) & 0x7FFF_FFFF_FFFF_FFFF)
-            self._order = torch.randperm(length, generator=generator)
+            self._order = torch.randperm(length, generator=torch.Generator().manual_seed(self.epoch_seed))
 
     def __len__(self) -> int:
         return len(range(self._offset, self._length, self._global_batch))

@@ -168,7 +168,12 @@ class Session:
                 shuffle=shuffle,
             )
             self._position = Position(epoch, offset, self._position.samples)
-            for batch in torch.utils.data.DataLoader(data, batch_sampler=batches, **options):
+            # Of its own, or the loader would draw its seed from the global generator: once more in a resumed epoch than
+            # in an undisturbed one, and everything random after it would differ.
+            own = torch.Generator().manual_seed(batches.epoch_seed)
+            for batch in torch.utils.data.DataLoader(
+                data, batch_sampler=batches, **{"generator": own, **options}
+            ):
                 self._batch = batches.size_at(self._position.offset)
                 self.weight = batches.weight(self._batch)
                 yield batch

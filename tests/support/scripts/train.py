@@ -1,11 +1,14 @@
-"""A small DDP training with everything that a resumed run has to put back: weights, momentum, schedule, dropout's luck.
+"""A small DDP training with all that a resumed run has to put back: weights, momentum, schedule, dropout's luck.
 
-Options: --epochs N, --step-seconds S, --fail-at STEP (raises there, each time it comes by), --out FILE (what rank 0 has
-at the end: a digest of all weights, and of every sample in the order of consumption).
+Options: --epochs N, --step-seconds S, --fail-at STEP (raises there, each time it comes by), --hang-at STEP (stands
+still there in the first attempt), --out FILE (rank 0 writes a digest of all weights at the end), --samples FOLDER (every rank
+writes which samples each of its steps consumed).
 """
 
 import argparse
 import hashlib
+import os
+import signal
 import time
 
 import torch
@@ -17,7 +20,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--step-seconds", type=float, default=0.0)
 parser.add_argument("--fail-at", type=int, default=-1)
+parser.add_argument("--hang-at", type=int, default=-1)
 parser.add_argument("--out")
+parser.add_argument("--samples")
 options = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -43,6 +48,13 @@ for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
     time.sleep(options.step_seconds)
     if run.steps + 1 == options.fail_at:
         raise ValueError(f"a bad batch before step {options.fail_at}")
+    if run.steps + 1 == options.hang_at and run.attempt == 1:
+        while True:
+            signal.pause()
+    if options.samples and run.weight > 0:
+        name = f"{options.samples}/a{run.attempt}-g{os.environ.get('AIRFLOW_ELASTIC_GENERATION')}-r{run.rank}"
+        with open(name, "a") as file:
+            file.write(f"{run.steps + 1} {' '.join(str(round(float(v) * 640)) for v in x[:, 0])}\n")
     run.step(loss)
 if options.out and run.rank == 0:
     weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()

@@ -1,0 +1,227 @@
+"""Real training on the local engine: what is killed comes back, and what comes back is the same run."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.core.state import Cause, FailureKind
+from airflow_elastic.spec.run import CheckpointPolicy, Health, RestartPolicy, ScaleStep, Workers
+from tests.support.driving import SCRIPTS, driving, left_over, training
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights that 2 ranks have after 12 epochs when nothing happens: from plain torchrun, without us."""
+    import subprocess
+    import sys
+
+    folder = tmp_path_factory.mktemp("plain")
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+    ]
+    command += [str(SCRIPTS / "train.py"), "--epochs=12", f"--out={folder}/out"]
+    subprocess.run(command, check=True, timeout=100, capture_output=True)
+    return (folder / "out").read_text()
+
+
+async def test_success_is_the_same_training_as_under_plain_torchrun(tmp_path: Path, undisturbed: str) -> None:
+    spec = training("--epochs=12", f"--out={tmp_path}/out")
+    async with driving(tmp_path / "run", spec) as driven:
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 1)
+    assert (tmp_path / "out").read_text() == undisturbed
+    status = driven.run.status()
+    assert (status["step"], status["total_steps"], status["samples"]["seen"]) == (120, 120, 12 * 640)  # type: ignore[index]
+    assert checkpoints.steps(driven.run.store) == [110, 115, 120]
+    assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
+async def test_killed_at_random_it_ends_bit_identical(kills: int, tmp_path: Path, undisturbed: str) -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    luck = random.Random(seed)
+    spec = training("--epochs=12", "--step-seconds=0.02", f"--out={tmp_path}/out")
+    async with driving(tmp_path / "run", spec) as driven:
+        for number in range(1, kills + 1):
+            wanted = luck.randint(1, 110 * number // kills)
+            await driven.until(
+                lambda n=number, w=wanted: (
+                    len(driven.state.attempts) == n and driven.step >= min(w, driven.step + 1)
+                ),  # type: ignore[misc]
+                f"step {wanted} of attempt {number}",
+            )
+            if luck.random() < 0.5:
+                driven.kill_worker(luck.randint(0, 1))
+            else:
+                driven.kill_rank(luck.randint(0, 1))
+            await driven.until(lambda n=number: len(driven.state.attempts) > n, f"attempt {number + 1}")  # type: ignore[misc]
+        state = await driven.end()
+    assert state.outcome == "succeeded", f"seed {seed}: {state.reason}"
+    assert len(state.attempts) == kills + 1, f"seed {seed}"
+    kinds = {attempt.failure.kind for attempt in state.attempts if attempt.failure}
+    assert kinds <= {FailureKind.WORKER_LOST, FailureKind.KILLED}, f"seed {seed}"
+    assert (tmp_path / "out").read_text() == undisturbed, f"seed {seed}"
+    assert left_over(tmp_path / "run") == []
+
+
+async def test_rescaled_in_place_every_sample_is_consumed_once(tmp_path: Path) -> None:
+    (tmp_path / "samples").mkdir()
+    spec = training("--epochs=12", "--step-seconds=0.02", f"--samples={tmp_path}/samples")
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(12)
+        survivor = driven.files.agent(0)
+        driven.run.ask_scale(3, by="test")
+        await driven.until(lambda: len(_stretches(driven)) == 2 and driven.step > 30, "three ranks at work")
+        driven.run.ask_scale(1, by="test")
+        await driven.until(lambda: len(_stretches(driven)) == 3 and driven.step > 60, "one rank at work")
+        driven.kill_worker(0)
+        assert driven.state.attempts[0].number == 1
+        await driven.until(lambda: len(driven.state.attempts) == 2, "a second attempt")
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    first, second = state.attempts
+    assert first.progress is not None
+    assert [stretch.world_size for stretch in first.progress.stretches] == [2, 3, 1]
+    # A scale step saves where it stops: nothing is done twice.
+    ends = [(stretch.from_step, stretch.to_step) for stretch in first.progress.stretches]
+    assert ends[0][1] == ends[1][0]
+    assert ends[1][1] == ends[2][0]
+    assert (second.workers, state.restarts_used) == (1, 1)
+    assert survivor is not None
+    _each_sample_once(tmp_path / "samples", resumed_at={2: second.from_step})
+    assert left_over(tmp_path / "run") == []
+
+
+def _stretches(driven):  # type: ignore[no-untyped-def]
+    progress = driven.run.progress(driven.state)
+    return [s for s in progress.stretches if s.first_step_at] if progress else []
+
+
+def _each_sample_once(folder: Path, resumed_at: dict[int, int]) -> None:
+    """Of the steps that count: an attempt's steps after the one that the next attempt resumed at were done again."""
+    consumed: dict[int, list[int]] = defaultdict(list)
+    for path in folder.iterdir():
+        attempt = int(path.name.split("-")[0][1:])
+        for line in path.read_text().splitlines():
+            step, *samples = map(int, line.split())
+            if step <= resumed_at.get(attempt + 1, 10**9):
+                consumed[(step - 1) // 10] += samples
+    assert sorted(consumed) == list(range(12))
+    for epoch, samples in consumed.items():
+        assert sorted(samples) == list(range(640)), f"epoch {epoch}"
+
+
+async def test_stop_saves_the_very_step_and_leaves_nothing(tmp_path: Path) -> None:
+    spec = training("--epochs=100", "--step-seconds=0.02", checkpoint=CheckpointPolicy(every_steps=1000))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(7)
+        driven.run.ask_stop(by="the test")
+        state = await driven.end()
+    assert (state.outcome, state.reason) == ("stopped", "the test")
+    assert state.checkpoint is not None
+    assert state.attempt.progress is not None
+    assert state.checkpoint.step == state.attempt.progress.step >= 7
+    assert checkpoints.read(driven.run.store, state.checkpoint.step).reason == "breakpoint"
+    assert left_over(tmp_path) == []
+
+
+async def test_a_checkpoint_is_made_when_it_is_asked_for(tmp_path: Path) -> None:
+    spec = training("--epochs=100", "--step-seconds=0.02", checkpoint=CheckpointPolicy(every_steps=10_000))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(3)
+        driven.run.ask_save(by="test")
+        await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
+        driven.run.ask_save(by="test")
+        await driven.until(lambda: driven.state.checkpoints == 2, "a second one")
+    assert checkpoints.read(driven.run.store, checkpoints.steps(driven.run.store)[-1]).reason == "requested"
+
+
+async def test_a_code_error_shows_the_first_failing_ranks_traceback_and_does_not_loop(tmp_path: Path) -> None:
+    async with driving(tmp_path, training("--fail-at=8")) as driven:
+        state = await driven.end()
+    assert state.outcome == "failed"
+    assert len(state.attempts) == 2
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.error) == (FailureKind.CODE_ERROR, "ValueError: a bad batch before step 8")
+    assert "train.py" in (failure.traceback or "")
+    assert "the same error at step 7 twice" in (state.reason or "")
+    assert left_over(tmp_path) == []
+
+
+async def test_a_hang_is_seen_and_ended(tmp_path: Path) -> None:
+    spec = training("--hang-at=8", health=Health(no_progress_seconds=2.0))
+    async with driving(tmp_path, spec) as driven:
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.NO_PROGRESS
+    assert "since step 7" in failure.reason
+
+
+async def test_a_planned_scale_step_happens_at_its_step(tmp_path: Path) -> None:
+    spec = training("--epochs=6", "--step-seconds=0.05", scaling=(ScaleStep(3, at_step=10),))
+    async with driving(tmp_path, spec) as driven:
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("succeeded", 1, 0)
+    assert state.attempt.progress is not None
+    assert [stretch.world_size for stretch in state.attempt.progress.stretches] == [2, 3]
+    assert state.attempt.progress.stretches[1].from_step >= 10
+
+
+@pytest.mark.parametrize("launcher", ["torchrun-plain", "accelerate"])
+async def test_launchers_that_do_not_scale_in_place_are_resubmitted(launcher: str, tmp_path: Path) -> None:
+    spec = training("--epochs=5", "--step-seconds=0.05", launcher=launcher, workers=Workers(2, min=1, max=2))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(8)
+        driven.run.ask_scale(1, by="test")
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    assert [attempt.cause for attempt in state.attempts] == [Cause.SCALE_STEP, Cause.SUCCEEDED]
+    first, second = state.attempts
+    assert first.progress is not None
+    assert second.from_step == first.progress.step >= 8
+    assert left_over(tmp_path) == []
+
+
+async def test_several_ranks_a_worker(tmp_path: Path) -> None:
+    spec = training("--epochs=3", "--step-seconds=0.02", workers=Workers(1, procs=2))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(7)
+        driven.kill_rank(1)
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.rank) == (FailureKind.KILLED, 1)
+    assert state.attempt.progress is not None
+    assert state.attempt.progress.world_size == 2
+
+
+async def test_the_deadline_holds_over_all_attempts(tmp_path: Path) -> None:
+    spec = training("--epochs=1000", "--step-seconds=0.02", active_deadline_seconds=8)
+    async with driving(tmp_path, spec) as driven:
+        state = await driven.end()
+    assert (state.outcome, state.attempt.cause) == ("failed", Cause.DEADLINE)
+    assert "deadline of 8 s" in (state.reason or "")
+    assert left_over(tmp_path) == []
+
+
+async def test_never_means_never(tmp_path: Path) -> None:
+    spec = training("--epochs=100", "--step-seconds=0.02", restart=RestartPolicy(policy="Never"))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(2)
+        driven.kill_worker(1)
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts)) == ("failed", 1)
+    assert left_over(tmp_path) == []

@@ -1,0 +1,112 @@
+"""A controller at work beside a test, and conditions to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from airflow_elastic.adapters import linux
+from airflow_elastic.adapters.jobfiles import JobFiles
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.control import Controller, Run, start_run
+from airflow_elastic.core.state import RunState
+from airflow_elastic.engines import Job, find_engine
+from airflow_elastic.engines.local.engine import job_files
+from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, RunSpec, Workers
+
+SCRIPTS = Path(__file__).parent / "scripts"
+PATIENCE_SECONDS = 120.0
+
+
+def training(*arguments: str, **changes: Any) -> RunSpec:
+    """A run of scripts/train.py: 2 workers, a checkpoint every 5 steps."""
+    defaults: dict[str, Any] = {
+        "command": (str(SCRIPTS / "train.py"), *arguments),
+        "workers": Workers(2, min=1, max=4),
+        "checkpoint": CheckpointPolicy(every_steps=5),
+        "restart": RestartPolicy(backoff_limit=100, backoff_seconds=0.1),
+    }
+    return RunSpec(**{**defaults, **changes})
+
+
+class Driven:
+    """A run that is being driven, and what a test may do to it."""
+
+    def __init__(self, run: Run, task: asyncio.Task[RunState]) -> None:
+        self.run, self.task = run, task
+
+    @property
+    def state(self) -> RunState:
+        return self.run.state
+
+    @property
+    def files(self) -> JobFiles:
+        state = self.state
+        return job_files(Job(self.run.store.uri, state.spec, state.attempt.number, state.attempt.workers))
+
+    @property
+    def step(self) -> int:
+        state = self.state
+        progress = self.run.progress(state)
+        return progress.step if progress and progress.attempt == state.attempt.number else 0
+
+    async def until(self, holds: Callable[[], Any], what: str) -> Any:
+        """Wait for a condition; a run that ends meanwhile will not fulfil it."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (answer := holds()):
+            over = self.task.done()
+            if over and not (answer := holds()):
+                raise AssertionError(f"the run ended before {what}: {self.task.result().reason}")
+            assert time.monotonic() < deadline, f"{what} did not come; {self.state}"
+            await asyncio.sleep(0.01)
+        return answer
+
+    async def at_step(self, step: int) -> None:
+        await self.until(lambda: self.step >= step, f"step {step}")
+
+    async def end(self) -> RunState:
+        return await asyncio.wait_for(asyncio.shield(self.task), PATIENCE_SECONDS)
+
+    def kill_worker(self, index: int) -> None:
+        """Lose a node: its agent dies at once, and with it (a moment later) its ranks."""
+        agent = self.files.agent(index)
+        assert agent is not None
+        os.kill(agent.pid, signal.SIGKILL)
+
+    def kill_rank(self, rank: int) -> None:
+        """Kill one training process; its agent stays and tells."""
+        number = f"RANK={rank}".encode()
+        for process in linux.marked("AIRFLOW_ELASTIC_JOB", self.state.attempt.job or ""):
+            with contextlib.suppress(OSError):
+                if number in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
+                    os.kill(process.pid, signal.SIGKILL)
+
+
+@contextlib.asynccontextmanager
+async def driving(uri: Path | str, spec: RunSpec, **options: Any) -> AsyncIterator[Driven]:
+    """Start a run and drive it; at the end nothing of it may be left, whatever the test did."""
+    store, engine = open_store(str(uri)), find_engine(spec.engine)
+    run = start_run(store, spec, engine=engine)
+    task = asyncio.create_task(Controller(store, engine, poll_seconds=0.1, **options).drive())
+    try:
+        yield Driven(run, task)
+    finally:
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            state = run.state
+            job = Job(store.uri, spec, state.attempt.number, state.attempt.workers)
+            await engine.delete(job, 0.0)
+            await engine.close(job)
+
+
+def left_over(uri: Path | str) -> list[linux.Process]:
+    """What is left on this machine of a run in a folder."""
+    return linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{uri}/local")
