@@ -60,7 +60,8 @@ def read(files: JobFiles) -> JobStatus:
     """The workers as they are now."""
     record, newest = files.record, files.newest_members()
     if record is None or newest is None:
-        return JobStatus()
+        # It was submitted, or nobody would look: somebody has removed its folder, and with it all control over it.
+        return JobStatus((WorkerStatus("job", WorkerPhase.LOST, reason=f"{files.folder} has been removed"),))
     same_boot = record.machine == linux.this_machine()
     wanted = set(newest.nodes)
     return JobStatus(tuple(_worker(files, node, node in wanted, same_boot) for node in files.nodes()))

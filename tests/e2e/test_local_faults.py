@@ -1,0 +1,179 @@
+"""What else can break around a local run: its host process, its machine, its folder, its storage."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.control import Controller
+from airflow_elastic.core.state import FailureKind
+from airflow_elastic.engines import Job, find_engine
+from airflow_elastic.engines.local.engine import job_files, state_folder
+from airflow_elastic.engines.local.host import NodeHost
+from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.errors import EngineError
+from airflow_elastic.spec.run import CheckpointPolicy, Health, RunSpec, Workers
+from tests.support.driving import SCRIPTS, driving, left_over, training
+from tests.support.s3 import s3_server
+
+HOLDING = {"command": (str(SCRIPTS / "forever.py"),), "launcher": "python"}
+
+
+async def test_workers_outlive_their_host_and_a_new_one_starts_more(tmp_path: Path) -> None:
+    spec = training("--epochs=100", "--step-seconds=0.02")
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(3)
+        agents = [driven.files.agent(0), driven.files.agent(1)]
+        host = NodeHost(tmp_path / "local").process()
+        assert host is not None
+        os.kill(host.pid, signal.SIGKILL)
+        before = driven.step
+        await driven.at_step(before + 5)
+        driven.run.ask_scale(3, by="test")
+        await driven.until(lambda: driven.files.agent(2), "a third worker")
+        assert [driven.files.agent(0), driven.files.agent(1)] == agents
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts)) == ("stopped", 1)
+    assert left_over(tmp_path) == []
+
+
+async def test_a_successor_adopts_what_runs(tmp_path: Path) -> None:
+    """The controller goes, as a triggerer does that is killed; training never stops."""
+    spec = training("--epochs=100", "--step-seconds=0.02")
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(3)
+        driven.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await driven.task
+        before, agent = driven.step, driven.files.agent(1)
+        successor = Controller(driven.run.store, find_engine("local"), poll_seconds=0.1)
+        driven.task = asyncio.create_task(successor.drive())
+        await driven.at_step(before + 10)
+        assert driven.files.agent(1) == agent
+        driven.kill_worker(1)
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the successor's own attempt")
+        driven.run.ask_stop(by="test")
+        assert (await driven.end()).outcome == "stopped"
+    assert left_over(tmp_path) == []
+
+
+async def test_a_frozen_worker_is_ended_by_the_clock(tmp_path: Path) -> None:
+    spec = training("--epochs=6", "--step-seconds=0.05", health=Health(no_progress_seconds=3.0))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(7)
+        agent = driven.files.agent(1)
+        assert agent is not None
+        job = driven.state.attempt.job or ""
+        from airflow_elastic.adapters import linux
+
+        for process in [agent, *linux.marked("AIRFLOW_ELASTIC_WORKER", "node-1")]:
+            if process == agent or process in linux.marked("AIRFLOW_ELASTIC_JOB", job):
+                process.send(signal.SIGSTOP)
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.NO_PROGRESS
+    assert left_over(tmp_path) == []
+
+
+async def test_workers_of_another_machine_are_not_guessed_at(tmp_path: Path) -> None:
+    spec = RunSpec(workers=Workers(1), **HOLDING)  # type: ignore[arg-type]
+    job = Job(str(tmp_path), spec, 1, 1)
+    engine = find_engine("local")
+    files = job_files(job)
+    record = JobRecord(job.name, job.run_uri, 1, spec, spec.digest, "elsewhere/boot", "python")
+    files.write("job.json", record)
+    for call in (engine.submit(job), engine.delete(job, 0.0)):
+        with pytest.raises(EngineError, match="run on machine 'elsewhere'"):
+            await call
+    assert encode(files.read("job.json", JobRecord)) == encode(record)
+
+
+async def test_after_a_reboot_the_workers_are_lost_and_the_run_goes_on(tmp_path: Path) -> None:
+    spec = training("--epochs=100", "--step-seconds=0.02")
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(6)
+        record = driven.files.record
+        assert record is not None
+        machine = f"{record.machine.partition('/')[0]}/another-boot"
+        old = driven.files
+        driven.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await driven.task
+        old.write("job.json", JobRecord(**{**_fields(record), "machine": machine}))
+        driven.task = asyncio.create_task(
+            Controller(driven.run.store, find_engine("local"), poll_seconds=0.1).drive()
+        )
+        await driven.until(lambda: len(driven.state.attempts) == 2, "a second attempt")
+        failure = driven.state.attempts[0].failure
+        assert failure is not None
+        assert failure.reason == "node-0 was lost (the machine was restarted)"
+        driven.run.ask_stop(by="test")
+        await driven.end()
+    assert left_over(tmp_path) == []
+
+
+def _fields(record: JobRecord) -> dict[str, object]:
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+async def test_a_job_whose_folder_is_removed_is_lost_not_forgotten(tmp_path: Path) -> None:
+    spec = training("--epochs=20", "--step-seconds=0.02")
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(6)
+        shutil.rmtree(driven.files.folder)
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert "has been removed" in failure.reason
+    assert left_over(tmp_path) == []
+
+
+def test_job_files_are_made_by_exactly_one(tmp_path: Path) -> None:
+    files = JobFiles(tmp_path / "job")
+    assert files.create("a/b.json", {"x": 1})
+    assert not files.create("a/b.json", {"x": 2})
+    assert not list(tmp_path.glob("job/a/.b*"))
+
+
+@pytest.fixture(scope="module")
+def s3_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.env.items():
+            patch.setenv(name, value)
+        patch.setenv("AIRFLOW_ELASTIC_HOME", str(tmp_path_factory.mktemp("home")))
+        yield f"s3://{server.bucket}/runs/{os.getpid()}"
+
+
+async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
+    spec = training(
+        "--epochs=8", "--step-seconds=0.05", checkpoint=CheckpointPolicy(every_steps=10, keep_last=2)
+    )
+    uri = f"{s3_uri}/lost"
+    async with driving(uri, spec) as driven:
+        await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
+        driven.kill_worker(1)
+        state = await driven.end()
+        assert state.outcome == "succeeded", state.reason
+        store = driven.run.store
+        assert state.attempts[1].from_step >= 10
+        assert checkpoints.steps(store) == [70, 80]
+        assert [checkpoints.problems(store, checkpoints.read(store, step)) for step in (70, 80)] == [[], []]
+        log = open_store(uri).get("logs/attempt-0002/g01-rank-0.log")
+        assert log is not None
+        assert f"from step {state.attempts[1].from_step} of 2 ranks" in log.decode()
+    from airflow_elastic.adapters import linux
+
+    assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", str(state_folder(uri))) == []
