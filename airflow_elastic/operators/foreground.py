@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from airflow_elastic.control.runs import Run
@@ -46,6 +47,7 @@ class Foreground:
     ) -> None:
         self._hook, self._run, self._owner = hook, run, owner
         self._observer, self._log, self._poll_seconds = observer, log, poll_seconds
+        self._over = False
         self._state: RunState | None = None
         self._error: BaseException | None = None
         # The context holds which task the log lines and the SDK calls belong to.
@@ -60,8 +62,7 @@ class Foreground:
         """
         self._thread.start()
         try:
-            while self._thread.is_alive():
-                self._thread.join(1.0)
+            self._wait(None)
         except BaseException as interruption:
             self.stop(
                 f"Airflow: the task was interrupted ({type(interruption).__name__})",
@@ -83,13 +84,25 @@ class Foreground:
             by: who asks, in words that the record of the run will show.
             seconds: how long to wait.
         """
-        if not self._thread.is_alive():
+        if self._over:
             return True
         # In a thread: this may run inside a signal handler, where nothing may be done that takes a lock.
         asking = threading.Thread(target=self._ask, args=(by,), daemon=True)
         asking.start()
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        return self._wait(seconds)
+
+    def _wait(self, seconds: float | None) -> bool:
+        """Wait for the end of the run; False where that took too long.
+
+        It polls. `Thread.join` takes a thread for dead in which an exception of a signal handler has interrupted it
+        (Python 3.11), and any other primitive has a lock that the handler may find held by the code it interrupts.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self._over:
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
 
     def _ask(self, by: str) -> None:
         try:
@@ -102,6 +115,8 @@ class Foreground:
             self._state = asyncio.run(self._drive())
         except BaseException as error:
             self._error = error
+        finally:
+            self._over = True
 
     async def _drive(self) -> RunState:
         state = await drive(

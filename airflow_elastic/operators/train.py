@@ -58,9 +58,9 @@ class ElasticTrainOperator(BaseOperator):
     edited in between) is refused: give another `run_uri`, or start a new DAG run.
 
     **What ends a run early.** Marking the task failed or succeeded, or deleting its DAG run: workers save, and end.
-    A cleared task's run goes on for 40 s; if no new try has taken it over by then, because the DAG is paused for
-    instance, it saves and ends, and the new try goes on from there. A triggerer that restarts, or is killed, does not
-    touch training.
+    A cleared task's run goes on for 40 s; if no new try has taken it over by then, for want of a worker slot, it saves
+    and ends, and the new try goes on from there. (While the DAG is paused it keeps training, and its trigger.) A
+    triggerer that restarts, or is killed, does not touch training.
 
     **What fails.** An error of the script, an engine's refusal, and a run that a person has stopped fail the task
     without further tries, as another try would meet the same. Everything else (lost machines beyond the budget, a hang,

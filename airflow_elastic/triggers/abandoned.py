@@ -6,8 +6,10 @@ triggerer has taken the trigger over. Only the task's state and the run's owner 
 - the task has a terminal state, or is gone: nobody waits for the run; it saves and ends.
 - another try owns the run: a clear, whose new try was faster than this; the run is its, and is left alone.
 - the task is deferred and the run still ours: another triggerer has it; the run is left alone.
-- the task waits to run again: a clear, whose new try has yet to come. It is given some time to take the run over;
-  after that the run saves and ends, and the new try goes on from there whenever it comes (the DAG may be paused).
+- the task waits for a worker slot: a clear, whose new try has yet to begin. It is given some time to take the run
+  over; after that the run saves and ends, and the new try goes on from there whenever it begins.
+
+A task that is cleared while its DAG is paused keeps its trigger, and with it its run, until the DAG goes on.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.tell import sentence
 from airflow_elastic.triggers.output import RankOutput
+from airflow_elastic.triggers.task import call
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
@@ -40,17 +41,24 @@ class TaskObserver(Observer):
         log: the task's log.
         store: where the run lies.
         push: stores an XCom of the task; blocks, and may raise.
-        resume: `log_position` of the progress that a predecessor of the same task has pushed.
+        pushed: reads an XCom of the task; blocks, and may raise. From the progress that a triggerer before this one
+            has pushed follows where rank 0's lines go on. Default: they begin anew.
     """
 
     def __init__(
-        self, log: Log, store: Store, push: Callable[[str, Any], None], *, resume: object = None
+        self,
+        log: Log,
+        store: Store,
+        push: Callable[[str, Any], None],
+        *,
+        pushed: Callable[[str], Any] | None = None,
     ) -> None:
         self._log = log
         self._push = push
         self._since = time.time()
-        self._output = RankOutput(store, lambda line: log.info("%s", f"[rank 0] {line}"))
-        self._output.resume(resume)
+        self._output = RankOutput(store, lambda line: log.info("%s", f"[rank 0] {line}"), since=self._since)
+        self._pushed = pushed
+        self._resuming: asyncio.Task[None] | None = None
         self._pushed_at = 0.0
         self._pushing: asyncio.Task[None] | None = None
 
@@ -66,16 +74,31 @@ class TaskObserver(Observer):
         )
 
     async def on_look(self, state: RunState, progress: Progress | None) -> None:
-        await self._output.follow(state, progress)
+        # None of this is waited for: an Airflow that does not answer must not hold up a restart.
+        if self._resuming is None:
+            self._resuming = asyncio.create_task(self._resume())
+        if self._resuming.done():
+            await self._output.follow(state, progress)
         idle = self._pushing is None or self._pushing.done()
         if progress is not None and idle and time.monotonic() - self._pushed_at >= PROGRESS_SECONDS:
             self._pushed_at = time.monotonic()
-            # Beside the controller, never before it: an Airflow that does not answer must not hold up a restart.
             self._pushing = asyncio.create_task(self._push_progress(state, progress))
 
     async def finish(self) -> None:
         """Hand on what was written last."""
+        if self._resuming is not None:
+            await self._resuming
         await self._output.finish()
+
+    async def _resume(self) -> None:
+        if self._pushed is None:
+            return
+        try:
+            progress = await call(self._pushed, PROGRESS_KEY)
+        except Exception as error:  # whatever Airflow raises: some lines are told twice
+            self._log.warning("%s", f"the progress of this task cannot be read: {error}")
+        else:
+            self._output.resume(progress.get("log_position") if isinstance(progress, dict) else None)
 
     async def _push_progress(self, state: RunState, progress: Progress) -> None:
         value = {
@@ -92,6 +115,6 @@ class TaskObserver(Observer):
             "log_position": self._output.position,
         }
         try:
-            await asyncio.to_thread(self._push, PROGRESS_KEY, value)
+            await call(self._push, PROGRESS_KEY, value)
         except Exception as error:  # whatever Airflow raises: progress is a courtesy
             self._log.warning("%s", f"the progress could not be stored as an XCom: {error}")

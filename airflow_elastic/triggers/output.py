@@ -19,6 +19,7 @@ LINES = 200
 _CHUNK_BYTES = 1 << 20
 _CHUNKS = 8
 _LONGEST_LINE = 4000
+_BACK_BYTES = 16 << 10
 
 
 class RankOutput:
@@ -27,10 +28,12 @@ class RankOutput:
     Args:
         store: where the run lies.
         tell: is given each line.
+        since: epoch second; attempts that were submitted earlier were somebody else's to tell of.
     """
 
-    def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, tell: Callable[[str], None], *, since: float = 0.0) -> None:
         self._store = store
+        self._since = since
         self._tell = tell
         self._at: tuple[int, int] | None = None  # attempt and generation
         self._offset = 0
@@ -49,16 +52,29 @@ class RankOutput:
 
     async def follow(self, state: RunState, progress: Progress | None) -> None:
         """Hand on what is new."""
-        attempt = state.attempt.number
-        told = progress if progress is not None and progress.attempt == attempt else state.attempt.progress
-        newest = (attempt, told.stretches[-1].generation if told and told.stretches else 1)
         if self._at is None:
-            self._at = newest
+            await self._begin(state, progress)
         await self._read()
-        if newest > self._at:
-            self._flush()
-            self._at, self._offset = newest, 0
-            await self._read()
+        for place in _places(state, progress):
+            if self._at is None or place > self._at:
+                self._flush()
+                self._at, self._offset = place, 0
+                await self._read()
+
+    async def _begin(self, state: RunState, progress: Progress | None) -> None:
+        """With the first attempt that began under our eyes; of one that was there before, with its newest lines."""
+        places = _places(state, progress)
+        ours = {attempt.number for attempt in state.attempts if (attempt.submitted_at or 0.0) >= self._since}
+        self._at = next((place for place in places if place[0] in ours), places[-1])
+        key = self._key(*self._at)
+        entries = await asyncio.to_thread(self._store.list, key)
+        if entries and entries[0].size > 4 * _BACK_BYTES and self._at[0] not in ours:
+            self._offset = entries[0].size - _BACK_BYTES
+            self._tell(f"(earlier lines are in {self._store.uri}/{key})")
+
+    @staticmethod
+    def _key(attempt: int, generation: int) -> str:
+        return layout.attempt_logs(attempt) + layout.rank_log(generation, 0)
 
     async def finish(self) -> None:
         """Hand on the rest: nothing is written any more."""
@@ -67,8 +83,7 @@ class RankOutput:
             self._flush()
 
     async def _read(self) -> None:
-        attempt, generation = self._at or (1, 1)
-        key = layout.attempt_logs(attempt) + layout.rank_log(generation, 0)
+        key = self._key(*(self._at or (1, 1)))
         told = left = 0
         for _ in range(_CHUNKS):
             data = await asyncio.to_thread(self._store.read_from, key, self._offset, _CHUNK_BYTES)
@@ -89,6 +104,16 @@ class RankOutput:
         if self._partial:
             self._tell(_text(self._partial))
             self._partial = b""
+
+
+def _places(state: RunState, progress: Progress | None) -> list[tuple[int, int]]:
+    """Attempt and generation of every output there is, oldest first."""
+    places = []
+    for attempt in state.attempts:
+        told = progress if progress is not None and progress.attempt == attempt.number else attempt.progress
+        stretches = told.stretches if told else ()
+        places += [(attempt.number, stretch.generation) for stretch in stretches] or [(attempt.number, 1)]
+    return places
 
 
 def _text(line: bytes) -> str:

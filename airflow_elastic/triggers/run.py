@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -14,7 +15,7 @@ from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.triggers import task
 from airflow_elastic.triggers.abandoned import end_if_abandoned
 from airflow_elastic.triggers.driving import drive
-from airflow_elastic.triggers.observer import PROGRESS_KEY, TaskObserver
+from airflow_elastic.triggers.observer import TaskObserver
 from airflow_elastic.triggers.plain import require_plain
 
 #: An event earlier than this in a deferral can meet a scheduler that still believes the task queued, and fail it
@@ -75,22 +76,12 @@ class ElasticRunTrigger(BaseTrigger):
     async def _drive(self) -> str | None:
         hook, ti = self._hook(), self.task_instance
         store = await asyncio.to_thread(hook.open_store, self.run_uri)
-        position = await asyncio.to_thread(self._log_position)
-        observer = TaskObserver(self.log, store, task.xcom_pusher(ti), resume=position)
+        observer = TaskObserver(self.log, store, task.xcom_pusher(ti), pushed=partial(task.xcom_value, ti))
         state = await drive(
             hook, self.run_uri, log=self.log, poll_seconds=self.poll_seconds, observer=observer
         )
         await observer.finish()
         return state.outcome
-
-    def _log_position(self) -> object:
-        """How far a triggerer before this one has handed on rank 0's lines, as far as anybody knows."""
-        try:
-            pushed = task.xcom_value(self.task_instance, PROGRESS_KEY)
-        except Exception as error:  # whatever Airflow raises: some lines may be told twice
-            self.log.warning("%s", f"the progress of this task cannot be read: {error}")
-            return None
-        return pushed.get("log_position") if isinstance(pushed, dict) else None
 
     async def on_kill(self) -> None:
         """End the run if it is nobody's any more, in the background: Airflow gives this about a second."""

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.execution_time.xcom import XCom
+
+T = TypeVar("T")
+
+# The SDK answers one call at a time, and the first call of a triggerer takes seconds (minutes, under load). In the
+# loop's own few threads, calls that wait would keep the controllers' storage calls from being made.
+_threads = ThreadPoolExecutor(2, thread_name_prefix="elastic-sdk")
 
 #: States in which nobody waits for the task's work any more.
 TERMINAL = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
@@ -16,10 +25,15 @@ TERMINAL = frozenset({"success", "failed", "skipped", "removed", "upstream_faile
 GONE = "deleted"
 
 
+async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call something of the SDK without holding up the loop, nor anything else that uses threads."""
+    work = partial(contextvars.copy_context().run, function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_threads, work)
+
+
 async def task_state(ti: Any) -> str | None:
     """The state of a task instance now; None where it waits to be scheduled, GONE where it does not exist."""
-    # In a thread: called on the loop it would hold up every other trigger of this triggerer.
-    states: dict[str, dict[str, Any]] = await asyncio.to_thread(
+    states: dict[str, dict[str, Any]] = await call(
         RuntimeTaskInstance.get_task_states,
         dag_id=ti.dag_id,
         task_ids=[ti.task_id],

@@ -22,8 +22,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A healthy Airflow over tests/airflow/dags; with a space in its home, which finds what quotes badly."""
     running = Standalone(
-        tmp_path_factory.mktemp("air flow"), DAGS, progress=print
-    )  # pytest shows it on a failure
+        tmp_path_factory.mktemp("air flow"),
+        DAGS,
+        env={"AIRFLOW__CORE__TEST_CONNECTION": "Enabled"},
+        progress=print,  # pytest shows it on a failure
+    )
     running.start()
     try:
         yield running

@@ -1,20 +1,100 @@
-"""What tests/airflow/test_operator.py runs. Every DAG is one task; conf says how long it trains and where."""
+"""What tests/airflow/test_operator.py runs. `conf` says how long a run takes, and where it lies."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowException
 
 from airflow_elastic.operators import ElasticTrainOperator
+from airflow_elastic.sensors import ElasticRunSensor
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
+SECONDS = "{{ dag_run.conf.get('seconds', 5) }}"
+TICK: dict[str, Any] = {
+    "command": ["../scripts/tick.py", "--seconds", SECONDS],
+    "launcher": "python",
+    "poll_interval": 0.5,
+    "grace_period": 5,
+}
 
 with DAG("elastic_train", schedule=None):
     ElasticTrainOperator(
         task_id="train",
         command=["../scripts/fit.py", "--steps", "{{ dag_run.conf.get('steps', 100) }}"],
+        run_uri="{{ dag_run.conf['run_uri'] }}",
         workers=2,
         checkpoint_every_steps=20,
         poll_interval=0.5,
     )
+
+with DAG("elastic_tick", schedule=None):
+    ElasticTrainOperator(task_id="train", retries=2, retry_delay=timedelta(seconds=1), **TICK)
+
+with DAG("elastic_worker", schedule=None):
+    ElasticTrainOperator(
+        task_id="train", deferrable=False, retries=1, retry_delay=timedelta(seconds=1), **TICK
+    )
+
+with DAG("elastic_worker_timeout", schedule=None):
+    ElasticTrainOperator(task_id="train", deferrable=False, execution_timeout=timedelta(seconds=12), **TICK)
+
+with DAG("elastic_deadline", schedule=None):
+    # While a task is deferred Airflow does not enforce this; the run does.
+    ElasticTrainOperator(task_id="train", execution_timeout=timedelta(seconds=12), **TICK)
+
+with DAG("elastic_error", schedule=None):
+    ElasticTrainOperator(
+        task_id="train",
+        retries=3,
+        retry_delay=timedelta(seconds=1),
+        **TICK | {"command": ["../scripts/tick.py", "--fail-at", "3"], "backoff_limit": 1},
+    )
+
+with DAG("elastic_mapped", schedule=None):
+    ElasticTrainOperator.partial(task_id="train", launcher="python", poll_interval=0.5).expand(
+        command=[["../scripts/tick.py", "--seconds", seconds] for seconds in ("2", "4")]
+    )
+
+with DAG("elastic_sensor", schedule=None):
+    ElasticRunSensor(
+        task_id="step", run_uri="{{ dag_run.conf['run_uri'] }}", step=30, poke_interval=1, timeout=120
+    )
+    ElasticRunSensor(
+        task_id="checkpoint",
+        run_uri="{{ dag_run.conf['run_uri'] }}",
+        checkpoint=True,
+        deferrable=False,
+        poke_interval=1,
+        timeout=120,
+    )
+    ElasticRunSensor(
+        task_id="never", run_uri="{{ dag_run.conf['run_uri'] }}", step=10**6, poke_interval=1, timeout=120
+    )
+
+with DAG("elastic_taskflow", schedule=None):
+
+    @task.elastic_train(launcher="python", poll_interval=0.5)
+    def train(seconds: int, **context: Any) -> list[str]:
+        return ["../scripts/tick.py", "--seconds", str(seconds)]
+
+    train(seconds=1)
+
+with DAG("elastic_poison", schedule=None):
+    # No JSON has a Decimal: in a trigger it would end the triggerer, and every one that starts after it.
+    ElasticTrainOperator(task_id="train", **TICK | {"poll_interval": Decimal("0.5")})
+
+
+class Unlucky(ElasticTrainOperator):
+    """Fails its first try when the run has been done: what Airflow itself does once in a while."""
+
+    def resume(self, context: Any, event: Any, run_uri: str) -> Any:
+        if context["ti"].try_number == 1:
+            raise AirflowException("Executor reported success, but its state is queued")
+        return super().resume(context, event, run_uri)
+
+
+with DAG("elastic_unlucky", schedule=None):
+    Unlucky(task_id="train", retries=1, retry_delay=timedelta(seconds=1), **TICK)

@@ -20,7 +20,7 @@ if run.world_size > 1:
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 began = run.restore(model, optimizer)
-print(f"training from step {began} on {run.world_size} ranks", flush=True)
+print(f"training from step {began} on {run.world_size} ranks", flush=True)  # noqa: T201
 x = torch.randn(arguments.steps * 8, 2, generator=torch.Generator().manual_seed(0))
 data = torch.utils.data.TensorDataset(x, x.sum(dim=1, keepdim=True))
 for features, target in run.loader(data, global_batch=8, epochs=1):
@@ -30,5 +30,5 @@ for features, target in run.loader(data, global_batch=8, epochs=1):
     optimizer.step()
     time.sleep(arguments.pause)
     run.step(loss)
-    print(f"step {run.steps} done", flush=True)
+    print(f"step {run.steps} done", flush=True)  # noqa: T201
 run.finish(loss=float(loss))

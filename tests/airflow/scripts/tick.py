@@ -1,0 +1,25 @@
+"""Training that knows nothing of us and needs no torch: a line now and then, for so long.
+
+`tick.py --seconds 10 [--fail-at 5]`: `tick N of process PID` five times a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seconds", type=float, default=5.0)
+parser.add_argument("--fail-at", type=int, default=0)
+arguments = parser.parse_args()
+
+deadline = time.monotonic() + arguments.seconds
+tick = 0
+while time.monotonic() < deadline:
+    tick += 1
+    print(f"tick {tick} of process {os.getpid()}", flush=True)  # noqa: T201
+    if tick == arguments.fail_at:
+        raise ValueError(f"on purpose, at tick {tick}")
+    time.sleep(0.2)
+print("all ticks done", flush=True)  # noqa: T201

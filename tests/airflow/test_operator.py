@@ -1,0 +1,454 @@
+"""The operator on a real Airflow: everything that only a real one can prove.
+
+Runs that do not get into each other's way go on at the same time, started by the fixture `batch`: most of their time
+is waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_elastic.adapters import linux
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.control.runs import Run
+from airflow_elastic.core.state import RunState
+from airflow_elastic.engines.local.host import RUN_MARK
+from airflow_elastic.testing import processes
+from airflow_elastic.testing.airflow_rest import poll
+from airflow_elastic.testing.standalone import Standalone
+
+TASK = "train"
+TICKS = re.compile(r"tick (\d+) of process (\d+)")
+
+
+@dataclass
+class Try:
+    """One task instance under test."""
+
+    airflow: Standalone
+    dag: str
+    run_id: str
+    map_index: int = -1
+
+    def state(self) -> str | None:
+        return self.airflow.task_state(self.dag, self.run_id, TASK, self.map_index)
+
+    def wait(self, *states: str, timeout: float = 120.0) -> str:
+        return self.airflow.wait_task(
+            self.dag, self.run_id, TASK, states, map_index=self.map_index, timeout=timeout
+        )
+
+    def number(self) -> int:
+        return int(self.airflow.task(self.dag, self.run_id, TASK, self.map_index)["try_number"])
+
+    def log(self, number: int | None = None) -> str:
+        return self.airflow.task_log(self.dag, self.run_id, TASK, try_number=number, map_index=self.map_index)
+
+    def xcom(self, key: str) -> Any:
+        return self.airflow.xcom(self.dag, self.run_id, TASK, key, map_index=self.map_index)
+
+    def clear(self) -> None:
+        self.airflow.clear_task(self.dag, self.run_id, TASK, self.map_index)
+
+    def mark(self, state: Any) -> None:
+        self.airflow.set_task_state(self.dag, self.run_id, TASK, state, self.map_index)
+
+    @property
+    def uri(self) -> str:
+        uri: str = poll("the task to push its run URI", self._uri, timeout=60)
+        return uri
+
+    def _uri(self) -> str | None:
+        try:
+            found: str = self.xcom("run_uri")
+        except Exception:
+            return None
+        return found
+
+    def run(self) -> RunState:
+        return Run(open_store(self.uri)).state
+
+    def wait_ticks(self, least: int = 1, timeout: float = 60.0) -> int:
+        """Wait until the script has printed so many ticks; returns the process that prints them."""
+
+        def probe() -> int | None:
+            found = self.ticks()
+            return found[-1][1] if found and found[-1][0] >= least else None
+
+        return poll(f"tick {least} of {self.dag}", probe, timeout=timeout, hint=self.log)
+
+    def ticks(self) -> list[tuple[int, int]]:
+        """Number and process of every tick that the script has written, oldest first."""
+        logs = sorted(Path(self.uri).glob("logs/*/*-rank-0.log"))
+        return [(int(n), int(pid)) for log in logs for n, pid in TICKS.findall(log.read_text())]
+
+    def processes(self) -> list[linux.Process]:
+        """Everything of the run that lives: node host, agents, ranks, and what they have started."""
+        return linux.marked(RUN_MARK, f"{self.uri}/local")
+
+    def wait_gone(self, timeout: float = 60.0) -> None:
+        poll(
+            "nothing of the run to be left",
+            lambda: not self.processes() or None,
+            timeout=timeout,
+            hint=lambda: f"{self.processes()} live; {self.log()}",
+        )
+
+    def wait_ended(self, timeout: float = 60.0) -> RunState:
+        def probe() -> RunState | None:
+            state = self.run()
+            return state if state.ended else None
+
+        return poll("the run to end", probe, timeout=timeout, hint=self.log)
+
+
+@pytest.fixture(scope="module")
+def start(standalone: Standalone) -> Callable[..., Try]:
+    def begin(dag: str, **conf: Any) -> Try:
+        standalone.wait_for_dag(dag)
+        return Try(standalone, dag, standalone.trigger(dag, conf))
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def batch(start: Callable[..., Try], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Try]:
+    """Runs that go on at the same time."""
+    uri = str(tmp_path_factory.mktemp("runs") / "shared run")
+    return {
+        "success": start("elastic_train", run_uri=uri, steps=120),
+        "sensor": start("elastic_sensor", run_uri=uri),
+        "error": start("elastic_error"),
+        "mapped": start("elastic_mapped"),
+        "deadline": start("elastic_deadline", seconds=600),
+        "unlucky": start("elastic_unlucky", seconds=1),
+        "taskflow": start("elastic_taskflow"),
+        "poison": start("elastic_poison", seconds=1),
+    }
+
+
+# -- success -----------------------------------------------------------------------------------------------------
+
+
+def test_a_success_hands_on_its_checkpoint_and_metrics(batch: dict[str, Try]) -> None:
+    done = batch["success"]
+    done.wait("success")
+    result = done.xcom("return_value")
+    assert result["run_uri"] == done.xcom("run_uri") == done.uri
+    assert (result["step"], result["attempts"]) == (120, 1)
+    assert done.xcom("checkpoint") == result["checkpoint"]
+    assert result["checkpoint"]["step"] == 120
+    assert Path(result["checkpoint"]["manifest"]).is_file()
+    assert Path(result["checkpoint"]["data"]).is_dir()
+    assert done.xcom("metrics").keys() == {"loss"}
+    assert done.number() == 1
+    log = done.log()
+    assert "attempt 1 submitted: 2 workers, from the beginning" in log
+    assert "[rank 0] training from step 0 on 2 ranks" in log
+    assert "run ended: succeeded" in log
+    assert done.xcom("progress")["world_size"] == 2
+    done.wait_gone()
+
+
+def test_the_button_leads_to_a_page_that_only_readers_of_the_task_see(batch: dict[str, Try]) -> None:
+    done = batch["success"]
+    done.wait("success")
+    airflow = done.airflow
+    links = airflow.rest("GET", f"dags/{done.dag}/dagRuns/{done.run_id}/taskInstances/{TASK}/links")
+    url = links["extra_links"]["Elastic run"]
+    path = url.removeprefix(airflow.url)
+    page = airflow.request("GET", path)
+    assert page.status_code == 200, page.text
+    assert "succeeded" in page.text
+    assert "120 of 120" in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    status = airflow.rest("GET", f"{path}&format=json")
+    assert status["outcome"] == "succeeded"
+    assert [attempt["cause"] for attempt in status["attempts"]] == ["succeeded"]
+    for anonymous in (url, f"{url}&format=json"):
+        assert httpx.get(anonymous).status_code == 401
+    assert httpx.get(f"{airflow.url}/elastic/openapi.json").status_code in (401, 404)
+    assert airflow.request("GET", path.replace(TASK, "nonesuch")).status_code == 404
+    # The run is the task instance's own: a run URI in the request is not looked at.
+    assert airflow.rest("GET", f"{path}&format=json&run_uri=/etc")["run"]["uri"] == done.uri
+
+
+def test_the_sensor_follows_a_run_from_another_dag(batch: dict[str, Try]) -> None:
+    airflow, run_id = batch["sensor"].airflow, batch["sensor"].run_id
+    for name in ("step", "checkpoint"):
+        airflow.wait_task("elastic_sensor", run_id, name)
+    assert airflow.xcom("elastic_sensor", run_id, "step")["step"] >= 30
+    assert airflow.xcom("elastic_sensor", run_id, "checkpoint")["checkpoint"] >= 20
+    airflow.wait_task("elastic_sensor", run_id, "never", "failed")
+    log = airflow.task_log("elastic_sensor", run_id, "never")
+    assert "it does not reach step 1000000 any more" in log
+
+
+def test_mapped_instances_have_a_run_each(batch: dict[str, Try]) -> None:
+    one, two = (Try(batch["mapped"].airflow, "elastic_mapped", batch["mapped"].run_id, i) for i in (0, 1))
+    one.wait("success")
+    two.wait("success")
+    assert one.uri != two.uri
+    assert (Path(one.uri).name, Path(two.uri).name) == ("0", "1")
+    assert len(one.ticks()) < len(two.ticks())
+    assert one.ticks()[0][1] != two.ticks()[0][1]
+
+
+def test_a_function_says_what_to_train(batch: dict[str, Try]) -> None:
+    batch["taskflow"].wait("success")
+    assert "[rank 0] all ticks done" in batch["taskflow"].log()
+
+
+# -- failure -----------------------------------------------------------------------------------------------------
+
+
+def test_a_code_error_fails_the_task_with_its_traceback_and_without_more_tries(batch: dict[str, Try]) -> None:
+    """Without AirflowFailException all four tries would meet the same error, two attempts each."""
+    failed = batch["error"]
+    failed.wait("failed")
+    log = failed.log()
+    assert "ValueError: on purpose, at tick 3" in log
+    assert "Traceback (most recent call last)" in log
+    assert "raise ValueError(" in log
+    assert failed.number() == 1
+    assert len(failed.run().attempts) == 2
+    failed.wait_gone()
+
+
+def test_a_deadline_ends_a_deferred_task_and_its_training(batch: dict[str, Try]) -> None:
+    """Without the run's own deadline it would train on: execution_timeout does not count while deferred."""
+    late = batch["deadline"]
+    late.wait("failed")
+    assert "the active deadline of 12 s has passed" in late.log()
+    state = late.run()
+    assert state.outcome == "failed"
+    assert 12.0 <= state.attempt.ended_at - state.opened_at < 16.0
+    late.wait_gone(timeout=10.0)
+
+
+def test_a_spurious_failure_does_not_train_again(batch: dict[str, Try]) -> None:
+    """Without looking at the run first, the second try would train a second time."""
+    unlucky = batch["unlucky"]
+    unlucky.wait("success")
+    assert unlucky.number() == 2
+    assert "has ended before: succeeded" in unlucky.log()
+    assert len(unlucky.run().attempts) == 1
+
+
+def test_a_poisonous_trigger_is_refused_before_the_deferral(batch: dict[str, Try]) -> None:
+    """Without the check the triggerer dies, and every one after it: nothing that is deferred ever goes on."""
+    poison = batch["poison"]
+    before = poison.airflow.triggerer_pids()
+    poison.wait("failed")
+    assert "poll_seconds: Decimal('0.5') is a Decimal" in poison.log()
+    assert poison.airflow.triggerer_pids() == before
+    assert poison.processes() == []
+
+
+def test_clearing_a_success_trains_anew_beside_it(batch: dict[str, Try]) -> None:
+    again = batch["taskflow"]
+    again.wait("success")
+    first = again.uri
+    again.clear()
+    again.airflow.wait_run(again.dag, again.run_id)
+    assert again.number() == 2
+    assert again.uri == f"{first}~2"
+    assert "all ticks done" in again.log()
+
+
+# -- while deferred ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def deferred(start: Callable[..., Try], batch: dict[str, Try]) -> dict[str, Try]:
+    """Runs that train until somebody does something to their task."""
+    return {
+        "doomed": start("elastic_tick", seconds=600),
+        "cleared": start("elastic_tick", seconds=30),
+        "paused": start("elastic_tick", seconds=600),
+    }
+
+
+def test_marking_failed_ends_the_training(deferred: dict[str, Try]) -> None:
+    """Without on_kill it would train on with nobody watching. Rank 0's lines come while the task is deferred."""
+    doomed = deferred["doomed"]
+    doomed.wait("deferred")
+    doomed.wait_ticks(3)
+    poll("live lines", lambda: "[rank 0] tick 3 of" in doomed.log() or None, timeout=20, hint=doomed.log)
+    assert doomed.state() == "deferred"
+    assert doomed.processes()
+    doomed.mark("failed")
+    doomed.wait_gone()
+    state = doomed.wait_ended(timeout=10.0)
+    assert (state.outcome, state.reason) == ("stopped", "Airflow: the task is failed")
+
+
+def test_a_cleared_task_takes_its_run_over_and_training_never_stops(deferred: dict[str, Try]) -> None:
+    """Without the owner, the first try's on_kill, which comes after the second try has begun, would end it."""
+    cleared = deferred["cleared"]
+    cleared.wait("deferred")
+    process = cleared.wait_ticks(3)
+    owner = cleared.run().owner
+    cleared.clear()
+    poll("the new try to own the run", lambda: cleared.run().owner != owner or None, timeout=60)
+    assert cleared.number() == 2
+    assert "is taken over: running, attempt 1" in cleared.log()
+    cleared.wait("success")
+    assert "invoking on_kill" in cleared.log(1)
+    assert {pid for _, pid in cleared.ticks()} == {process}
+    assert len(cleared.run().attempts) == 1
+    cleared.wait_gone()
+
+
+def test_a_task_cleared_in_a_paused_dag_is_driven_on_and_a_deleted_one_ends(deferred: dict[str, Try]) -> None:
+    """While its DAG is paused a cleared task keeps its trigger. Without on_kill a deleted run would train on."""
+    paused = deferred["paused"]
+    paused.wait("deferred")
+    process = paused.wait_ticks(1)
+    paused.airflow.rest("PATCH", f"dags/{paused.dag}", json={"is_paused": True})
+    owner, uri = paused.run().owner, paused.uri
+    try:
+        paused.clear()
+        status = Path(paused.uri) / "status.json"
+        seen = status.stat().st_mtime
+        poll("its controller to be at work", lambda: status.stat().st_mtime > seen + 2 or None, timeout=20)
+        assert paused.run().owner == owner
+    finally:
+        paused.airflow.unpause(paused.dag)
+    poll("the new try to own the run", lambda: paused.run().owner != owner or None, timeout=60)
+    paused.wait("deferred")
+    assert paused.ticks()[-1][1] == process
+    paused.airflow.rest("DELETE", f"dags/{paused.dag}/dagRuns/{paused.run_id}")
+    poll("an end", lambda: not linux.marked(RUN_MARK, f"{uri}/local") or None, timeout=60)
+    assert Run(open_store(uri)).state.reason == "Airflow: the task is deleted"
+
+
+def test_a_killed_triggerer_does_not_touch_training(start: Callable[..., Try]) -> None:
+    """Without workers that outlive the triggerer, and a controller that starts from the journal, it would be lost."""
+    steady = start("elastic_tick", seconds=25)
+    steady.wait("deferred")
+    process = steady.wait_ticks(5)
+    steady.airflow.kill_triggerer()
+    killed_at = len(steady.ticks())
+    poll("ticks without a triggerer", lambda: len(steady.ticks()) > killed_at + 10 or None, timeout=10)
+    steady.airflow.start_triggerer()
+    steady.wait("success")
+    ticks = steady.ticks()
+    assert {pid for _, pid in ticks} == {process}
+    assert len(steady.run().attempts) == 1
+    told = {int(number) for number, _ in TICKS.findall(steady.log())}
+    assert told == {number for number, _ in ticks}, (
+        "every line is in the log, those of the time between as well"
+    )
+    steady.wait_gone()
+
+
+def test_a_trigger_that_moves_to_another_triggerer_is_left_alone(start: Callable[..., Try]) -> None:
+    """Airflow calls on_kill of a trigger that another triggerer has taken over, while the task is still deferred.
+
+    Without asking for the task's state, on_kill would end a training that nobody wants ended.
+    """
+    moved = start("elastic_tick", seconds=45)
+    moved.wait("deferred")
+    process = moved.wait_ticks(3)
+    first = moved.airflow.triggerer_pids()
+    frozen = [one for pid in first for one in processes.family(pid)]
+    for one in frozen:
+        processes.send(one, signal.SIGSTOP)
+    try:
+        moved.airflow.start_triggerer()
+        poll("the second triggerer to have it", lambda: moved.log().count("starting") > 1 or None, timeout=60)
+    finally:
+        for one in frozen:
+            processes.send(one, signal.SIGCONT)
+    poll("on_kill", lambda: "invoking on_kill" in moved.log() or None, timeout=30, hint=moved.log)
+    moved.wait("success")
+    assert {pid for _, pid in moved.ticks()} == {process}
+    assert moved.run().outcome == "succeeded"
+
+
+# -- in a worker -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def workers(start: Callable[..., Try], deferred: dict[str, Try]) -> dict[str, Try]:
+    """Runs that are driven in worker slots: one for each that the harness has."""
+    return {
+        "done": start("elastic_worker", seconds=2),
+        "robbed": start("elastic_worker", seconds=20),
+        "doomed": start("elastic_worker", seconds=600),
+        "late": start("elastic_worker_timeout", seconds=600),
+    }
+
+
+def test_a_retry_takes_the_run_of_a_killed_worker_over(workers: dict[str, Try]) -> None:
+    """Without a run URI that outlives the try, the second try would start a second job beside the first."""
+    robbed = workers["robbed"]
+    robbed.wait("running")
+    process = robbed.wait_ticks(1)
+    worker = robbed.airflow.task(robbed.dag, robbed.run_id, TASK)["pid"]
+    os.kill(int(worker), signal.SIGKILL)
+    poll("a second try", lambda: robbed.number() == 2 or None, timeout=60)
+    robbed.wait("success")
+    assert "is taken over: running, attempt 1" in robbed.log()
+    assert {pid for _, pid in robbed.ticks()} == {process}
+    assert len(robbed.run().attempts) == 1
+
+
+def test_it_trains_in_a_worker_too(workers: dict[str, Try]) -> None:
+    done = workers["done"]
+    done.wait("success")
+    log = done.log()
+    assert "DEFERRED" not in log
+    assert "attempt 1 submitted: 1 worker, from the beginning" in log
+    assert "[rank 0] all ticks done" in log
+    done.wait_gone()
+
+
+def test_marking_failed_in_a_worker_ends_the_training(workers: dict[str, Try]) -> None:
+    """Airflow calls on_kill inside a signal handler, and then kills: without a thread nothing could be done in it."""
+    doomed = workers["doomed"]
+    doomed.wait("running")
+    doomed.wait_ticks(3)
+    doomed.mark("failed")
+    doomed.wait_gone()
+    assert doomed.wait_ended(timeout=10.0).outcome == "stopped"
+
+
+def test_a_timeout_in_a_worker_ends_the_training(workers: dict[str, Try]) -> None:
+    late = workers["late"]
+    late.wait("failed")
+    assert "AirflowTaskTimeout" in late.log()
+    late.wait_gone()
+    assert late.wait_ended(timeout=10.0).outcome == "stopped"
+
+
+# -- connection --------------------------------------------------------------------------------------------------
+
+
+def test_the_test_button_says_whether_runs_can_lie_there(standalone: Standalone, tmp_path: Path) -> None:
+    def button(**extra: str) -> dict[str, Any]:
+        body = {"connection_id": "elastic_x", "conn_type": "elastic", "extra": json.dumps(extra)}
+        answer: dict[str, Any] = standalone.rest("POST", "connections/test", json=body)
+        return answer
+
+    good = button(run_root=str(tmp_path / "runs"), engine="local")
+    assert good["status"] is True, good
+    assert "creates exclusively" in good["message"]
+    bad = button(run_root="/proc/runs")
+    assert bad["status"] is False
+    assert "NOT OK /proc/runs" in bad["message"]
+    assert "one of" in button(run_root=str(tmp_path), engine="nonesuch")["message"]
+    hooks = standalone.rest("GET", "/ui/connections/hook_meta")
+    (ours,) = (hook for hook in hooks if hook["connection_type"] == "elastic")
+    assert ours["extra_fields"].keys() == {"run_root", "engine", "aws_conn_id"}

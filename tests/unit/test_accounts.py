@@ -1,0 +1,129 @@
+"""Time and silence: every second is in one row, and only those who can speak are judged by their silence."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_elastic.core.document import document
+from airflow_elastic.core.goodput import ROWS, goodput
+from airflow_elastic.core.health import overdue
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.run import Health, ScaleStep
+from airflow_elastic.spec.status import Progress, Stretch
+from tests.support.builders import at_step, done, lost, spec, story
+
+SUBMITTED = ev.AttemptSubmitted(1.0, 1, "a1")
+
+
+def stretch(
+    start: float, first: float | None, last: float | None, low: int, high: int, **more: float
+) -> Stretch:
+    busy = 0.0 if first is None or last is None else last - first
+    return Stretch(1, 2, 2, start, first, last, low, high, stepping_seconds=busy, **more)
+
+
+def test_repeated_steps_are_not_goodput() -> None:
+    first = Progress(1, 20.0, step=100, stretches=(stretch(2.0, 4.0, 14.0, 0, 100),))
+    second = Progress(2, 40.0, step=200, stretches=(stretch(16.0, 20.0, 32.0, 80, 200),))
+    state = story(
+        SUBMITTED,
+        ev.CheckpointCommitted(12.0, 1, 80, "k"),
+        ev.WorkersEnded(14.5, 1, lost(), first),
+        ev.AttemptGone(15.0, 1),
+        ev.AttemptSubmitted(15.5, 2, "a2"),
+        ev.WorkersEnded(32.5, 2, done(), second),
+        ev.AttemptGone(33.0, 2),
+        ev.RunEnded(34.0, "succeeded", "complete"),
+    )
+    spent = goodput(state, None, 99.0)
+    assert spent["wall"] == 34.0
+    assert spent["training"] == pytest.approx(10 * 0.8 + 12)
+    assert spent["repeated"] == pytest.approx(10 * 0.2)
+    assert spent["starting"] == pytest.approx(4.0 + 5.0)
+    assert spent["ending"] == pytest.approx(1.0 + 1.0)
+    assert sum(spent[row] for row in ROWS) == pytest.approx(34.0)
+
+
+def test_an_attempt_that_never_made_a_step_costs_time_and_loses_nothing() -> None:
+    state = story(SUBMITTED, ev.WorkersEnded(6.0, 1, lost()), ev.AttemptGone(7.0, 1))
+    spent = goodput(state, None, 9.0)
+    assert (spent["training"], spent["repeated"]) == (0.0, 0.0)
+    assert spent["starting"] == pytest.approx(7.0 + 2.0)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 50), st.floats(0.1, 50), st.integers(0, 100)), min_size=1, max_size=5),
+    st.floats(0, 100),
+)
+def test_every_second_is_in_exactly_one_row(lives: list[tuple[float, float, int]], after: float) -> None:
+    now, events, step = 1.0, [], 0
+    for number, (starting, busy, done_steps) in enumerate(lives, start=1):
+        progress = Progress(
+            number,
+            now,
+            step=step + done_steps,
+            stretches=(stretch(now, now + starting, now + starting + busy, step, step + done_steps),),
+        )
+        end = now + starting + busy
+        events += [
+            ev.AttemptSubmitted(now, number, "a"),
+            ev.WorkersEnded(end, number, lost(), progress),
+            ev.AttemptGone(end, number),
+        ]
+        now, step = end, step + done_steps // 2
+    spent = goodput(story(*events), None, now + after)
+    assert sum(spent[row] for row in ROWS) == pytest.approx(spent["wall"], rel=1e-6)
+    assert all(value >= 0 for value in spent.values())
+
+
+def test_the_document_of_a_run_just_created_divides_by_nothing() -> None:
+    plain = document("uri", story(), None, 0.0)
+    assert (plain["goodput"], plain["state"], plain["step"], plain["attempts"][0]["failure"]) == (
+        0.0,
+        "submitting",
+        0,
+        None,
+    )
+
+
+def test_silence_after_a_step_counts_from_that_step() -> None:
+    state = story(SUBMITTED, run=spec(health=Health(no_progress_seconds=60)))
+    progress = at_step(7, moved_at=100.0)
+    assert list(overdue(state, progress, 159.0)) == []
+    (event,) = overdue(state, progress, 160.0)
+    assert (event.step, event.idle_seconds) == (7, 60.0)  # type: ignore[union-attr]
+
+
+def test_until_the_first_step_there_is_more_patience() -> None:
+    state = story(SUBMITTED, run=spec(health=Health(no_progress_seconds=60, start_seconds=600)))
+    fresh = Progress(1, 2.0, stretches=(Stretch(1, 2, 2, started_at=50.0),), attached=True)
+    assert list(overdue(state, fresh, 649.0)) == []
+    (event,) = overdue(state, fresh, 650.0)
+    assert event.step is None  # type: ignore[union-attr]
+
+
+def test_a_script_that_does_not_speak_is_not_judged_by_its_silence() -> None:
+    state = story(SUBMITTED)
+    assert list(overdue(state, None, 1e9)) == []
+    assert list(overdue(state, at_step(7, attached=False), 1e9)) == []
+
+
+def test_the_deadline_comes_first_and_once() -> None:
+    state = story(SUBMITTED, run=spec(active_deadline_seconds=50))
+    assert list(overdue(state, at_step(7), 50.0)) == [ev.DeadlinePassed(50.0)]
+    state = story(SUBMITTED, ev.DeadlinePassed(50.0), run=spec(active_deadline_seconds=50))
+    assert list(overdue(state, at_step(7), 51.0)) == []
+
+
+def test_planned_scale_steps_are_asked_for_once() -> None:
+    run = spec(scaling=(ScaleStep(3, at_step=10), ScaleStep(4, after_seconds=30)))
+    state = story(SUBMITTED, run=run)
+    assert list(overdue(state, at_step(9), 20.0)) == []
+    (event,) = overdue(state, at_step(10), 20.0)
+    assert event == ev.ScaleRequested(20.0, "scaling.0", 3, "schedule")
+    state = story(SUBMITTED, event, run=run)
+    assert list(overdue(state, at_step(12), 21.0)) == []
+    (late,) = overdue(state, at_step(12), 30.0)
+    assert late == ev.ScaleRequested(30.0, "scaling.1", 4, "schedule")

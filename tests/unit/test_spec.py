@@ -1,0 +1,149 @@
+"""Every bad value is refused, with the field's path, what was given, and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import (
+    CheckpointPolicy,
+    Health,
+    RestartPolicy,
+    RunSpec,
+    ScaleStep,
+    SecretRef,
+    Workers,
+    differences,
+)
+
+GOOD: dict[str, Any] = {"command": ["train.py"]}
+
+
+@pytest.mark.parametrize(
+    ("bad", "path", "allowed"),
+    [
+        ({"command": []}, "command", "a script and its arguments"),
+        ({"command": "train.py"}, "command", "a list"),
+        ({"command": ["train.py", ""]}, "command", "non-empty strings"),
+        ({"command": [1]}, "command.0", "a string"),
+        ({"name": ""}, "name", "1 to 200 letters"),
+        ({"name": "../up"}, "name", "1 to 200 letters"),
+        ({"name": "x" * 201}, "name", "1 to 200 letters"),
+        ({"launcher": ""}, "launcher", "the name of a launcher"),
+        ({"engine": ""}, "engine", "the name of an engine"),
+        ({"workers": {"count": 0}}, "count", "an integer, at least 1"),
+        ({"workers": {"count": 2.5}}, "workers.count", "an integer"),
+        ({"workers": {"count": True}}, "workers.count", "an integer"),
+        ({"workers": {"count": "2"}}, "workers.count", "an integer"),
+        ({"workers": {"count": 2, "min": 3}}, "min", "at most count, which is 2"),
+        ({"workers": {"count": 2, "max": 1}}, "max", "at least count, which is 2"),
+        ({"workers": {"count": 3, "node_unit": 2}}, "count", "a multiple of node_unit, 2"),
+        ({"workers": {"procs": 0}}, "procs", "at least 1"),
+        ({"workers": {"resources": {"cpu": 4}}}, "workers.resources.cpu", "a string"),
+        ({"checkpoint": {"every_steps": 0}}, "every_steps", "at least 1"),
+        ({"checkpoint": {"every_seconds": -1}}, "every_seconds", "greater than 0"),
+        ({"checkpoint": {"keep_last": 0}}, "keep_last", "at least 1"),
+        ({"restart": {"policy": "Sometimes"}}, "policy", "one of Never, OnFailure, Always, ExitCode"),
+        ({"restart": {"exit_codes": [0]}}, "exit_codes.0", "an integer from 1 to 255"),
+        ({"restart": {"backoff_limit": -1}}, "backoff_limit", "at least 0"),
+        ({"restart": {"policy": "Always", "backoff_limit": 0}}, "restart.policy", "a backoff_limit or"),
+        ({"health": {"no_progress_seconds": 0}}, "no_progress_seconds", "greater than 0"),
+        ({"health": {"grace_seconds": float("inf")}}, "health.grace_seconds", "a finite number"),
+        ({"active_deadline_seconds": 0}, "active_deadline_seconds", "greater than 0"),
+        ({"cleanup": "none"}, "cleanup", "one of None, All, Unfinished"),
+        ({"scaling": [{"workers": 2}]}, "at_step", "exactly one of at_step and after_seconds"),
+        ({"scaling": [{"workers": 9, "at_step": 1}]}, "scaling.0.workers", "an integer from 1 to 1"),
+        ({"env": {"A B": "x"}}, "env.A B", "the name of an environment variable"),
+        ({"env": {"AIRFLOW_ELASTIC_RUN_URI": "x"}}, "env.AIRFLOW_ELASTIC_RUN_URI", "our own"),
+        ({"env": {"A": 1}}, "env.A", "a string"),
+        ({"secrets": [{"name": "T", "source": "vault", "key": "k"}]}, "source", "one of env, file"),
+        ({"secrets": [{"name": "T", "source": "env"}]}, "secrets.0.key", "this field is required"),
+        (
+            {"env": {"T": "x"}, "secrets": [{"name": "T", "source": "env", "key": "k"}]},
+            "secrets.0.name",
+            "env does not set",
+        ),
+        ({"wrokers": {}}, "wrokers", "did you mean workers?"),
+        ({"workers": [2]}, "workers", "a mapping with the fields count"),
+        ({"command": None}, "command", "a list"),
+    ],
+)
+def test_refusals(bad: dict[str, Any], path: str, allowed: str) -> None:
+    with pytest.raises(SpecError) as error:
+        RunSpec.from_dict(GOOD | bad)
+    (problem,) = error.value.problems
+    assert problem.path.endswith(path)
+    assert allowed in problem.allowed
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 3])
+def test_what_is_no_mapping_at_all(data: Any) -> None:
+    with pytest.raises(SpecError, match="a mapping with the fields command"):
+        RunSpec.from_dict(data)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(SpecError) as error:
+        RunSpec.from_dict({"workers": {"count": "x", "min": []}, "nmae": "a", "restart": {"policy": "x"}})
+    assert {p.path for p in error.value.problems} == {
+        "workers.count",
+        "workers.min",
+        "nmae",
+        "command",
+        "restart.policy",
+    }
+
+
+def test_a_command_given_as_a_string_in_code_is_refused_too() -> None:
+    with pytest.raises(SpecError, match="command: given 'train.py'"):
+        RunSpec(command="train.py")  # type: ignore[arg-type]
+
+
+names = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?", fullmatch=True)
+positive = st.floats(0.001, 1e9)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> RunSpec:
+    low, count, high = sorted(draw(st.tuples(*[st.integers(1, 50)] * 3)))
+    unit = draw(st.integers(1, 4))
+    workers = Workers(count * unit, low * unit, high * unit, procs=draw(st.integers(1, 8)), node_unit=unit)
+    steps = st.builds(ScaleStep, st.just(low * unit), at_step=st.integers(1, 10**6))
+    return RunSpec(
+        command=tuple(draw(st.lists(st.text(min_size=1), min_size=1, max_size=4))),
+        name=draw(names),
+        workers=workers,
+        checkpoint=draw(st.builds(CheckpointPolicy, st.none() | st.integers(1, 99), st.none() | positive)),
+        restart=draw(st.builds(RestartPolicy, st.sampled_from(["Never", "OnFailure", "ExitCode"]))),
+        health=draw(st.builds(Health, positive, positive, positive)),
+        active_deadline_seconds=draw(st.none() | positive),
+        scaling=tuple(draw(st.lists(steps, max_size=3))),
+        env=draw(
+            st.dictionaries(st.from_regex(r"[B-Z_][A-Z0-9_]{0,9}", fullmatch=True), st.text(), max_size=3)
+        ),
+        secrets=(SecretRef("A_SECRET", "env", "K"),),
+    )
+
+
+@given(specs())
+def test_every_specification_survives_the_journal(spec: RunSpec) -> None:
+    import json
+
+    again = RunSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
+    assert again == spec
+    assert again.digest == spec.digest
+    assert differences(spec, again) == []
+
+
+@given(specs(), specs())
+def test_the_digest_tells_specifications_apart(one: RunSpec, other: RunSpec) -> None:
+    assert (one.digest == other.digest) == (one == other) == (differences(one, other) == [])
+
+
+def test_differences_are_told_by_field() -> None:
+    old, new = RunSpec(command=("a",)), RunSpec(command=("a",), workers=Workers(4))
+    assert differences(old, new) == ["workers.count: 1 there, 4 asked for"]
