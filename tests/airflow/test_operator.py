@@ -270,7 +270,7 @@ def test_clearing_a_success_trains_anew_beside_it(batch: dict[str, Try]) -> None
 
 
 @pytest.fixture(scope="module")
-def deferred(start: Callable[..., Try], batch: dict[str, Try]) -> dict[str, Try]:
+def deferred(start: Callable[..., Try]) -> dict[str, Try]:
     """Runs that train until somebody does something to their task."""
     return {
         "doomed": start("elastic_tick", seconds=600),
@@ -381,7 +381,7 @@ def test_a_trigger_that_moves_to_another_triggerer_is_left_alone(start: Callable
 
 
 @pytest.fixture(scope="module")
-def workers(start: Callable[..., Try], deferred: dict[str, Try]) -> dict[str, Try]:
+def workers(start: Callable[..., Try]) -> dict[str, Try]:
     """Runs that are driven in worker slots: one for each that the harness has."""
     return {
         "done": start("elastic_worker", seconds=2),
