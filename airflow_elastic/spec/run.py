@@ -68,10 +68,10 @@ class Workers:
                 check.that(
                     self.at_most >= self.count, "max", self.max, f"at least count, which is {self.count}"
                 )
-                for name, value in (("count", self.count), ("min", self.at_least), ("max", self.at_most)):
-                    check.that(
-                        value % self.node_unit == 0, name, value, f"a multiple of node_unit, {self.node_unit}"
-                    )
+                for name in ("count", "min", "max"):
+                    value = getattr(self, name)
+                    whole = value is None or value % self.node_unit == 0
+                    check.that(whole, name, value, f"a multiple of node_unit, {self.node_unit}")
 
     @property
     def at_least(self) -> int:

@@ -76,7 +76,7 @@ def test_refusals(bad: dict[str, Any], path: str, allowed: str) -> None:
     with pytest.raises(SpecError) as error:
         RunSpec.from_dict(GOOD | bad)
     (problem,) = error.value.problems
-    assert problem.path.endswith(path)
+    assert problem.path.split(".")[-path.count(".") - 1 :] == path.split(".")
     assert allowed in problem.allowed
 
 
@@ -99,7 +99,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_a_command_given_as_a_string_in_code_is_refused_too() -> None:
-    with pytest.raises(SpecError, match="command: given 'train.py'"):
+    with pytest.raises(SpecError, match=r"command: given 'train\.py'"):
         RunSpec(command="train.py")  # type: ignore[arg-type]
 
 

@@ -1,0 +1,227 @@
+"""The documentation: generated pages are fresh, links lead somewhere, and what is printed to be copied works."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+import yaml
+
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.cli.main import cli
+from airflow_elastic.control import Controller, start_run
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.testing.fake_engine import FakeEngine
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(*languages: str) -> list[Block]:
+    return [block for page in PAGES for block in _blocks(page) if block.language in languages]
+
+
+def _blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Block(page, text.count("\n", 0, match.start()) + 1, match[1], match[2])
+
+
+@pytest.fixture(scope="module")
+def generate() -> Iterator[Any]:
+    sys.path.insert(0, str(DOCS))
+    try:
+        yield importlib.import_module("generate")
+    finally:
+        sys.path.remove(str(DOCS))
+
+
+def test_generated_pages_are_fresh(generate: Any) -> None:
+    stale = [str(path.relative_to(ROOT)) for path in generate.stale()]
+    assert not stale, f"run `make docs`: {', '.join(stale)}"
+
+
+# -- links ---------------------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def links(page: Path) -> list[str]:
+    prose = re.sub(r"^```.*?^```$|`[^`\n]+`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in target]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in links(page):
+        name, _, anchor = target.partition("#")
+        there = (page.parent / name).resolve() if name else page
+        assert there.exists(), f"{target}: there is no such file"
+        if anchor:
+            assert anchor in anchors(there), (
+                f"{target}: there is no such heading, only {sorted(anchors(there))}"
+            )
+
+
+def test_every_page_can_be_reached() -> None:
+    reached, pending = set(), [ROOT / "README.md"]
+    while pending:
+        page = pending.pop()
+        if page not in reached and page.suffix == ".md":
+            reached.add(page)
+            pending += [(page.parent / target.partition("#")[0]).resolve() for target in links(page)]
+    assert not set(PAGES) - reached - {DOCS / "index.md"}
+
+
+# -- what is printed to be copied ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_python_parses(block: Block) -> None:
+    tree = ast.parse(textwrap.dedent(block.text))
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in SIGNATURES:
+            unknown = {word.arg for word in call.keywords} - SIGNATURES[call.func.id] - {"task_id", "retries"}
+            assert not unknown, f"{call.func.id} takes no {unknown}"
+
+
+def _parameters(path: str, name: str) -> set[str]:
+    """Read, not imported: Airflow may be absent."""
+    tree = ast.parse((ROOT / "airflow_elastic" / path).read_text())
+    (cls,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    (init,) = (node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    return {argument.arg for argument in init.args.kwonlyargs}
+
+
+SIGNATURES = {
+    "ElasticTrainOperator": _parameters("operators/train.py", "ElasticTrainOperator"),
+    "ElasticRunSensor": _parameters("sensors/run.py", "ElasticRunSensor"),
+}
+
+
+@pytest.mark.parametrize("block", blocks("yaml", "json"), ids=str)
+def test_data_parses_and_specifications_are_accepted(block: Block) -> None:
+    data = yaml.safe_load(block.text) if block.language == "yaml" else json.loads(block.text)
+    if isinstance(data, dict) and "command" in data:
+        RunSpec.from_dict(data)
+
+
+def _typed(block: Block) -> Iterator[list[str]]:
+    """The `airflow-elastic` commands of a shell block, split into words."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        for sign in ("|", "&&", ";", ">"):
+            words = words[: words.index(sign)] if sign in words else words
+        if words[:1] == ["airflow-elastic"]:
+            yield words[1:]
+
+
+@pytest.mark.parametrize("block", blocks("sh"), ids=str)
+def test_commands_exist_with_their_options(block: Block) -> None:
+    for words in _typed(block):
+        name, *arguments = words
+        command = cli.commands.get(name)
+        assert command is not None, f"there is no airflow-elastic {name}"
+        try:
+            command.make_context(name, list(arguments))
+        except click.exceptions.Exit:  # --help
+            continue
+        except click.ClickException as error:
+            raise AssertionError(f"airflow-elastic {shlex.join(words)}: {error.format_message()}") from None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_nothing_of_a_developers_machine(page: Path) -> None:
+    assert not re.findall(r"/work/|/tmp/|/root/|\bpypi\.[a-z]", page.read_text())
+
+
+# -- status.md -----------------------------------------------------------------------------------------------------
+
+
+def documented() -> dict[str, set[str]]:
+    """The fields that status.md describes: of the document, of `attempts[]`, of `seconds`."""
+    text = (DOCS / "status.md").read_text()
+    found: dict[str, set[str]] = {}
+    for name, after in (
+        ("", "## Fields\n"),
+        ("attempts", "An attempt (`attempts[]`):\n"),
+        ("seconds", "<!-- generated: seconds -->\n"),
+    ):
+        rows = text.partition(after)[2].strip().partition("\n\n")[0].splitlines()[2:]
+        cells = [row.split("|")[1] for row in rows if row.startswith("|")]
+        found[name] = {field for cell in cells for field in re.findall(r"`([\w.]+)`", cell)}
+    return found
+
+
+_OPEN = {"attempts", "ranks", "seconds", "metrics", "newest"}
+
+
+def fields(value: dict[str, Any], prefix: str = "") -> set[str]:
+    paths = set()
+    for key, item in value.items():
+        nested = isinstance(item, dict) and key not in _OPEN
+        paths |= fields(item, f"{prefix}{key}.") if nested else {prefix + key}
+    return paths
+
+
+def check(document: dict[str, Any]) -> None:
+    known = documented()
+    assert fields(document) == known[""]
+    assert all(attempt.keys() == known["attempts"] for attempt in document["attempts"])
+    assert document["seconds"].keys() == known["seconds"]
+    assert document["seconds"]["wall"] == pytest.approx(sum(document["seconds"].values()) / 2)
+
+
+def test_status_md_describes_a_document_that_holds_everything(generate: Any) -> None:
+    records = importlib.import_module("generator.records")
+    document = records.example_document()
+    check(document)
+    text = (DOCS / "status.md").read_text()
+    attempt, rank = document["attempts"][0], document["ranks"][0]
+    inner = {*attempt["failure"], *attempt["stretches"][0], *rank, *document["checkpoints"]["newest"]}
+    assert not {name for name in inner if f"`{name}`" not in text}
+
+
+async def test_status_md_describes_a_real_document(tmp_path: Path) -> None:
+    store, engine = open_store(str(tmp_path / "run")), FakeEngine()
+    start_run(store, RunSpec(("train.py",), engine_options={"seconds": 0.05}), engine=engine)
+    state = await Controller(store, engine, poll_seconds=0.05).drive()
+    data = store.get("status.json")
+    assert state.outcome == "succeeded"
+    assert data is not None
+    check(json.loads(data))
+
+
+def test_journal_md_shows_an_entry_as_it_is(tmp_path: Path) -> None:
+    run = start_run(open_store(str(tmp_path / "run")), RunSpec(("train.py",)), engine=FakeEngine())
+    entry = json.loads(run.store.get("journal/00000000.json") or b"")
+    (shown,) = (json.loads(block.text) for block in blocks("json") if block.page == DOCS / "journal.md")
+    assert [*entry][:5] == [*shown][:5]
