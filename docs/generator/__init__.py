@@ -1,0 +1,1 @@
+"""What docs/generate.py writes, one module for each source."""

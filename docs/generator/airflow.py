@@ -1,0 +1,99 @@
+"""operator.md: what Airflow sees. Read with griffe, so that Airflow need not be installed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import griffe
+
+from airflow_elastic.provider_info import get_provider_info
+from generator.markdown import BY, code, docstring, fence, prose, table
+
+ROOT = Path(__file__).parents[2]
+
+
+def operator_page() -> str:
+    package = griffe.load(
+        "airflow_elastic",
+        search_paths=[str(ROOT)],
+        allow_inspection=False,
+        submodules=True,
+        try_relative_path=False,
+    )
+    return "".join(
+        (
+            BY,
+            "# In Airflow\n\n",
+            "Everything here is imported from `airflow_elastic.operators` and `airflow_elastic.sensors`; the\n"
+            "decorator comes by itself. Parameters of `BaseOperator` (`retries`, `pool`, …) are taken too.\n\n",
+            _class_section("ElasticTrainOperator", package["operators.train.ElasticTrainOperator"]),
+            _decorator_section(package["decorators.train.elastic_train_task"]),
+            _class_section("ElasticRunSensor", package["sensors.run.ElasticRunSensor"]),
+            _connection_section(),
+        )
+    )
+
+
+def _class_section(name: str, cls: griffe.Class) -> str:
+    words, entries, raises = docstring(cls.docstring.value if cls.docstring else "")
+    # Some say it in the docstring of the class, some in that of __init__.
+    signature = cls["__init__"]
+    rows = []
+    for parameter in signature.parameters:
+        if parameter.name in ("self", "kwargs"):
+            continue
+        if parameter.name not in entries:
+            raise SystemExit(f"{name}: the parameter {parameter.name} is not described in the docstring")
+        default = "**required**" if parameter.default is None else code(parameter.default)
+        if default == "`None`":
+            default = ""
+        default = default.replace("ElasticHook.default_conn_name", "'elastic_default'")
+        rows.append((code(parameter.name), code(parameter.annotation), default, entries[parameter.name]))
+    unknown = set(entries) - {parameter.name for parameter in signature.parameters}
+    if unknown:
+        raise SystemExit(f"{name}: the docstring describes {sorted(unknown)}, which are no parameters")
+    fields = cls.all_members["template_fields"].value
+    templated = ", ".join(code(text) for text in re.findall(r"'(\w+)'", str(fields)))
+    parts = [
+        f"## {name}\n\n",
+        prose(words),
+        "\n",
+        table(("parameter", "type", "default", "meaning"), rows),
+        "\n",
+    ]
+    parts.append(f"Templated: {templated}.\n\n")
+    parts += [f"Raises `{kind}` {text}\n\n" for kind, text in raises]
+    return "".join(parts)
+
+
+def _decorator_section(function: griffe.Function) -> str:
+    words, _, _ = docstring(function.docstring.value if function.docstring else "")
+    return f"## @task.elastic_train\n\n{prose(words.replace('; `kwargs` are', '. Its parameters are'))}\n"
+
+
+def _connection_section() -> str:
+    info = get_provider_info()
+    (connection,) = info["connection-types"]
+    rows = [
+        (code(name), field["label"], field["description"])
+        for name, field in connection["conn-fields"].items()
+    ]
+    options = [
+        (f"`[{section}] {name}`", option["example"] or "", option["description"])
+        for section, content in info["config"].items()
+        for name, option in content["options"].items()
+    ]
+    environment = (
+        'AIRFLOW_CONN_ELASTIC_DEFAULT=\'{"conn_type": "elastic", "extra": {"run_root": "/mnt/runs"}}\''
+    )
+    return (
+        "## The connection\n\n"
+        f"Connections of the type `{connection['connection-type']}` say where runs lie and where workers run. The\n"
+        "default one, `elastic_default`, need not exist.\n\n"
+        + table(("field", "label", "meaning"), rows)
+        + "\nAs an environment variable:\n\n"
+        + fence(f"export {environment}", "sh")
+        + "\nIn Airflow's configuration:\n\n"
+        + table(("option", "example", "meaning"), options)
+    )
