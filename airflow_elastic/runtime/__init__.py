@@ -8,6 +8,10 @@
         run.step(loss)                                         # reports, saves when due, stops where it is asked to
     run.finish(accuracy=0.98)                                  # final checkpoint and results
 
+And what a program imports that wants the model when it is trained:
+
+    elastic.load_model(run_uri, model)                         # the newest checkpoint, verified; no other rank needed
+
 Importing this package does not import torch; the first use of one of its names does.
 """
 
@@ -16,10 +20,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_elastic.runtime.reading import load_model
     from airflow_elastic.runtime.sampler import ElasticBatches
     from airflow_elastic.runtime.session import Session, init
 
-__all__ = ["ElasticBatches", "Session", "init"]
+__all__ = ["ElasticBatches", "Session", "init", "load_model"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,4 +36,8 @@ def __getattr__(name: str) -> Any:
         from airflow_elastic.runtime.sampler import ElasticBatches
 
         return ElasticBatches
+    if name == "load_model":
+        from airflow_elastic.runtime.reading import load_model
+
+        return load_model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,7 +30,7 @@ from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.errors import ElasticError, StoreError
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Checkpointer:
         Raises:
             CheckpointDamaged: there are checkpoints, and not one of them is whole.
         """
-        steps = self._ranks.from_first(lambda: checkpoints.steps(self._store))
+        steps = self._ranks.from_first(self._take_stock)
         for step in reversed(steps):
             try:
                 manifest = checkpoints.read(self._store, step)
@@ -161,6 +161,19 @@ class Checkpointer:
                 "to train from the beginning, use another run URI"
             )
         return None
+
+    def _take_stock(self) -> list[int]:
+        """On rank 0: the steps there are; what earlier attempts left half-saved is removed, as none of them lives."""
+        try:
+            removed = checkpoints.remove_uncommitted(self._store, self._attempt)
+        except StoreError as error:
+            log.warning(
+                "files of saves that were cut off could not be removed, they only take space: %s", error
+            )
+        else:
+            if removed:
+                log.info("removed %d files of saves that were cut off", removed)
+        return checkpoints.steps(self._store)
 
     def _verify(self, manifest: Manifest) -> list[str]:
         """Compare every byte with the manifest; ranks share the files among them."""

@@ -1,0 +1,153 @@
+"""A checkpoint exists when its manifest does, and what is loaded is what was committed, or nothing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.reports import raise_fence
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.checkpointer import Checkpointer, Position, Stateful, Superseded
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.spec import layout
+
+
+def objects(seed: int) -> Stateful:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    return Stateful(model, (optimizer,), {"schedule": torch.optim.lr_scheduler.StepLR(optimizer, 3)})
+
+
+def checkpointer(uri: Path, *, attempt: int = 1, keep_last: int = 3) -> Checkpointer:
+    return Checkpointer(
+        open_store(str(uri)), Ranks(0, 1, None), attempt=attempt, generation=1, keep_last=keep_last
+    )
+
+
+def save(uri: Path, step: int, what: Stateful, *, attempt: int = 1, keep_last: int = 3) -> None:
+    saver = checkpointer(uri, attempt=attempt, keep_last=keep_last)
+    saver.save(what, step, Position(1, 10, step * 10), reason="steps", metrics={"loss": 0.5})
+
+
+def same(one: Stateful, other: Stateful) -> bool:
+    ours, theirs = (torch.nn.utils.parameters_to_vector(o.model.parameters()) for o in (one, other))
+    states = [o.optimizers[0].state_dict()["state"][0]["exp_avg"] for o in (one, other)]
+    return bool(torch.equal(ours, theirs) and torch.equal(*states))
+
+
+def test_what_is_saved_is_what_is_restored(tmp_path: Path) -> None:
+    saved, loaded = objects(1), objects(2)
+    torch.manual_seed(5)
+    save(tmp_path, 7, saved)
+    expected = torch.rand(3)
+    manifest = checkpointer(tmp_path, attempt=2).restore(loaded)
+    assert manifest is not None
+    assert (manifest.step, manifest.epoch, manifest.offset, manifest.samples) == (7, 1, 10, 70)
+    assert same(saved, loaded)
+    assert torch.equal(torch.rand(3), expected), "the generators do not go on from where they were"
+
+
+def test_where_there_is_none_nothing_changes(tmp_path: Path) -> None:
+    fresh, untouched = objects(1), objects(1)
+    assert checkpointer(tmp_path).restore(fresh) is None
+    assert same(fresh, untouched)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "extend", "manifest"])
+def test_a_damaged_newest_one_is_left_aside(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = objects(1)
+    save(tmp_path, 5, good)
+    save(tmp_path, 9, objects(2))
+    _damage(tmp_path, 9, damage)
+    loaded = objects(3)
+    with caplog.at_level(logging.WARNING):
+        manifest = checkpointer(tmp_path, attempt=2).restore(loaded)
+    assert manifest is not None
+    assert manifest.step == 5
+    assert same(good, loaded)
+    assert "trying the one before it" in caplog.text
+
+
+def test_where_all_are_damaged_it_does_not_begin_anew_silently(tmp_path: Path) -> None:
+    save(tmp_path, 5, objects(1))
+    _damage(tmp_path, 5, "flip")
+    with pytest.raises(CheckpointDamaged, match=r"none of the checkpoints \[5\] .* is whole"):
+        checkpointer(tmp_path, attempt=2).restore(objects(2))
+
+
+def test_a_hostile_pickle_beside_a_good_checkpoint_is_never_opened(tmp_path: Path) -> None:
+    good = objects(1)
+    save(tmp_path, 5, good)
+    save(tmp_path, 9, objects(2))
+    marker = tmp_path / "owned"
+    metadata = tmp_path / layout.checkpoint_data(9, 1, 1) / ".metadata"
+    metadata.write_bytes(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")
+    assert checkpointer(tmp_path, attempt=2).restore(objects(3)) is not None
+    assert not marker.exists()
+
+
+def test_a_superseded_attempt_commits_nothing(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    raise_fence(store, 1)
+    save(tmp_path, 5, objects(1))
+    raise_fence(store, 2)
+    with pytest.raises(Superseded, match="attempt 2 has begun: attempt 1 commits nothing any more"):
+        save(tmp_path, 6, objects(1))
+    assert checkpoints.steps(store) == [5]
+
+
+def test_a_step_committed_before_stays_what_it_was(tmp_path: Path) -> None:
+    first = objects(1)
+    save(tmp_path, 5, first)
+    save(tmp_path, 5, objects(2), attempt=2)
+    loaded = objects(3)
+    assert checkpointer(tmp_path, attempt=3).restore(loaded) is not None
+    assert same(first, loaded)
+
+
+def test_only_the_newest_are_kept_and_nothing_of_the_others(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step, objects(step), keep_last=2)
+    store = open_store(str(tmp_path))
+    assert checkpoints.steps(store) == [3, 4]
+    assert {e.key.split("/")[2] for e in store.list(layout.CHECKPOINT_DATA)} == {
+        "000000000003-a0001-g01",
+        "000000000004-a0001-g01",
+    }
+
+
+def test_what_a_save_that_was_cut_off_left_is_removed_by_the_next_attempt(tmp_path: Path) -> None:
+    save(tmp_path, 5, objects(1))
+    store = open_store(str(tmp_path))
+    for attempt in (1, 2):
+        store.put(f"{layout.checkpoint_data(9, attempt, 1)}__0_0.distcp", b"half")
+    checkpointer(tmp_path, attempt=2).restore(objects(2))
+    folders = {entry.key.split("/")[2] for entry in store.list(layout.CHECKPOINT_DATA)}
+    assert folders == {"000000000005-a0001-g01", "000000000009-a0002-g01"}
+
+
+def _damage(uri: Path, step: int, damage: str) -> None:
+    path = uri / layout.checkpoint_data(step, 1, 1) / "__0_0.distcp"
+    data = bytearray(path.read_bytes())
+    match damage:
+        case "flip":
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        case "truncate":
+            path.write_bytes(data[:-1])
+        case "extend":
+            path.write_bytes(data + b"\0")
+        case "remove":
+            path.unlink()
+        case "manifest":
+            (uri / layout.manifest(step)).write_text("{")
