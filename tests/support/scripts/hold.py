@@ -1,4 +1,4 @@
-"""The smallest script that uses the runtime: hold.py STEPS [HOLD_FILE]; with HOLD_FILE it trains on until that is there."""
+"""The smallest script that uses the runtime: hold.py STEPS [HOLD_FILE]; with HOLD_FILE it trains until that exists."""
 
 import sys
 import time

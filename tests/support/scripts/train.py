@@ -1,8 +1,8 @@
 """A small DDP training with all that a resumed run has to put back: weights, momentum, schedule, dropout's luck.
 
-Options: --epochs N, --step-seconds S, --fail-at STEP (raises there, each time it comes by), --hang-at STEP (stands
-still there in the first attempt), --out FILE (rank 0 writes a digest of all weights at the end), --samples FOLDER (every rank
-writes which samples each of its steps consumed).
+Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
+there in the first attempt; --out FILE: rank 0 writes a digest of all weights at the end; --samples FOLDER: every rank
+writes which samples each of its steps consumed.
 """
 
 import argparse
