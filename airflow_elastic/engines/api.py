@@ -10,11 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_elastic.launchers.api import one_of
-from airflow_elastic.spec.errors import Problem, SpecError
+from airflow_elastic.adapters import plugins
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -120,7 +118,7 @@ class Engine(Protocol):
 
 def engine_names() -> list[str]:
     """The names of all engines that are installed."""
-    return sorted(point.name for point in entry_points(group=GROUP))
+    return plugins.names(GROUP)
 
 
 def find_engine(name: str) -> Engine:
@@ -129,15 +127,5 @@ def find_engine(name: str) -> Engine:
     Raises:
         SpecError: there is none; says which there are.
     """
-    for point in entry_points(group=GROUP):
-        if point.name == name:
-            engine: Engine = point.load()()
-            return engine
-    if ":" in name:  # an engine that is not installed as one: `my_package.engines:MyEngine`
-        try:
-            engine = EntryPoint(name, name, GROUP).load()()
-        except (ImportError, AttributeError) as error:
-            allowed = f"a class that can be imported, as module:Class ({error})"
-            raise SpecError(Problem("engine", name, allowed)) from error
-        return engine
-    raise SpecError(Problem("engine", name, one_of(name, engine_names())))
+    engine: Engine = plugins.load(GROUP, name, "engine")()
+    return engine

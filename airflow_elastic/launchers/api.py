@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from airflow_elastic.spec.errors import Problem, SpecError
+from airflow_elastic.adapters import plugins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,23 +58,14 @@ class Launcher:
 
 def launcher_names() -> list[str]:
     """The names of all launchers that are installed."""
-    return sorted(point.name for point in entry_points(group=GROUP))
+    return plugins.names(GROUP)
 
 
 def find_launcher(name: str) -> Launcher:
-    """The launcher of that name.
+    """The launcher of that name, or the one that `module:NAME` names.
 
     Raises:
         SpecError: there is none; says which there are.
     """
-    for point in entry_points(group=GROUP):
-        if point.name == name:
-            launcher: Launcher = point.load()
-            return launcher
-    raise SpecError(Problem("launcher", name, one_of(name, launcher_names())))
-
-
-def one_of(name: str, names: list[str]) -> str:
-    """What is allowed where a name is wanted, with the nearest one suggested."""
-    close = difflib.get_close_matches(name, names, n=1)
-    return "one of " + ", ".join(names) + (f"; did you mean {close[0]}?" if close else "")
+    launcher: Launcher = plugins.load(GROUP, name, "launcher")
+    return launcher

@@ -84,7 +84,7 @@ def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
 
 def test_an_engine_need_not_be_installed() -> None:
     assert find_engine("airflow_elastic.testing.fake_engine:FakeEngine").name == "fake"
-    with pytest.raises(SpecError, match="module:Class"):
+    with pytest.raises(SpecError, match="module:attribute"):
         find_engine("no.such.module:Engine")
 
 

@@ -1,0 +1,41 @@
+"""Parts by name: engines and launchers that are installed with an entry point, or named as `module:attribute`."""
+
+from __future__ import annotations
+
+import difflib
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from airflow_elastic.spec.errors import Problem, SpecError
+
+
+def names(group: str) -> list[str]:
+    """The names of everything that is installed in an entry point group, sorted."""
+    return sorted(point.name for point in entry_points(group=group))
+
+
+def load(group: str, name: str, field: str) -> Any:
+    """The object behind a name.
+
+    Args:
+        group: the entry point group.
+        name: an installed name, or `package.module:attribute` for what is not installed as a plugin.
+        field: where the name was given, for the error.
+
+    Raises:
+        SpecError: there is no such thing; says what there is.
+    """
+    for point in entry_points(group=group):
+        if point.name == name:
+            return point.load()
+    if ":" not in name:
+        known = names(group)
+        close = difflib.get_close_matches(name, known, n=1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise SpecError(Problem(field, name, f"one of {', '.join(known)}, or module:attribute{meant}"))
+    try:
+        return EntryPoint(name, name, group).load()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpecError(
+            Problem(field, name, f"something that can be imported, as module:attribute ({error})")
+        ) from error
