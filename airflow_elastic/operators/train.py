@@ -57,7 +57,7 @@ class ElasticTrainOperator(BaseOperator):
     *succeeded*, clearing it trains anew beside it, at `<run_uri>~2`. A run of another specification (the DAG was
     edited in between) is refused: give another `run_uri`, or start a new DAG run.
 
-    **What ends a run early.** Marking the task failed or succeeded, or deleting its DAG run: workers save, and end.
+    **What ends a run early.** Marking the task, or its DAG run, failed or succeeded: workers save, and end.
     A cleared task's run goes on for 40 s; if no new try has taken it over by then, for want of a worker slot, it saves
     and ends, and the new try goes on from there. (While the DAG is paused it keeps training, and its trigger.) A
     triggerer that restarts, or is killed, does not touch training.

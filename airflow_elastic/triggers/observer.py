@@ -25,6 +25,9 @@ PROGRESS_KEY = "progress"
 #: How often it is renewed, at most.
 PROGRESS_SECONDS = 5.0
 
+#: How long the end of a run waits for Airflow to tell where rank 0's lines go on.
+_PATIENCE_SECONDS = 30.0
+
 
 class Log(Protocol):
     """What we need of a task's logger."""
@@ -59,6 +62,7 @@ class TaskObserver(Observer):
         self._output = RankOutput(store, lambda line: log.info("%s", f"[rank 0] {line}"), since=self._since)
         self._pushed = pushed
         self._resuming: asyncio.Task[None] | None = None
+        self._seen: tuple[RunState, Progress | None] | None = None
         self._pushed_at = 0.0
         self._pushing: asyncio.Task[None] | None = None
 
@@ -77,6 +81,7 @@ class TaskObserver(Observer):
         # None of this is waited for: an Airflow that does not answer must not hold up a restart.
         if self._resuming is None:
             self._resuming = asyncio.create_task(self._resume())
+        self._seen = (state, progress)
         if self._resuming.done():
             await self._output.follow(state, progress)
         idle = self._pushing is None or self._pushing.done()
@@ -87,7 +92,9 @@ class TaskObserver(Observer):
     async def finish(self) -> None:
         """Hand on what was written last."""
         if self._resuming is not None:
-            await self._resuming
+            await asyncio.wait({self._resuming}, timeout=_PATIENCE_SECONDS)
+        if self._seen is not None:
+            await self._output.follow(*self._seen)
         await self._output.finish()
 
     async def _resume(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control.runs import Run, start_run
+from airflow_elastic.core.document import document
 from airflow_elastic.core.state import Cause, Failure, FailureKind, Phase, RunState
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators import ElasticTrainOperator
@@ -38,6 +40,7 @@ from airflow_elastic.operators.foreground import Foreground
 from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.operators.parameters import PATHS, build_spec, slug
 from airflow_elastic.operators.result import failure
+from airflow_elastic.provider_info import get_provider_info
 from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
@@ -358,8 +361,10 @@ async def test_the_run_of_another_try_is_left_alone(
     """A clear races the old trigger's on_kill, and wins. Without the owner the new try's training would be ended."""
     run = begun(hook, tmp_path)
     begun(hook, tmp_path, owner="try-2")
-    assert not await _abandoned(hook, run, state)
+    async with asyncio.timeout(10):
+        assert not await _abandoned(hook, run, state, wait=60.0)
     assert not run.state.ended
+    assert Mailbox(run.store).read() == []
 
 
 async def test_a_stop_that_a_new_try_overtakes_is_void(hook: FakeHook, tmp_path: Path) -> None:
@@ -437,6 +442,18 @@ async def test_being_cancelled_otherwise_does_not_touch_the_run(hook: FakeHook, 
     assert FakeEngine.jobs[job].live
     assert not run.state.ended
     await stop(hook, run.store.uri, by="test", owner=None, log=Log())
+
+
+async def test_every_stop_names_the_try_that_it_is_for(hook: FakeHook, tmp_path: Path) -> None:
+    """So that one which a new try overtakes is void."""
+    run = begun(hook, tmp_path)
+    with mock.patch("airflow_elastic.triggers.driving.drive"):
+        await stop(hook, run.store.uri, by="Airflow", owner="try-1", log=Log())
+    (request,) = Mailbox(run.store).read()
+    assert (request.kind, request.owner) == ("stop", "try-1")
+    begun(hook, tmp_path, owner="try-2")
+    assert await stop(hook, run.store.uri, by="Airflow", owner="try-1", log=Log()) is None
+    assert len(Mailbox(run.store).read()) == 1
 
 
 # -- what a try works on -----------------------------------------------------------------------------------------
@@ -681,6 +698,22 @@ async def test_progress_is_a_courtesy_that_holds_up_nothing(hook: FakeHook, tmp_
     assert "the progress could not be stored as an XCom: no API server" in log.text
 
 
+async def test_lines_are_told_even_where_airflow_is_slower_than_the_run(
+    hook: FakeHook, tmp_path: Path
+) -> None:
+    """The first SDK call of a triggerer takes seconds: a short run has ended before it is known where to go on."""
+    run, log, answer = begun(hook, tmp_path), Log(), threading.Event()
+    run.store.put("logs/attempt-0001/g01-rank-0.log", b"the only line")
+    observer = TaskObserver(
+        log, run.store, lambda key, value: None, pushed=lambda key: answer.wait(10) and None
+    )
+    await observer.on_look(*_at(run))
+    assert log.lines == []
+    asyncio.get_running_loop().call_later(0.2, answer.set)
+    await observer.finish()
+    assert log.lines == ["[rank 0] the only line"]
+
+
 async def test_the_past_is_not_told_again(hook: FakeHook, tmp_path: Path) -> None:
     log = Log()
     run = begun(hook, tmp_path, spec=build_spec({"command": "x", "engine": "fake"}, name="x"))
@@ -805,3 +838,36 @@ def test_a_sensor_in_a_worker_pokes_and_one_without_a_run_uri_says_so(hook: Fake
     poking.run_uri = "None"
     with pytest.raises(AirflowException, match="has pushed none"):
         poking.poke({})
+
+
+# -- page, provider ----------------------------------------------------------------------------------------------
+
+
+def test_the_page_escapes_whatever_a_script_says(hook: FakeHook, tmp_path: Path) -> None:
+    from airflow_elastic.web.app import _pages
+
+    evil = "<script>alert(1)</script>"
+    run = begun(hook, tmp_path, spec=build_spec({"command": evil, "engine": "fake"}, name="x"))
+    failed = Failure(FailureKind.CODE_ERROR, evil, traceback=evil, error=evil)
+    state = ended(run, "failed", evil).state.with_attempt(cause=Cause.FAILURE, failure=failed, job=evil)
+    progress = Progress(1, 0.0, metrics={evil: 1.0}, total_steps=3, step=1)
+    status = document(f"/r/{evil}", state, progress, time.time())
+    page = _pages.get_template("run.html").render(status=status, title=evil, run_id=evil, map_index=0)
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 6
+    assert "world size" in page.lower()
+
+
+def test_what_the_provider_names_is_there() -> None:
+    info = get_provider_info()
+    (connection,) = info["connection-types"]
+    paths = [connection["hook-class-name"], *info["extra-links"], *info.get("cli", [])]
+    paths += [decorator["class-name"] for decorator in info["task-decorators"]]
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), path
+    for kind in ("operators", "sensors", "hooks", "triggers"):
+        for group in info[kind]:
+            for module in group["python-modules"]:
+                importlib.import_module(module)
+    assert set(connection["conn-fields"]) == {"run_root", "engine", "aws_conn_id"}
