@@ -1,0 +1,179 @@
+"""The DAGs that come with the project, run for real: they are what users copy.
+
+tests/airflow/dags holds links to them, so that the Airflow of all tests runs them too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_elastic.control.runs import open_run
+from airflow_elastic.testing.standalone import Standalone
+
+DAGS = Path(__file__).parents[2] / "dags"
+QUICKSTART, RETRAIN = "digits_quickstart", "digits_retrain"
+
+PARSE = """
+import importlib, json, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "sklearn"}:
+            raise ImportError(f"{name} is imported while a DAG is parsed")
+
+sys.meta_path.insert(0, Blocker())
+sys.path.append(sys.argv[1])
+for name in sys.argv[2:]:
+    dag = importlib.import_module(name).dag
+    print(json.dumps([dag.dag_id, sorted((task, sorted(dag.get_task(task).upstream_task_ids)) for task in dag.task_ids)]))
+"""
+
+
+def test_parsing_a_dag_imports_no_torch(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PARSE, str(DAGS), QUICKSTART, RETRAIN],
+        env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    dags = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    common = {"evaluate": ["prepare", "train"], "prepare": [], "promote": ["evaluate"]}
+    assert {name: dict(tasks) for name, tasks in dags} == {
+        QUICKSTART: {**common, "train": ["prepare"]},
+        RETRAIN: {**common, "promoted": [], "train": ["prepare", "promoted"]},
+    }
+
+
+# -- for real --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(900)
+def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standalone: Standalone) -> None:
+    standalone.wait_for_dag(QUICKSTART)
+    standalone.wait_for_dag(RETRAIN)
+    models = standalone.home / "digits" / "models"
+
+    nothing_yet = standalone.trigger(RETRAIN, {"epochs": 1})
+    first = standalone.trigger(QUICKSTART, {"epochs": 1, "step_seconds": 0})
+    standalone.wait_task(RETRAIN, nothing_yet, "promoted", "skipped", timeout=200)
+    assert "run the DAG digits_quickstart first" in standalone.task_log(RETRAIN, nothing_yet, "promoted")
+    standalone.wait_run(RETRAIN, nothing_yet, timeout=200)
+    assert standalone.task_state(RETRAIN, nothing_yet, "train") == "skipped"
+
+    standalone.wait_run(QUICKSTART, first, timeout=300)
+    promoted = current(models)
+    assert (promoted["model"], promoted["previous"]) == ("0001", None)
+    assert 0.15 < promoted["accuracy"] < 0.97  # one epoch: better than a guess
+    assert promoted["checkpoint"]["step"] == 23
+    assert [event["extra"] for event in asset_events(standalone, QUICKSTART, first)] == [promoted]
+    assert "[rank 0] rank 0 of 2 begins at step 0" in standalone.task_log(QUICKSTART, first, "train")
+
+    # The same training again is no better; what goes on from the promoted model is.
+    again = standalone.trigger(QUICKSTART, {"epochs": 1, "step_seconds": 0})
+    further = standalone.trigger(RETRAIN, {"epochs": 4})
+    standalone.wait_run(QUICKSTART, again, timeout=300)
+    assert standalone.task_state(QUICKSTART, again, "promote") == "skipped"
+    assert "does not beat" in standalone.task_log(QUICKSTART, again, "promote")
+    assert asset_events(standalone, QUICKSTART, again) == []
+
+    standalone.wait_run(RETRAIN, further, timeout=300)
+    command = open_run(standalone.xcom(RETRAIN, further, "train", "run_uri")).state.spec.command
+    assert command[command.index("--init-from") + 1] == promoted["weights"]
+    better = current(models)
+    assert (better["model"], better["previous"]) == ("0002", "0001")
+    assert better["accuracy"] > promoted["accuracy"]
+    assert [event["extra"] for event in asset_events(standalone, RETRAIN, further)] == [better]
+    assert Path(promoted["weights"]).is_file(), "promoted models stay"
+
+
+def current(models: Path) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads((models / "current.json").read_text())
+    return card
+
+
+def asset_events(airflow: Standalone, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+    asked = {"source_dag_id": dag_id, "source_run_id": run_id}
+    events: list[dict[str, Any]] = airflow.rest("GET", "assets/events", params=asked)["asset_events"]
+    return events
+
+
+# -- the parts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def digits(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The package beside the DAGs, as Airflow finds it."""
+    monkeypatch.syspath_prepend(str(DAGS))
+    import digits.data
+    import digits.promotion
+
+    return digits
+
+
+def test_the_data_is_the_same_each_time(digits: Any, tmp_path: Path) -> None:
+    first = digits.data.write(tmp_path / "a" / "digits.npz").read_bytes()
+    assert digits.data.write(tmp_path / "a" / "digits.npz").read_bytes() == first
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["digits.npz"]
+    import numpy as np
+
+    with np.load(tmp_path / "a" / "digits.npz") as stored:
+        assert stored["images"].shape == (1437, 1, 8, 8)
+        assert stored["held_out_images"].shape == (360, 1, 8, 8)
+
+
+def test_the_script_also_runs_by_itself(digits: Any, tmp_path: Path) -> None:
+    data = digits.data.write(tmp_path / "digits.npz")
+    command = [sys.executable, str(DAGS / "digits" / "train_digits.py"), "--data", str(data), "--epochs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert (done.returncode, done.stdout) == (0, "rank 0 of 1 begins at step 0\n"), done.stderr
+
+
+def candidate(
+    folder: Path, accuracy: float, run_uri: str = "/runs/a", weights: bytes = b"weights"
+) -> dict[str, Any]:
+    import hashlib
+
+    path = folder / f"{run_uri[-1]}.pt"
+    path.write_bytes(weights)
+    sha256 = hashlib.sha256(weights).hexdigest()
+    return {"accuracy": accuracy, "run_uri": run_uri, "weights": str(path), "sha256": sha256}
+
+
+def test_only_a_better_model_is_promoted(digits: Any, tmp_path: Path) -> None:
+    promotion, models = digits.promotion, tmp_path / "models"
+    assert promotion.current(models) is None
+    first = promotion.promote(models, candidate(tmp_path, 0.9))
+    for accuracy in (0.9, 0.5):
+        with pytest.raises(promotion.NotBetter, match=r"does not beat 0\.9000 of the promoted model 0001"):
+            promotion.promote(models, candidate(tmp_path, accuracy, "/runs/b"))
+    assert promotion.current(models) == first
+    second = promotion.promote(models, candidate(tmp_path, 0.95, "/runs/b", b"better"))
+    assert (second["model"], second["previous"]) == ("0002", "0001")
+    assert promotion.current(models) == second == json.loads((models / "0002" / "card.json").read_text())
+    assert Path(second["weights"]).read_bytes() == b"better"
+    assert Path(first["weights"]).read_bytes() == b"weights"
+
+
+def test_a_try_that_was_cut_short_is_repeated(digits: Any, tmp_path: Path) -> None:
+    promotion, models = digits.promotion, tmp_path / "models"
+    told = promotion.promote(models, candidate(tmp_path, 0.9))
+    assert promotion.promote(models, candidate(tmp_path, 0.9)) == told, "promoted already: that is no failure"
+    (models / "current.json").unlink()  # killed after the folder was made, before it was named
+    assert promotion.promote(models, candidate(tmp_path, 0.9))["model"] == "0002"
+
+
+def test_weights_that_were_not_measured_are_refused(digits: Any, tmp_path: Path) -> None:
+    one = candidate(tmp_path, 0.9)
+    Path(one["weights"]).write_bytes(b"others")
+    with pytest.raises(ValueError, match="is not the file that was measured"):
+        digits.promotion.promote(tmp_path / "models", one)
+    assert digits.promotion.current(tmp_path / "models") is None

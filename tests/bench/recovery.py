@@ -1,0 +1,211 @@
+"""Killing workers of a real run on the real local engine, and finding out when it was back, and where the time went."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_elastic.adapters import checkpoints, linux
+from airflow_elastic.adapters.gather import gather
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.control import Controller, Observer, start_run
+from airflow_elastic.engines import Job, find_engine
+from airflow_elastic.engines.local.engine import job_files
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, RunSpec, Workers
+
+SCRIPTS = Path(__file__).parent / "scripts"
+WORLD = 2
+POLL_SECONDS = 2.0  # the operator's default
+PATIENCE_SECONDS = 120.0
+
+#: What happens between the kill and the first step, in this order; each is told by the end of it.
+STAGES = (
+    ("the controller knows", "WorkersEnded"),
+    ("old attempt is gone", "AttemptGone"),
+    ("next one submitted", "AttemptSubmitted"),
+    ("agents forked", "agents"),
+    ("agents have met", "met"),
+    ("rank processes started", "rank started"),
+    ("Python and rank.py started", "script reached"),
+    ("torch imported", "torch imported"),
+    ("the rest imported", "all imported"),
+    ("ranks joined", "ranks joined"),
+    ("model built, wrapped", "model built"),
+    ("checkpoint restored", "restored"),
+    ("first step done", "first step"),
+)
+
+
+@dataclass
+class Kill:
+    """One kill and what followed."""
+
+    kind: str
+    at: float
+    moments: dict[str, float] = field(default_factory=dict)
+    first_step_at: float | None = None
+
+    @property
+    def submitted_after(self) -> float:
+        return self.moments["AttemptSubmitted"] - self.at
+
+    @property
+    def stepping_after(self) -> float:
+        assert self.first_step_at is not None
+        return self.first_step_at - self.at
+
+    def stages(self) -> dict[str, float]:
+        """Seconds of each stage. An agent may be at work before its submission is in the journal: that costs nothing."""
+        spent, reached = {}, self.at
+        for name, moment in STAGES:
+            now = max(reached, self.moments[moment])
+            spent[name], reached = now - reached, now
+        return spent
+
+
+class _Moments(Observer):
+    """When each event was journaled, by attempt."""
+
+    def __init__(self) -> None:
+        self.at: dict[tuple[int, str], float] = {}
+
+    def on_event(self, event: ev.Event, before: Any, state: Any) -> None:
+        number = getattr(event, "attempt", None)
+        if number is not None:
+            self.at.setdefault((number, type(event).__name__), event.at)
+
+
+class Recovery:
+    """A run that trains without end while its workers are killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.uri, self.marks = folder / "run", folder / "marks"
+        self.marks.mkdir(parents=True)
+        self.spec = RunSpec(
+            command=(str(SCRIPTS / "recover.py"),),
+            workers=Workers(WORLD),
+            checkpoint=CheckpointPolicy(every_seconds=1.0, keep_last=2),
+            restart=RestartPolicy(backoff_limit=10_000),
+            env={"BENCH_MARKS": str(self.marks)},
+        )
+        self.store, self.engine = open_store(str(self.uri)), find_engine("local")
+        self.moments = _Moments()
+        self.attempt = 0
+        self._luck = random.Random(1)
+
+    async def __aenter__(self) -> Recovery:
+        self.run = start_run(self.store, self.spec, engine=self.engine)
+        controller = Controller(self.store, self.engine, observer=self.moments, poll_seconds=POLL_SECONDS)
+        self.driving = asyncio.create_task(controller.drive())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.run.ask_stop(by="the bench")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.driving, PATIENCE_SECONDS)
+        await self.engine.close(self._job())
+        assert self.driving.done(), "the run did not stop"
+        assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{self.uri}/local") == [], "something is left behind"
+
+    def _job(self) -> Job:
+        return Job(str(self.uri), self.spec, self.attempt, WORLD)
+
+    async def up(self) -> dict[str, float]:
+        """Wait until the next attempt steps; when its slowest rank came how far."""
+        self.attempt += 1
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(found := list(self.marks.glob(f"{self.attempt}-*.json"))) < WORLD:
+            if self.driving.done():
+                raise AssertionError(f"the run ended: {self.driving.result().reason}")
+            assert time.monotonic() < deadline, f"attempt {self.attempt} did not come up"
+            await asyncio.sleep(0.05)
+        ranks = [json.loads(path.read_text()) for path in found]
+        return {what: max(rank[what] for rank in ranks) for what in ranks[0]}
+
+    async def checkpoint(self) -> None:
+        """Wait for the first one."""
+        while not checkpoints.steps(self.store):
+            assert not self.driving.done()
+            await asyncio.sleep(0.05)
+
+    async def kill(self, kind: str) -> Kill:
+        """Kill -9, at a random moment of training, an agent (its node is lost) or a rank alone; wait until it is back."""
+        await asyncio.sleep(self._luck.uniform(0.2, 1.5))
+        files, index = job_files(self._job()), self._luck.randrange(WORLD)
+        pid = self._agent_pid(index) if kind == "node" else self._rank_pid(index)
+        before = self.attempt
+        done = Kill(kind, time.time())
+        os.kill(pid, signal.SIGKILL)
+        try:
+            done.moments |= await self.up()
+        except AssertionError as error:
+            print(f"  did not come up: {error}", flush=True)
+            raise
+        for number, what in ((before, "WorkersEnded"), (before, "AttemptGone"), (before + 1, "AttemptSubmitted")):
+            done.moments[what] = self.moments.at[number, what]
+        files = job_files(self._job())
+        done.moments["agents"] = max(
+            (files.node(node) / "agent.json").stat().st_mtime for node in range(WORLD)
+        )
+        record = files.record
+        assert record is not None
+        while done.first_step_at is None:  # a rank says it in its page, just after what it has marked
+            stretch = gather(files, record).stretches[-1]
+            done.moments["met"], done.first_step_at = stretch.started_at, stretch.first_step_at
+        return done
+
+    def _agent_pid(self, index: int) -> int:
+        agent = job_files(self._job()).agent(index)
+        assert agent is not None
+        return agent.pid
+
+    def _rank_pid(self, rank: int) -> int:
+        path = next(self.marks.glob(f"{self.attempt}-*-{rank}.json"))
+        return int(path.stem.split("-")[1])
+
+    def floor(self) -> float:
+        """Seconds that as many processes need to start, import and load, while training stands still."""
+        mine = linux.marked("AIRFLOW_ELASTIC_JOB", self._job().name)
+        for process in mine:
+            process.send(signal.SIGSTOP)
+        try:
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            commands = [
+                [sys.executable, str(SCRIPTS / "floor.py"), str(self.uri), str(rank), str(WORLD)]
+                for rank in range(WORLD)
+            ]
+            began = time.time()
+            processes = [
+                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+                for command in commands
+            ]
+            ends = [float(process.communicate(timeout=PATIENCE_SECONDS)[0]) for process in processes]
+        finally:
+            for process in mine:
+                process.send(signal.SIGCONT)
+        return max(ends) - began
+
+
+async def recoveries(folder: Path, kills: int, floors: int) -> tuple[list[Kill], list[float]]:
+    """Kill nodes and ranks by turns, measuring the floor in between; raises where the run does not come up again."""
+    done: list[Kill] = []
+    measured: list[float] = []
+    async with Recovery(folder) as recovery:
+        await recovery.up()
+        await recovery.checkpoint()
+        for number in range(kills):
+            if number * floors // kills >= len(measured):
+                measured.append(recovery.floor())
+            done.append(await recovery.kill("node" if number % 2 == 0 else "rank"))
+    return done, measured

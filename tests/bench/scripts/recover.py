@@ -1,0 +1,39 @@
+"""Trains without end, and writes down when it came how far: BENCH_MARKS/<attempt>-<pid>-<rank>.json."""
+
+from marks import mark, process_started, write
+
+mark("rank started", process_started())
+mark("script reached")
+
+import os
+from pathlib import Path
+
+import torch
+
+mark("torch imported")
+
+from objects import DistributedDataParallel, build
+
+import airflow_elastic.runtime as elastic
+
+mark("all imported")
+run = elastic.init(total_steps=10**9)
+mark("ranks joined")
+model, optimizer = build()
+if run.world_size > 1:
+    model = DistributedDataParallel(model)
+mark("model built")
+run.restore(model, optimizer)
+mark("restored")
+x = torch.randn(8, 1024)
+first = True
+while True:
+    loss = model(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    run.step(loss)
+    if first:
+        mark("first step")
+        write(Path(os.environ["BENCH_MARKS"], f"{run.attempt}-{os.getpid()}-{run.rank}.json"))
+        first = False

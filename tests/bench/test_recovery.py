@@ -1,0 +1,47 @@
+"""From the death of a worker to the next attempt, and to the first new optimizer step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.figures import count, heading, median, spread, verdict
+from tests.bench.recovery import STAGES, Kill, recoveries
+
+
+def tell(kills: list[Kill], floors: list[float]) -> None:
+    print("  from the kill to the next attempt being submitted")
+    for kind, text in (("node", "agent killed, its node is lost"), ("rank", "one rank killed")):
+        print(f"    {text:32}{spread([k.submitted_after for k in kills if k.kind == kind])}")
+    verdict("median of all kills", median([k.submitted_after for k in kills]), 0.3, " s")
+    print("  from the kill to the first new step")
+    for kind, text in (("node", "agent killed, its node is lost"), ("rank", "one rank killed")):
+        print(f"    {text:32}{spread([k.stepping_after for k in kills if k.kind == kind])}")
+    print(f"    {'floor: start, import, load':32}{spread(floors)}")
+    ratio = median([k.stepping_after for k in kills]) / median(floors)
+    verdict("median / median of the floor", ratio, 1.3)
+    came = sum(k.first_step_at is not None for k in kills)
+    print(f"  came up in {came} of {len(kills)} kills")
+    print("  where the time goes (medians, ms)        node lost   rank killed")
+    for stage, _ in STAGES:
+        columns = [
+            median([k.stages()[stage] for k in kills if k.kind == kind]) * 1000 for kind in ("node", "rank")
+        ]
+        print(f"    {stage:34}{columns[0]:12.0f}{columns[1]:14.0f}", flush=True)
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(7200)
+async def test_kills(tmp_path: Path) -> None:
+    kills = count("KILLS", 100)
+    heading(f"kill -9 of a worker, {kills} times: 2 workers of 1 rank, torchrun launcher")
+    tell(*await recoveries(tmp_path, kills, count("FLOORS", 15)))
+
+
+async def test_a_kill_of_each_kind_is_measured(tmp_path: Path) -> None:
+    kills, floors = await recoveries(tmp_path, 2, 1)
+    assert [kill.kind for kill in kills] == ["node", "rank"]
+    assert all(0 < kill.submitted_after < kill.stepping_after for kill in kills)
+    assert all(sum(kill.stages().values()) > 0 for kill in kills)
+    assert len(floors) == 1

@@ -1,0 +1,25 @@
+"""When the controller stops waiting for further evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_elastic.spec.status import WorkerStatus
+from tests.support.builders import job, rank, worker
+
+ALIVE = worker("running", name="node-0")
+
+
+@pytest.mark.parametrize(
+    ("dead", "settled"),
+    [
+        (worker("lost"), True),
+        (worker("failed", errors=(rank(signal=9),)), True),
+        (worker("failed", errors=(rank(1, error="RuntimeError: Connection closed by peer"),)), False),
+        (worker("failed", errors=(rank(signal=6),)), False),  # a watchdog's way to say that its peer has gone
+        (worker("failed"), False),
+    ],
+)
+def test_a_cause_needs_no_waiting_and_a_consequence_does(dead: WorkerStatus, settled: bool) -> None:
+    assert job(ALIVE, dead).settled is settled
+    assert job(worker("failed", name="node-0"), dead).settled
