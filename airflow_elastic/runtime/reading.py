@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -54,7 +56,9 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
         weights = get_model_state_dict(model)
         _compare(weights, reader, f"checkpoint {manifest.step} of {store.uri}")
         state = {"model": {name: _room_for(value) for name, value in weights.items()}}
-        load(state, storage_reader=reader, no_dist=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # that is what we are here for
+            load(state, storage_reader=reader, no_dist=True)
     set_model_state_dict(model, state["model"], options=StateDictOptions(strict=True))
     return manifest
 
@@ -93,7 +97,7 @@ def _files(store: Store, manifest: Manifest) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def _compare(weights: dict[str, object], reader: FileSystemReader, what: str) -> None:
+def _compare(weights: Mapping[str, Any], reader: FileSystemReader, what: str) -> None:
     """Refuse a model that is not the one that was saved: torch would leave out in silence what it does not know."""
     stored = {
         name.removeprefix(_MODEL): value
@@ -113,6 +117,6 @@ def _compare(weights: dict[str, object], reader: FileSystemReader, what: str) ->
         raise InvalidInput(f"{what} is of another model: {'; '.join(differ[:5])}{more}")
 
 
-def _room_for(value: object) -> object:
+def _room_for(value: Any) -> Any:
     """Loading writes into this: the model itself is only touched when everything is there."""
     return torch.empty_like(value) if isinstance(value, torch.Tensor) else value
