@@ -31,7 +31,7 @@ sys.meta_path.insert(0, Blocker())
 sys.path.append(sys.argv[1])
 for name in sys.argv[2:]:
     dag = importlib.import_module(name).dag
-    print(json.dumps([dag.dag_id, sorted((task, sorted(dag.get_task(task).upstream_task_ids)) for task in dag.task_ids)]))
+    print(json.dumps([dag.dag_id, {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks}]))
 """
 
 
@@ -47,7 +47,7 @@ def test_parsing_a_dag_imports_no_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     dags = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     common = {"evaluate": ["prepare", "train"], "prepare": [], "promote": ["evaluate"]}
-    assert {name: dict(tasks) for name, tasks in dags} == {
+    assert dict(dags) == {
         QUICKSTART: {**common, "train": ["prepare"]},
         RETRAIN: {**common, "promoted": [], "train": ["prepare", "promoted"]},
     }
@@ -60,6 +60,7 @@ def test_parsing_a_dag_imports_no_torch(tmp_path: Path) -> None:
 def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standalone: Standalone) -> None:
     standalone.wait_for_dag(QUICKSTART)
     standalone.wait_for_dag(RETRAIN)
+    assert not [name for name in standalone.import_errors() if "digits" in name]
     models = standalone.home / "digits" / "models"
 
     nothing_yet = standalone.trigger(RETRAIN, {"epochs": 1})
@@ -177,3 +178,4 @@ def test_weights_that_were_not_measured_are_refused(digits: Any, tmp_path: Path)
     with pytest.raises(ValueError, match="is not the file that was measured"):
         digits.promotion.promote(tmp_path / "models", one)
     assert digits.promotion.current(tmp_path / "models") is None
+    assert [path.name for path in (tmp_path / "models").iterdir()] == [".lock"]

@@ -1,0 +1,1 @@
+"""What the DAGs digits_quickstart and digits_retrain are made of."""

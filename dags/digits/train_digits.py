@@ -1,0 +1,53 @@
+"""Learns handwritten digits, on as many ranks as there are. The numbered lines are all that airflow-elastic asks for.
+
+It also runs by itself: `python train_digits.py --data digits.npz --epochs 3`.
+"""
+
+import argparse
+import time
+
+import numpy as np
+import torch
+from network import network
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+import airflow_elastic.runtime as elastic
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", required=True, help="the data set, as data.py writes it")
+parser.add_argument("--epochs", type=int, default=30)
+parser.add_argument("--init-from", help="a promoted model's file, to start from its weights")
+parser.add_argument("--lr", type=float, default=1e-3)
+parser.add_argument("--seed", type=int, default=0, help="of the order of the samples, and of dropout")
+parser.add_argument("--step-seconds", type=float, default=0.0, help="let each step take so long, to watch it")
+options = parser.parse_args()
+
+run = elastic.init()  # 1: joins the other ranks
+torch.manual_seed(options.seed)
+with np.load(options.data) as stored:
+    data = TensorDataset(torch.from_numpy(stored["images"]), torch.from_numpy(stored["labels"]))
+model = network()
+if options.init_from:
+    model.load_state_dict(torch.load(options.init_from, weights_only=True))
+model.to(run.device)
+if run.world_size > 1:
+    model = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
+
+run.restore(model, optimizer)  # 2: goes on from the newest checkpoint, if there is one
+print(f"rank {run.rank} of {run.world_size} begins at step {run.steps}")
+loss = torch.zeros(())
+loader = run.loader(data, global_batch=64, epochs=options.epochs, seed=options.seed)  # 3: each sample once
+for images, labels in loader:
+    began = time.monotonic()
+    loss = cross_entropy(model(images.to(run.device)), labels.to(run.device))
+    optimizer.zero_grad()
+    (run.weight * loss).backward()
+    optimizer.step()
+    time.sleep(max(0.0, began + options.step_seconds - time.monotonic()))
+    run.step(loss)  # 4: reports, and saves when that is due
+    if run.rank == 0 and run.steps % 50 == 0:
+        print(f"step {run.steps}: loss {loss.item():.4f}")
+run.finish(loss=loss.item())  # 5: the last checkpoint, and results
