@@ -1,0 +1,77 @@
+"""The demo's own folder: made empty at the start, and held by one demo at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from airflow_elastic.adapters import linux
+from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.testing.standalone import MARK
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+DAGS = CHECKOUT / "dags"
+
+
+class Trouble(ElasticError):
+    """The demo cannot go on; its text says why, and what to do."""
+
+
+@dataclass
+class Place:
+    """The folder `.demo` of a checkout."""
+
+    folder: Path = CHECKOUT / ".demo"
+    _lock: IO[str] | None = None
+
+    @property
+    def home(self) -> Path:
+        """AIRFLOW_HOME: database, logs, runs, data and models."""
+        return self.folder / "airflow"
+
+    def take(self) -> None:
+        """Make it ours alone."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+            self._lock = (self.folder / "lock").open("w")
+        except OSError as error:
+            raise Trouble(
+                f"the demo cannot use {self.folder}: {error.strerror}; is it another user's?"
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Trouble("another demo runs in this checkout: wait until it has ended, or end it") from None
+
+    def empty(self) -> None:
+        """Remove what an earlier demo left."""
+        try:
+            if self.home.exists():
+                shutil.rmtree(self.home)
+        except OSError as error:
+            raise Trouble(
+                f"{error.filename} cannot be removed: {error.strerror}; remove {self.folder}"
+            ) from None
+
+    def living(self) -> list[linux.Process]:
+        """Every process that was started for this Airflow: its parts, its tasks, its training."""
+        return linux.marked(MARK, str(self.home))
+
+    def end_all(self, seconds: float = 10.0) -> int:
+        """Kill what an earlier demo left running (`KEEP=1` does); returns how many processes that were."""
+        killed = set()
+        deadline = time.monotonic() + seconds
+        while living := self.living():
+            if time.monotonic() > deadline:
+                pids = ", ".join(str(process.pid) for process in living)
+                raise Trouble(f"an earlier demo's processes {pids} cannot be killed: look at them with ps")
+            for process in living:
+                process.send(signal.SIGKILL)
+                killed.add(process.pid)
+            time.sleep(0.05)
+        return len(killed)

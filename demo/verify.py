@@ -1,0 +1,151 @@
+"""Whether all that the demo promises has really happened: this decides its exit code."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demo.faults import VICTIM, WORKERS_WANTED
+
+#: Below this the network has learned nothing worth showing: a guess is right in one case of ten.
+LEAST_ACCURACY = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known when the DAG run is over. Nothing of it is the demo's own word, but for `killed` and `scale_code`.
+
+    Attributes:
+        status: the training's status document; None where there never was a training.
+        tasks: the state of each task of the DAG run.
+        tries: tries that Airflow made of the task `train`.
+        log: the log of that task, as Airflow shows it.
+        killed: process id that the demo has killed.
+        scale_code: exit code of `airflow-elastic scale`.
+        expected_samples: epochs times samples of the data set.
+        evaluation: what the task `evaluate` returned.
+        card: of the promoted model, as it lies beside the model.
+        asset_events: of this DAG run, from Airflow.
+        training_left: processes of the training that live although it has ended.
+        airflow_left: processes that live although Airflow was stopped; None where it was not to stop.
+    """
+
+    status: Mapping[str, Any] | None
+    tasks: Mapping[str, str | None]
+    tries: int
+    log: str
+    killed: int | None
+    scale_code: int | None
+    expected_samples: int | None
+    evaluation: Mapping[str, Any] | None
+    card: Mapping[str, Any] | None
+    asset_events: Sequence[Mapping[str, Any]]
+    training_left: Sequence[int]
+    airflow_left: Sequence[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that has to be so, and what was found."""
+
+    ok: bool
+    text: str
+
+
+def checks(evidence: Evidence) -> list[Check]:
+    """All of them; a demo has done what it promises when every one is ok."""
+    return [*_of_airflow(evidence), *_of_training(evidence), *_of_model(evidence), *_of_the_end(evidence)]
+
+
+def _of_airflow(seen: Evidence) -> Iterator[Check]:
+    states = ", ".join(f"{name} {state or 'never began'}" for name, state in seen.tasks.items())
+    yield Check(bool(seen.tasks) and set(seen.tasks.values()) == {"success"}, f"tasks: {states}")
+    yield Check(
+        seen.tries == 1,
+        f"Airflow needed {_count(seen.tries, 'try', 'tries')} of train: a restart is none of its retries",
+    )
+    events, rank = "attempt 2 submitted" in seen.log, "[rank 0] step " in seen.log
+    yield Check(
+        events and rank,
+        "the log of train has "
+        f"{'the events' if events else 'no event of a second attempt'} and {'' if rank else 'not '}rank 0's lines",
+    )
+
+
+def _of_training(seen: Evidence) -> Iterator[Check]:
+    if seen.status is None:
+        yield Check(False, "there was no training")
+        return
+    yield Check(seen.killed is not None, f"worker {VICTIM} was killed from outside (process {seen.killed})")
+    first, *others = seen.status["attempts"]
+    failure = first["failure"] or {}
+    yield Check(
+        failure.get("kind") == "worker lost" and f"process {seen.killed}" in str(failure.get("reason")),
+        f"attempt 1 ended because of that: {failure.get('reason', first['cause'])}",
+    )
+    start = others[0]["from_step"] if others else 0
+    again = first["last_step"] - start if others else 0
+    yield Check(
+        start > 0,
+        f"attempt 2 began at the checkpoint of step {start}; {again} steps were done again"
+        if others
+        else "there was no second attempt",
+    )
+    yield Check(seen.scale_code == 0, f"`airflow-elastic scale` ended with {seen.scale_code}")
+    wide = sum(
+        stretch["to_step"] - stretch["from_step"]
+        for attempt in seen.status["attempts"]
+        for stretch in attempt["stretches"]
+        if stretch["world_size"] == WORKERS_WANTED
+    )
+    yield Check(wide > 0, f"{wide} steps were done with world size {WORKERS_WANTED}")
+    samples = seen.status["samples"]["seen"]
+    yield Check(
+        samples == seen.expected_samples and samples > 0,
+        f"samples: {samples} seen, {seen.expected_samples} expected",
+    )
+
+
+def _of_model(seen: Evidence) -> Iterator[Check]:
+    accuracy = seen.evaluation["accuracy"] if seen.evaluation else 0.0
+    yield Check(
+        accuracy >= LEAST_ACCURACY, f"accuracy {accuracy:.4f} on held-out data, at least {LEAST_ACCURACY}"
+    )
+    card, step = seen.card, seen.status["step"] if seen.status else None
+    yield Check(
+        card is not None and card["checkpoint"]["step"] == step and _whole(card),
+        f"model {card['model']} is promoted: checkpoint {card['checkpoint']['step']}, its file is whole"
+        if card is not None and _whole(card)
+        else "no model is promoted, or its file is not what was measured",
+    )
+    told = [event["extra"].get("sha256") for event in seen.asset_events]
+    yield Check(
+        card is not None and card["sha256"] in told,
+        f"Airflow has {_count(len(told), 'event', 'events')} of the asset digits_model from this DAG run",
+    )
+
+
+def _whole(card: Mapping[str, Any]) -> bool:
+    path = Path(card["weights"])
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == card["sha256"]
+
+
+def _of_the_end(seen: Evidence) -> Iterator[Check]:
+    yield Check(not seen.training_left, _left("the training", seen.training_left))
+    if seen.airflow_left is not None:
+        yield Check(not seen.airflow_left, _left("Airflow", seen.airflow_left))
+
+
+def _left(of: str, pids: Sequence[int]) -> str:
+    return (
+        f"of {of} these processes still live: {', '.join(map(str, pids))}"
+        if pids
+        else f"nothing of {of} is left"
+    )
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
