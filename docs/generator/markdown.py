@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterable
 
@@ -29,10 +31,17 @@ def prose(text: str) -> str:
     parts: list[str] = []
     for block in re.split(r"\n\n+", text.strip("\n")):
         if all(line.startswith("    ") for line in block.splitlines()):
-            parts.append(fence(block, "python").rstrip())
+            parts.append(fence(_formatted(block), "python").rstrip())
         else:
             parts.append(block)
     return "\n\n".join(parts) + "\n"
+
+
+def _formatted(python: str) -> str:
+    """As `ruff format` wants it: it looks at the code of pages, too."""
+    command = [sys.executable, "-m", "ruff", "format", "--line-length=110", "-"]
+    done = subprocess.run(command, input=textwrap.dedent(python), capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 def plain(text: str) -> str:
