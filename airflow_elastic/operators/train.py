@@ -27,7 +27,7 @@ from airflow_elastic.triggers import ElasticRunTrigger
 from airflow_elastic.triggers.driving import stop
 from airflow_elastic.triggers.observer import TaskObserver
 from airflow_elastic.triggers.plain import require_plain
-from airflow_elastic.triggers.task import xcom_pusher
+from airflow_elastic.triggers.task import OWNER_KEY, xcom_pusher
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -215,6 +215,8 @@ class ElasticTrainOperator(BaseOperator):
         ti = context["ti"]
         owner = str(ti.id)
         hook = self._hook()
+        # Before the run has a new owner: whoever finds one looks here for whether it is another try of this task.
+        ti.xcom_push(key=OWNER_KEY, value=owner)
         try:
             spec = self._spec(context, hook)
             run = attach(hook, self._run_uri(context, hook), spec, owner)

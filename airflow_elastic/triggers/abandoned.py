@@ -4,7 +4,10 @@ Airflow cancels a trigger alike when a person marks the task, clears it or delet
 triggerer has taken the trigger over. Only the task's state and the run's owner tell these apart:
 
 - the task has a terminal state, or is gone: nobody waits for the run; it saves and ends.
-- another try owns the run: a clear, whose new try was faster than this; the run is its, and is left alone.
+- another try of the task owns the run: a clear, whose new try was faster than this. The run is its, and is left
+  alone; but it is looked after for a while, as a task that is marked before its own trigger has started has nobody
+  else who would end the run.
+- somebody else owns the run: it is left alone.
 - the task is deferred and the run still ours: another triggerer has it; the run is left alone.
 - the task waits for a worker slot: a clear, whose new try has yet to begin. It is given some time to take the run
   over; after that the run saves and ends, and the new try goes on from there whenever it begins.
@@ -40,6 +43,7 @@ async def end_if_abandoned(
     owner: str,
     *,
     task_state: Callable[[], Awaitable[str | None]],
+    task_owner: Callable[[], Awaitable[str | None]],
     log: Log,
     takeover_seconds: float = TAKEOVER_SECONDS,
 ) -> bool:
@@ -50,39 +54,42 @@ async def end_if_abandoned(
         run_uri: where the run lies.
         owner: the try whose trigger was cancelled.
         task_state: asks Airflow for the state of that task; GONE where there is no such task.
+        task_owner: asks for the newest try of that task; None where nobody knows.
         log: the task's log.
-        takeover_seconds: how long a new try has to take the run over.
+        takeover_seconds: how long a new try has to take the run over, and its own trigger to start.
     """
     deadline = time.monotonic() + takeover_seconds
     store = await asyncio.to_thread(hook.open_store, run_uri)
-    why = None
-    while why is None:
+    while True:
+        late = time.monotonic() > deadline
         try:
             run = await asyncio.to_thread(lambda: Run(store).state)
-            if run.ended or run.owner != owner:
+            if run.ended:
                 return False
+            taken_over = run.owner != owner
+            if taken_over and run.owner != await task_owner():
+                return False  # by another task altogether
             state = await task_state()
         except RunMissing:
             return False
         except Exception as error:  # whatever the SDK or the storage raises: it may work again in a moment
-            if time.monotonic() > deadline:
+            if late:
                 log.warning(
                     "%s", f"nobody can tell whether {run_uri} is still wanted ({error}): left running"
                 )
                 return False
-            state = "unknown"
-        if state == "deferred":
-            return False
-        if state in TERMINAL or state == GONE:
-            why = f"Airflow: the task is {state}"
-        elif state != "unknown" and time.monotonic() > deadline:
-            why = f"Airflow: the task was cleared, and no new try came within {takeover_seconds:g} s"
         else:
-            await asyncio.sleep(_LOOK_SECONDS)
-    return await _end(hook, run_uri, owner, why, log)
+            if state in TERMINAL or state == GONE:
+                return await _end(hook, run_uri, run.owner, f"Airflow: the task is {state}", log)
+            if (taken_over and late) or (not taken_over and state == "deferred"):
+                return False
+            if late:
+                why = f"Airflow: the task was cleared, and no new try came within {takeover_seconds:g} s"
+                return await _end(hook, run_uri, owner, why, log)
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def _end(hook: ElasticHook, run_uri: str, owner: str, why: str, log: Log) -> bool:
+async def _end(hook: ElasticHook, run_uri: str, owner: str | None, why: str, log: Log) -> bool:
     log.info("%s", f"{why}: {run_uri} saves and ends")
     try:
         ended = await stop(hook, run_uri, by=why, owner=owner, log=log)

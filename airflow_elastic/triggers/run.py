@@ -93,7 +93,12 @@ class ElasticRunTrigger(BaseTrigger):
     async def _end_if_abandoned(self) -> bool:
         ti = self.task_instance
         return await end_if_abandoned(
-            self._hook(), self.run_uri, self.owner, task_state=lambda: task.task_state(ti), log=self.log
+            self._hook(),
+            self.run_uri,
+            self.owner,
+            task_state=lambda: task.task_state(ti),
+            task_owner=lambda: task.call(task.xcom_value, ti, task.OWNER_KEY),
+            log=self.log,
         )
 
     def _hook(self) -> ElasticHook:

@@ -21,6 +21,9 @@ _threads = ThreadPoolExecutor(2, thread_name_prefix="elastic-sdk")
 #: States in which nobody waits for the task's work any more.
 TERMINAL = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
 
+#: The XCom that names the newest try of a task.
+OWNER_KEY = "run_owner"
+
 #: Said of a task instance that does not exist: its DAG run was deleted.
 GONE = "deleted"
 

@@ -322,7 +322,9 @@ async def test_a_run_that_was_removed_is_told_in_the_event(
 # -- who ends a run whose trigger was cancelled ------------------------------------------------------------------
 
 
-async def _abandoned(hook: FakeHook, run: Run, *states: Any, owner: str = "try-1", wait: float = 0.0) -> bool:
+async def _abandoned(
+    hook: FakeHook, run: Run, *states: Any, owner: str = "try-1", newest: str | None = None, wait: float = 0.0
+) -> bool:
     told = iter(states)
     last: Any = states[-1]
 
@@ -333,8 +335,17 @@ async def _abandoned(hook: FakeHook, run: Run, *states: Any, owner: str = "try-1
             raise last
         return last
 
+    async def task_owner() -> str | None:
+        return newest or owner
+
     return await end_if_abandoned(
-        hook, run.store.uri, owner, task_state=task_state, log=Log(), takeover_seconds=wait
+        hook,
+        run.store.uri,
+        owner,
+        task_state=task_state,
+        task_owner=task_owner,
+        log=Log(),
+        takeover_seconds=wait,
     )
 
 
@@ -355,16 +366,40 @@ async def test_a_hand_over_leaves_it_alone(hook: FakeHook, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("state", ["failed", "success", None, GONE, "running"])
-async def test_the_run_of_another_try_is_left_alone(
+async def test_the_run_of_somebody_else_is_left_alone(
     hook: FakeHook, tmp_path: Path, state: str | None
 ) -> None:
-    """A clear races the old trigger's on_kill, and wins. Without the owner the new try's training would be ended."""
+    """Two tasks with one run_uri, or a shell."""
     run = begun(hook, tmp_path)
     begun(hook, tmp_path, owner="try-2")
     async with asyncio.timeout(10):
         assert not await _abandoned(hook, run, state, wait=60.0)
     assert not run.state.ended
     assert Mailbox(run.store).read() == []
+
+
+@pytest.mark.parametrize("state", ["deferred", None, "running", "queued"])
+async def test_the_run_of_another_try_is_left_alone(
+    hook: FakeHook, tmp_path: Path, state: str | None
+) -> None:
+    """A clear races the old trigger's on_kill, and wins. Without the owner the new try's training would be ended."""
+    run = begun(hook, tmp_path)
+    begun(hook, tmp_path, owner="try-2")
+    with mock.patch("airflow_elastic.triggers.abandoned._LOOK_SECONDS", 0.05):
+        assert not await _abandoned(hook, run, state, newest="try-2", wait=0.2)
+    assert not run.state.ended
+    assert Mailbox(run.store).read() == []
+
+
+async def test_a_new_try_that_is_marked_before_its_trigger_starts_is_no_orphan(
+    hook: FakeHook, tmp_path: Path
+) -> None:
+    """Its on_kill is never called. Without the old try's looking after it, its training would go on."""
+    run = begun(hook, tmp_path)
+    begun(hook, tmp_path, owner="try-2")
+    with mock.patch("airflow_elastic.triggers.abandoned._LOOK_SECONDS", 0.05):
+        assert await _abandoned(hook, run, "queued", "deferred", "failed", newest="try-2", wait=30.0)
+    assert run.state.outcome == "stopped"
 
 
 async def test_a_stop_that_a_new_try_overtakes_is_void(hook: FakeHook, tmp_path: Path) -> None:
@@ -856,6 +891,17 @@ def test_the_page_escapes_whatever_a_script_says(hook: FakeHook, tmp_path: Path)
     assert "<script" not in page
     assert page.count("&lt;script&gt;") >= 6
     assert "world size" in page.lower()
+
+
+def test_the_page_shows_a_worker_that_was_lost_without_a_word(hook: FakeHook, tmp_path: Path) -> None:
+    from airflow_elastic.web.app import _pages
+
+    lost = Failure(FailureKind.WORKER_LOST, "node-1 was lost")
+    state = begun(hook, tmp_path).state.with_attempt(cause=Cause.FAILURE, failure=lost)
+    status = document("/r", state, None, time.time())
+    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
+    assert "failure: node-1 was lost" in page
+    assert "traceback" not in page
 
 
 def test_what_the_provider_names_is_there() -> None:
