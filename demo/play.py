@@ -55,9 +55,10 @@ def play(place: Place, screen: Screen, *, keep: bool) -> int:
                     screen.say(f"the DAG run is not over after {PATIENCE_SECONDS:g} s", style="bold red")
         finally:
             faults.close()
-        evidence = _gather(airflow, run_id, watch, faults)
-        _tell_failures(airflow, run_id, watch, screen)
         links = _links(airflow, run_id)
+        evidence = _gather(airflow, run_id, watch, faults)
+        evidence["page"] = _page(airflow, links[1])
+        _tell_failures(airflow, run_id, watch, screen)
         if keep:
             atexit.unregister(airflow.stop)
         else:
@@ -151,23 +152,31 @@ def _tell_failures(airflow: Standalone, run_id: str, watch: Watch, screen: Scree
             screen.say(f"the task {task} failed; its log ends:\n{end}", style="red")
 
 
-def _links(airflow: Standalone, run_id: str) -> list[str]:
-    """The pages to look at."""
-    page = f"{airflow.url}/dags/{DAG_ID}/runs/{run_id}/tasks/train"
+def _links(airflow: Standalone, run_id: str) -> tuple[str, str | None]:
+    """The pages to look at: Airflow's own of the task, and that of its training."""
+    task = f"{airflow.url}/dags/{DAG_ID}/runs/{run_id}/tasks/train"
     try:
-        more = airflow.rest("GET", f"dags/{DAG_ID}/dagRuns/{run_id}/taskInstances/train/links")
-    except AirflowError:
-        more = {}
-    return [page, *(link for link in more.get("extra_links", more).values() if isinstance(link, str))]
+        found = airflow.rest("GET", f"dags/{DAG_ID}/dagRuns/{run_id}/taskInstances/train/links")
+    except AirflowError:  # train never began
+        return task, None
+    return task, found["extra_links"].get("Elastic run")
 
 
-def _invite(screen: Screen, airflow: Standalone, links: list[str], watch: Watch) -> None:
+def _page(airflow: Standalone, link: str | None) -> str:
+    """What a person sees there; empty where that is an error."""
+    answer = airflow.request("GET", link.removeprefix(airflow.url)) if link else None
+    return answer.text if answer is not None and answer.status_code == 200 else ""
+
+
+def _invite(screen: Screen, airflow: Standalone, links: tuple[str, str | None], watch: Watch) -> None:
     """What to look at, as Airflow is still there."""
-    rows = [("Airflow", airflow.login_hint), ("the task", links[0])]
-    rows += [("the run", link) for link in links[1:]]
+    rows = [("Airflow", airflow.login_hint), ("the task", links[0]), ("its training", links[1] or "")]
     if watch.run is not None:
         rows.append(("in a shell", f".venv/bin/airflow-elastic events {shlex.quote(watch.run.store.uri)}"))
-    rows.append(("to end it", "make demo ARGS=stop"))
+    rows.append(
+        ("to retrain", f"unpause and trigger the DAG digits_retrain, at {airflow.url}/dags"),
+        ("to end it", "make demo ARGS=stop"),
+    )
     for name, text in rows:
-        screen.console.print(f"{name:12}{text}", soft_wrap=True)
+        screen.console.print(f"{name:14}{text}", soft_wrap=True)
     screen.console.print()

@@ -23,6 +23,7 @@ class Evidence:
         tasks: the state of each task of the DAG run.
         tries: tries that Airflow made of the task `train`.
         log: the log of that task, as Airflow shows it.
+        page: the page of its training, as Airflow serves it.
         killed: process id that the demo has killed.
         scale_code: exit code of `airflow-elastic scale`.
         expected_samples: epochs times samples of the data set.
@@ -37,6 +38,7 @@ class Evidence:
     tasks: Mapping[str, str | None]
     tries: int
     log: str
+    page: str
     killed: int | None
     scale_code: int | None
     expected_samples: int | None
@@ -71,7 +73,11 @@ def _of_airflow(seen: Evidence) -> Iterator[Check]:
     yield Check(
         events and rank,
         "the log of train has "
-        f"{'the events' if events else 'no event of a second attempt'} and {'' if rank else 'not '}rank 0's lines",
+        f"{'the events' if events else 'no event of a second attempt'}, and {'' if rank else 'not '}rank 0's lines",
+    )
+    shown = "was lost" in seen.page
+    yield Check(
+        shown, f"the page of the training {'shows' if shown else 'does not show'} that a worker was lost"
     )
 
 

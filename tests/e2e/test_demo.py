@@ -127,6 +127,7 @@ def evidence(folder: Path) -> dict[str, Any]:
         "tasks": dict.fromkeys(("prepare", "train", "evaluate", "promote"), "success"),
         "tries": 1,
         "log": "attempt 2 submitted: 2 workers, from step 180\n[rank 0] step 200: loss 0.1",
+        "page": "failure: node-1 was lost",
         "killed": 4711,
         "scale_code": 0,
         "expected_samples": 43110,
@@ -152,9 +153,10 @@ def test_a_demo_without_its_faults_fails(tmp_path: Path) -> None:
     calm = evidence(tmp_path)
     only = {**calm["status"]["attempts"][1], "number": 1, "from_step": 0, "stretches": [stretch(2, 0, 690)]}
     calm["status"]["attempts"] = [only]
-    calm |= {"killed": None, "scale_code": None, "log": "[rank 0] step 200: loss 0.1"}
+    calm |= {"killed": None, "scale_code": None, "log": "[rank 0] step 200: loss 0.1", "page": "fine"}
     assert failing(calm) == [
-        "the log of train has no event of a second attempt and rank 0's lines",
+        "the log of train has no event of a second attempt, and rank 0's lines",
+        "the page of the training does not show that a worker was lost",
         "worker 1 was killed from outside (process None)",
         "attempt 1 ended because of that: succeeded",
         "there was no second attempt",
@@ -172,6 +174,7 @@ def test_a_demo_without_its_faults_fails(tmp_path: Path) -> None:
         ({"tasks": {"prepare": "success", "promote": "skipped"}}, "promote skipped"),
         ({"tries": 2}, "Airflow needed 2 tries"),
         ({"log": "attempt 2 submitted"}, "not rank 0's lines"),
+        ({"page": ""}, "the page of the training does not show"),
         ({"killed": 4712}, "attempt 1 ended because of that: node-1 was lost (its agent, process 4711"),
         ({"scale_code": 2}, "ended with 2"),
         ({"expected_samples": 43111}, "43110 seen, 43111 expected"),
