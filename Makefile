@@ -32,7 +32,7 @@ format: setup ## bring the code into shape
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-demo: setup ## watch a training lose a worker, shrink, grow and finish (KEEP=1 keeps its folder)
+demo: setup ## watch a real Airflow train, lose a worker, grow and promote (KEEP=1 leaves it up)
 	@$(PY) -m demo $(ARGS)
 
 bench: setup ## measure, and print the figures

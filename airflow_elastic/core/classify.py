@@ -106,7 +106,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         FailureKind.UNKNOWN,
         lambda d: True,
-        lambda d: f"{d.worker.name} failed: {d.worker.reason or 'no evidence'}",
+        lambda d: f"{d.worker.name}: {d.rank.error or d.worker.reason or 'failed and left no evidence'}",
     ),
 )
 

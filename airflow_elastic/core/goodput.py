@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from airflow_elastic.core.state import RunState
+from airflow_elastic.core.state import Cause, RunState
 
 if TYPE_CHECKING:
     from airflow_elastic.core.state import Attempt
@@ -20,6 +20,7 @@ ROWS: Mapping[str, str] = {
     "starting": "from a decision to start ranks to their first step, restoring aside",
     "ending": "from the last step of an attempt until nothing of it was left",
     "pausing": "waiting before a restart",
+    "untold": "attempts of a script that does not tell its steps",
     "other": "everything else",
 }
 
@@ -75,6 +76,9 @@ def _edges(attempt: Attempt, stretches: list[Stretch], end: float) -> dict[str, 
             break
         starting += max(0.0, stretch.first_step_at - moment - stretch.restoring_seconds)
         moment = stretch.last_step_at or stretch.first_step_at
+    if not stretches and attempt.cause not in (None, Cause.FAILURE):
+        # It ended well, and yet told of no step: it was at work, on what only the script knows.
+        return {"pausing": pausing, "untold": max(0.0, gone - begun)}
     complete = bool(stretches) and stretches[-1].first_step_at is not None
     if not complete:  # the newest ranks have not done a step (yet)
         return {"pausing": pausing, "starting": starting + max(0.0, gone - max(moment, begun))}

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RestartPolicy
 
 
+#: An attempt that told no step and failed within this is taken to have failed at its start.
+SOON_SECONDS = 300.0
+
+
 @dataclass(frozen=True, slots=True)
 class Restart:
     """Go on with a new attempt after `delay` seconds; `cost` is taken from the budget."""
@@ -58,7 +62,7 @@ def decide(state: RunState) -> Restart | End:
             "failed", f"{failure.reason}; the restart policy ExitCode restarts only exit codes {codes}"
         )
     if is_crash_loop(state.lives):
-        where = f"at step {attempt.last_step}" if attempt.last_step else "before the first step"
+        where = f"at step {attempt.last_step}" if attempt.last_step else "soon after the start"
         return End(
             "failed", f"{failure.reason}; the same error {where} twice: another restart would meet it again"
         )
@@ -68,7 +72,10 @@ def decide(state: RunState) -> Restart | End:
 
 
 def is_crash_loop(attempts: tuple[Attempt, ...]) -> bool:
-    """Whether the last two attempts failed with the same repeatable error at the same step."""
+    """Whether the last two attempts failed with the same repeatable error at the same step.
+
+    For a script that tells no steps, and before it tells the first one, "the same step" is "soon after the start".
+    """
     if len(attempts) < 2:
         return False
     before, last = (attempt.failure for attempt in attempts[-2:])
@@ -78,7 +85,12 @@ def is_crash_loop(attempts: tuple[Attempt, ...]) -> bool:
         and last.kind in REPEATABLE
         and last.signature == before.signature
         and attempts[-1].last_step == attempts[-2].last_step
+        and all(attempt.last_step or _was_short(attempt) for attempt in attempts[-2:])
     )
+
+
+def _was_short(attempt: Attempt) -> bool:
+    return (attempt.ended_at or 0.0) - (attempt.submitted_at or 0.0) <= SOON_SECONDS
 
 
 def backoff(policy: RestartPolicy, attempts: tuple[Attempt, ...]) -> float:

@@ -48,7 +48,13 @@ class FailureKind(StrEnum):
 
 #: Failures that come from the program and its input, and so come again: the crash-loop rule looks at these.
 REPEATABLE = frozenset(
-    {FailureKind.CODE_ERROR, FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY, FailureKind.CANNOT_START}
+    {
+        FailureKind.CODE_ERROR,
+        FailureKind.CRASHED,
+        FailureKind.OUT_OF_MEMORY,
+        FailureKind.CANNOT_START,
+        FailureKind.UNKNOWN,
+    }
 )
 
 

@@ -22,6 +22,7 @@ from airflow_elastic.runtime.command_node import run_command
 from airflow_elastic.runtime.elastic_node import run_elastic
 from airflow_elastic.runtime.node import Node, Stopped
 from airflow_elastic.runtime.reporter import Reporter
+from airflow_elastic.spec.status import RankError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -53,11 +54,19 @@ def run_agent(files: JobFiles, index: int) -> None:
         result = Result("stopped", time.time(), reason="told to end")
     except Exception as error:
         traceback.print_exc()
-        result = Result("failed", time.time(), reason=f"the agent failed: {type(error).__name__}: {error}")
+        result = _failed(files, index, error)
     finally:
         # The result goes first: whoever sees this process gone must find it.
         files.write(f"node-{index}/result.json", result)
         reporter.stop()
+
+
+def _failed(files: JobFiles, index: int, error: Exception) -> Result:
+    """The agent itself has failed: no exit code, so no rank is blamed for it."""
+    what = f"the agent failed: {type(error).__name__}: {error}".rstrip(": ")
+    text = f"{what} (its log is {files.node(index) / 'agent.log'})"
+    trace = "".join(traceback.format_exception(error))[-20000:]
+    return Result("failed", time.time(), errors=(RankError(at=time.time(), error=text, traceback=trace),), reason=text)
 
 
 def _log_to(files: JobFiles, index: int) -> None:

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 import airflow_elastic
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.durable import fsync_folder
 from airflow_elastic.adapters.reports import newest_fence
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime import randomness
@@ -92,6 +93,7 @@ class Checkpointer:
             self._ranks.barrier()
             writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
             save(_state_of(objects, self._ranks), storage_writer=writer, no_dist=self._ranks.alone)
+            fsync_folder(folder)  # torch syncs the files, but not their names
             mine = self._mine(folder)
             entries = []
             for path in mine:

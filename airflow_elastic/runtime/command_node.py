@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.node import Node
 
 _POLL_SECONDS = 0.05
-_KILL_AFTER_SECONDS = 2.0
 _TAIL_BYTES = 4000
 
 
@@ -59,7 +58,7 @@ def run_command(node: Node) -> Result:
                 raise Stopped
             time.sleep(_POLL_SECONDS)
     finally:
-        _end(process)
+        _end(process, node.patience)
     if code == 0:
         return Result("succeeded", time.time())
     return Result("failed", time.time(), errors=(_error(node, rank, code, log),))
@@ -77,12 +76,15 @@ def _command_port(node: Node, meeting: Meeting, *, lead: bool) -> int:
     return found.port
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and its session. Ranks in sessions of their own are the engine's to find."""
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
+    """End the command and its session: SIGTERM, then after `patience` seconds SIGKILL.
+
+    Ranks in sessions of their own are the engine's to find.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
-            process.wait(_KILL_AFTER_SECONDS)
+            process.wait(patience)
         except ProcessLookupError:
             return
         except subprocess.TimeoutExpired:

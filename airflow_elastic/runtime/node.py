@@ -113,6 +113,16 @@ class Node:
                 one.close()
         return time.monotonic() - self._park_at > self.record.spec.health.grace_seconds
 
+    @property
+    def patience(self) -> float:
+        """Seconds that ranks get between SIGTERM and SIGKILL.
+
+        Those that use our runtime have saved by then. Others are to save now, when they were told to leave; after a
+        failure nothing of theirs is worth waiting for.
+        """
+        leaving = self.stop_at is not None or self.superseded()
+        return self.record.spec.health.grace_seconds if leaving and not self._pages() else 1.0
+
     def begin(self, generation: int) -> None:
         """Go over to another generation, whose ranks are about to start."""
         self.generation, self._park_at = generation, None

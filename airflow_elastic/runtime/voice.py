@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import resource
@@ -40,6 +41,7 @@ class Voice:
         self._note_path = path.with_suffix(".json") if path is not None else None
         self._total_steps = total_steps
         self._noted_at, self._noted_step, self._noted_samples = time.monotonic(), 0, 0
+        self._said = RankNote()
         self._last: float | None = None  # when the step before this one ended
         self._words[page.ATTACHED] = 1.0
 
@@ -99,7 +101,8 @@ class Voice:
 
     def finished(self, step: int, metrics: Mapping[str, float]) -> None:
         """The script says that training is complete."""
-        self._write(RankNote(total_steps=step, metrics=dict(metrics), memory_bytes=_memory()))
+        last = dataclasses.replace(self._said, total_steps=step, metrics=dict(metrics), memory_bytes=_memory())
+        self._write(last)
         self._words[page.FINISHED] = 1.0
 
     def _note(
@@ -122,6 +125,7 @@ class Voice:
         self._noted_at, self._noted_step, self._noted_samples = now, step, position.samples
 
     def _write(self, note: RankNote) -> None:
+        self._said = note
         if self._note_path is None:
             return
         temporary = Path(f"{self._note_path}.{os.getpid()}")

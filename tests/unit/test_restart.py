@@ -161,3 +161,24 @@ def test_losing_a_worker_twice_at_one_step_is_bad_luck() -> None:
 def test_backoff_grows_only_while_nothing_is_achieved() -> None:
     assert decide(_two(lost(), lost(), steps=(0, 0))) == Restart(cost=1, delay=1.0)
     assert decide(_two(lost(), lost(), steps=(0, 5))) == Restart(cost=1, delay=0.0)
+
+
+def _silent(seconds: float) -> RunState:
+    """Two attempts of a script that tells no steps, with the same error so long after their starts."""
+    state = story()
+    for number in (1, 2):
+        begun = 10_000.0 * number
+        for event in (
+            ev.AttemptSubmitted(begun, number, f"a{number}"),
+            ev.WorkersEnded(begun + seconds, number, failed()),
+            *([ev.AttemptGone(begun + seconds, number)] if number == 1 else []),
+        ):
+            state = evolve(state, event)
+    return state
+
+
+def test_a_script_that_tells_no_steps_loops_where_it_fails_soon() -> None:
+    decision = decide(_silent(5.0))
+    assert isinstance(decision, End)
+    assert "the same error soon after the start twice" in decision.reason
+    assert isinstance(decide(_silent(7200.0)), Restart)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.engines.local.host import NodeHost, secrets
 from airflow_elastic.engines.local.watch import watch
+from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 
@@ -66,6 +68,12 @@ class LocalEngine:
         python = _python(spec)
         if not isinstance(python, str) or shutil.which(python) is None:
             problems.append(Problem("engine_options.python", python, _OPTIONS["python"]))
+        module = find_launcher(spec.launcher).module
+        if module is not None and python == sys.executable and importlib.util.find_spec(module) is None:
+            allowed = (
+                f"a launcher whose package is installed here: this one needs {module} (pip install {module})"
+            )
+            problems.append(Problem("launcher", spec.launcher, allowed))
         if spec.working_dir is not None and not Path(spec.working_dir).is_dir():
             problems.append(Problem("working_dir", spec.working_dir, "a folder that exists on this machine"))
         if problems:
