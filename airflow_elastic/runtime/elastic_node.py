@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import select
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SubprocessContext
 
 from airflow_elastic.adapters.jobfiles import Result
 from airflow_elastic.launchers import Place, find_launcher
@@ -23,12 +26,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often the agent looks at its ranks.
-MONITOR_SECONDS = 0.05
+#: How often the agent looks for orders. That a rank has ended it sees at once.
+ORDERS_SECONDS = 0.05
 
-#: Ranks that do not heed SIGTERM are killed after this: a rank that has parked has nothing left to do, and one that is
-#: blocked in a collective cannot run a Python signal handler at all.
-KILL_AFTER_SECONDS = 1
+#: How often torch's agent looks at its ranks where none has ended.
+MONITOR_SECONDS = 0.5
 
 
 class _RankLogs(LogsSpecs):
@@ -60,21 +62,57 @@ def _only_ours(env: dict[str, str]) -> dict[str, str]:
 
 
 class _Agent(LocalElasticAgent):
-    """torch's agent, which never keeps an attempt from ending: ranks that do not heed SIGTERM are killed soon."""
+    """torch's agent, which never keeps an attempt from ending: ranks that do not heed SIGTERM are killed soon.
+
+    Between its looks it rests on its ranks' pidfds: looking often takes time from training where every processor is in
+    use, and looking seldom finds out late.
+
+    Attributes:
+        ended: process ids of ranks that were ended because another one had failed.
+    """
+
+    def __init__(self, node: Node, spec: WorkerSpec, **options: Any) -> None:
+        super().__init__(spec, **options)
+        self._node = node
+        self._alive = select.poll()
+        self._pidfds: set[int] = set()
+        self.ended: set[int] = set()
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        for _ in range(round(MONITOR_SECONDS / ORDERS_SECONDS)):
+            ended = self._alive.poll(ORDERS_SECONDS * 1000)
+            self._let_go(descriptor for descriptor, _ in ended)
+            if ended or self._node.stop_at is not None or self._node.superseded():
+                break
+        result: RunResult = super()._monitor_workers(worker_group)
+        return result
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         ids: dict[int, Any] = super()._start_workers(worker_group)
         context = self._pcontext
-        if context is None:
+        if not isinstance(context, SubprocessContext):
             raise RuntimeError("torch's elastic agent started no ranks")
+        self._let_go(tuple(self._pidfds))
+        for pid in context.pids().values():
+            descriptor = os.pidfd_open(pid)
+            self._alive.register(descriptor, select.POLLIN)
+            self._pidfds.add(descriptor)
         close = context.close
 
-        def close_soon(death_sig: signal.Signals | None = None, timeout: int = KILL_AFTER_SECONDS) -> None:
-            close(death_sig, min(timeout, KILL_AFTER_SECONDS))
+        def close_soon(death_sig: signal.Signals | None = None, timeout: int = 0) -> None:
+            handlers = context.subprocess_handlers.values()
+            self.ended |= {one.proc.pid for one in handlers if one.proc.poll() is None}
+            close(death_sig, math.ceil(self._node.patience))
 
         # When a rank fails, torch gives its siblings 30 s that no parameter changes.
         context.close = close_soon  # type: ignore[method-assign]
         return ids
+
+    def _let_go(self, descriptors: Iterable[int]) -> None:
+        for descriptor in descriptors:
+            self._alive.unregister(descriptor)
+            self._pidfds.discard(descriptor)
+            os.close(descriptor)
 
 
 def run_elastic(node: Node) -> Result:
@@ -85,29 +123,28 @@ def run_elastic(node: Node) -> Result:
     # SIGTERM is ours: it means save, then end. torch would answer it by killing the ranks.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP"
     agent = _Agent(
-        spec=WorkerSpec(
+        node,
+        WorkerSpec(
             role="rank",
             local_world_size=spec.workers.procs,
             entrypoint=command[0],
             args=tuple(command[1:]),
             rdzv_handler=GenerationRendezvous(node),
             max_restarts=0,  # a failed rank ends the attempt: the run's own budget decides what follows
-            monitor_interval=MONITOR_SECONDS,
+            monitor_interval=1e-6,  # none, which torch refuses: it rests by itself
         ),
         logs_specs=_RankLogs(node),
         exit_barrier_timeout=60,
-        shutdown_timeout=KILL_AFTER_SECONDS,
     )
     outcome: RunResult | None = agent.run()
     if outcome is None:
         return Result("left", time.time(), reason="left by a scale step")
     if not outcome.is_failed():
         return Result("succeeded", time.time())
-    return Result("failed", time.time(), errors=_errors(node, outcome))
+    return Result("failed", time.time(), errors=_errors(node, outcome, agent.ended))
 
 
-def _errors(node: Node, outcome: RunResult) -> tuple[Any, ...]:
+def _errors(node: Node, outcome: RunResult, ended: set[int]) -> tuple[Any, ...]:
     """The ranks that failed by themselves; their siblings were ended by the agent because of them."""
-    codes = {rank: failure.exitcode for rank, failure in outcome.failures.items()}
-    own = {rank: code for rank, code in codes.items() if code != -15} or codes
-    return tuple(node.rank_error(rank, code) for rank, code in own.items())
+    own = {rank: failure for rank, failure in outcome.failures.items() if failure.pid not in ended}
+    return tuple(node.rank_error(rank, failure.exitcode) for rank, failure in own.items())

@@ -118,7 +118,8 @@ class Node:
         """Seconds that ranks get between SIGTERM and SIGKILL.
 
         Those that use our runtime have saved by then. Others are to save now, when they were told to leave; after a
-        failure nothing of theirs is worth waiting for.
+        failure nothing of theirs is worth waiting for, and a rank that is blocked in a collective cannot even run a
+        signal handler.
         """
         leaving = self.stop_at is not None or self.superseded()
         return self.record.spec.health.grace_seconds if leaving and not self._pages() else 1.0

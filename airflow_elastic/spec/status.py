@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+_SIGKILL = 9  # nothing but a person, a platform or the kernel sends it: no rank dies of another one by this
+
 
 class WorkerPhase(StrEnum):
     """The life of one worker. `LEFT` is a worker that a scale step sent away: neither a success nor a failure."""
@@ -86,9 +88,13 @@ class JobStatus:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left that could still tell why the job failed."""
+        """Whether nothing is left that could still tell why the job failed.
+
+        A worker that is lost and a rank that was killed are causes; what their peers may yet say follows from them.
+        """
         unsettled = {WorkerPhase.PENDING, WorkerPhase.RUNNING}
-        return WorkerPhase.LOST in self.phases() or not self.phases() & unsettled
+        killed = any(error.signal == _SIGKILL for worker in self.workers for error in worker.errors)
+        return killed or WorkerPhase.LOST in self.phases() or not self.phases() & unsettled
 
 
 @dataclass(frozen=True, slots=True)
