@@ -904,6 +904,20 @@ def test_the_page_shows_a_worker_that_was_lost_without_a_word(hook: FakeHook, tm
     assert "traceback" not in page
 
 
+def test_the_page_of_a_failure_that_left_no_traceback(hook: FakeHook, tmp_path: Path) -> None:
+    """A lost worker leaves none, and the status document leaves out what is None."""
+    from airflow_elastic.web.app import _pages
+
+    state = begun(hook, tmp_path).state
+    lost = state.with_attempt(
+        cause=Cause.FAILURE, failure=Failure(FailureKind.WORKER_LOST, "node-1 was lost")
+    )
+    status = document("/r", lost, None, time.time())
+    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
+    assert "failure: node-1 was lost" in page
+    assert "<details>" not in page
+
+
 def test_what_the_provider_names_is_there() -> None:
     info = get_provider_info()
     (connection,) = info["connection-types"]
