@@ -170,13 +170,11 @@ def _page(airflow: Standalone, link: str | None) -> str:
 
 def _invite(screen: Screen, airflow: Standalone, links: tuple[str, str | None], watch: Watch) -> None:
     """What to look at, as Airflow is still there."""
-    rows = [("Airflow", airflow.login_hint), ("the task", links[0]), ("its training", links[1] or "")]
+    rows = {"Airflow": airflow.login_hint, "the task": links[0], "its training": links[1] or "did not begin"}
     if watch.run is not None:
-        rows.append(("in a shell", f".venv/bin/airflow-elastic events {shlex.quote(watch.run.store.uri)}"))
-    rows.append(
-        ("to retrain", f"unpause and trigger the DAG digits_retrain, at {airflow.url}/dags"),
-        ("to end it", "make demo ARGS=stop"),
-    )
-    for name, text in rows:
+        rows["in a shell"] = f".venv/bin/airflow-elastic events {shlex.quote(watch.run.store.uri)}"
+    rows["to go on"] = f"trigger digits_retrain at {airflow.url}/dags: it starts from the promoted model"
+    rows["to end it"] = "make demo ARGS=stop"
+    for name, text in rows.items():
         screen.console.print(f"{name:14}{text}", soft_wrap=True)
     screen.console.print()

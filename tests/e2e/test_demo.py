@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from airflow_elastic.testing.airflow_rest import poll
@@ -20,11 +21,11 @@ from demo.verify import Evidence, checks
 CHECKOUT = Path(__file__).parents[2]
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, keep: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "demo", "--folder", str(folder)],
+        [sys.executable, "-m", "demo", "--folder", str(folder), *words],
         cwd=CHECKOUT,
-        env={name: value for name, value in os.environ.items() if name != "KEEP"},
+        env={**os.environ, "KEEP": keep},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -33,19 +34,24 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.airflow
 @pytest.mark.timeout(600)
-def test_the_demo_does_what_it_promises(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", ["", pytest.param("1", marks=pytest.mark.slow)])
+def test_the_demo_does_what_it_promises(keep: str, tmp_path: Path) -> None:
     place = Place(tmp_path / "a demo")
-    demo = start(place.folder)
+    demo = start(place.folder, keep=keep)
     try:
         said, _ = demo.communicate(timeout=560)
     finally:
         if demo.poll() is None:
             demo.send_signal(signal.SIGTERM)
             said, _ = demo.communicate(timeout=30)
-        left = place.living()
-        place.end_all()
+        up, left = _is_up(said), place.living()
+        stopping = start(place.folder, "stop").communicate(timeout=60)[0]
     assert demo.returncode == 0, said
-    assert left == []
+    assert up is bool(keep)
+    assert bool(left) is bool(keep)
+    assert ("had left running" in stopping) is bool(keep)
+    assert place.living() == []
+    assert not _is_up(said)
     for wanted in (
         r"Airflow is ready .*http://127\.0\.0\.1:\d+",
         r"world size 2 · step \d+/690 · loss .* samples/s · attempt 1",
@@ -66,6 +72,17 @@ def test_the_demo_does_what_it_promises(tmp_path: Path) -> None:
     ):
         assert re.search(wanted, said), f"{wanted}\n{said}"
     assert "✗" not in said
+
+
+def _is_up(said: str) -> bool:
+    """Whether the Airflow that the demo tells of answers."""
+    found = re.search(r"http://127\.0\.0\.1:\d+", said)
+    try:
+        return (
+            found is not None and httpx.get(f"{found[0]}/api/v2/monitor/health", trust_env=False).is_success
+        )
+    except httpx.HTTPError:
+        return False
 
 
 @pytest.mark.airflow
