@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: How often the agent looks for orders. That a rank has ended it sees at once.
-ORDERS_SECONDS = 0.05
+ORDERS_SECONDS = 0.1
 
 #: How often torch's agent looks at its ranks where none has ended.
 MONITOR_SECONDS = 0.5
