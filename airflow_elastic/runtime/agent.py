@@ -66,7 +66,9 @@ def _failed(files: JobFiles, index: int, error: Exception) -> Result:
     what = f"the agent failed: {type(error).__name__}: {error}".rstrip(": ")
     text = f"{what} (its log is {files.node(index) / 'agent.log'})"
     trace = "".join(traceback.format_exception(error))[-20000:]
-    return Result("failed", time.time(), errors=(RankError(at=time.time(), error=text, traceback=trace),), reason=text)
+    return Result(
+        "failed", time.time(), errors=(RankError(at=time.time(), error=text, traceback=trace),), reason=text
+    )
 
 
 def _log_to(files: JobFiles, index: int) -> None:

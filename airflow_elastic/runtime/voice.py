@@ -101,7 +101,9 @@ class Voice:
 
     def finished(self, step: int, metrics: Mapping[str, float]) -> None:
         """The script says that training is complete."""
-        last = dataclasses.replace(self._said, total_steps=step, metrics=dict(metrics), memory_bytes=_memory())
+        last = dataclasses.replace(
+            self._said, total_steps=step, metrics=dict(metrics), memory_bytes=_memory()
+        )
         self._write(last)
         self._words[page.FINISHED] = 1.0
 

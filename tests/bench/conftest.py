@@ -23,7 +23,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     torch = importlib.util.find_spec("torch")
     with pytest.MonkeyPatch.context() as patch:
         if torch and torch.cached and not os.path.exists(torch.cached):
-            cache = tmp_path_factory.getbasetemp().parent / "bytecode"  # of all sessions: filling it takes a while
+            cache = (
+                tmp_path_factory.getbasetemp().parent / "bytecode"
+            )  # of all sessions: filling it takes a while
             patch.setenv("PYTHONPYCACHEPREFIX", str(cache))
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
             start = "import objects, torch.distributed.run; objects.build()"

@@ -116,7 +116,9 @@ class Recovery:
             await asyncio.wait_for(self.driving, PATIENCE_SECONDS)
         await self.engine.close(self._job())
         assert self.driving.done(), "the run did not stop"
-        assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{self.uri}/local") == [], "something is left behind"
+        assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{self.uri}/local") == [], (
+            "something is left behind"
+        )
 
     def _job(self) -> Job:
         return Job(str(self.uri), self.spec, self.attempt, WORLD)
@@ -152,7 +154,11 @@ class Recovery:
         except AssertionError as error:
             print(f"  did not come up: {error}", flush=True)
             raise
-        for number, what in ((before, "WorkersEnded"), (before, "AttemptGone"), (before + 1, "AttemptSubmitted")):
+        for number, what in (
+            (before, "WorkersEnded"),
+            (before, "AttemptGone"),
+            (before + 1, "AttemptSubmitted"),
+        ):
             done.moments[what] = self.moments.at[number, what]
         files = job_files(self._job())
         done.moments["agents"] = max(

@@ -69,10 +69,18 @@ class Contest:
 
     def plain(self) -> Pace:
         out, arguments = self._arguments()
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCS}"]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={PROCS}",
+        ]
         subprocess.run(
             [*torchrun, str(SCRIPT), "--plain", *arguments],
-            env=self._environment, check=True, capture_output=True,
+            env=self._environment,
+            check=True,
+            capture_output=True,
         )
         return Pace.read(out)
 
