@@ -28,7 +28,6 @@ import fcntl
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -43,6 +42,7 @@ import httpx
 from airflow_elastic.testing import airflow_settings as settings
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import AirflowError, AirflowRest, poll
+from airflow_elastic.testing.ports import check_port, free_port
 
 MARK = "AIRFLOW_ELASTIC_STANDALONE_HOME"
 """The environment variable, holding the home, that every process started below carries."""
@@ -112,7 +112,7 @@ class Standalone(AirflowRest):
             raise AirflowError(
                 f"takeover: given {takeover:g}; allowed: 5 s or more, or a triggerer is robbed while busy"
             )
-        self.port = _free_port() if port is None else port
+        self.port = free_port() if port is None else port
         self.users = dict(users or {"admin": "admin"})
         username = next(iter(self.users))
         passwords = settings.write_passwords(self._state, self.users, password)
@@ -160,7 +160,7 @@ class Standalone(AirflowRest):
         self._acquire()
         try:
             self._sweep()
-            _check_port(self.port)
+            check_port(self.port)
             for part in PARTS:
                 settings.pid_file(self._state, part).unlink(missing_ok=True)
             settings.write_shim(self._state, self._program)
@@ -384,29 +384,6 @@ class Standalone(AirflowRest):
         if left := processes.end(self._sessions.leftovers, timeout=10):
             pids = [process.pid for process in left]
             raise AirflowError(f"an earlier Airflow runs in {self.home} and cannot be killed: {pids}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _check_port(port: int) -> None:
-    """Find out before the API server does, which says it in the middle of a long log.
-
-    Raises:
-        AirflowError: the port is taken, or not ours to take.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except (OSError, OverflowError) as error:
-            raise AirflowError(
-                f"port: given {port}, which cannot be had ({error}); choose another, or None for a free one"
-            ) from None
 
 
 def _end_of(log: Path, lines: int = 30) -> str:
