@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
+import os
 import shutil
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from airflow_elastic.adapters import linux
 from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.testing import processes
 from airflow_elastic.testing.standalone import MARK
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -28,6 +32,7 @@ class Place:
 
     folder: Path = CHECKOUT / ".demo"
     _lock: IO[str] | None = None
+    _sessions: dict[int, int] = field(default_factory=dict)
 
     @property
     def home(self) -> Path:
@@ -59,8 +64,28 @@ class Place:
             ) from None
 
     def living(self) -> list[linux.Process]:
-        """Every process that was started for this Airflow: its parts, its tasks, its training."""
-        return linux.marked(MARK, str(self.home))
+        """Every process that was started for this Airflow: its parts, its tasks, its training.
+
+        They carry a mark in their environment. Some parts of Airflow overwrite theirs with a title, and are known by
+        their session, which Standalone notes; here it is remembered, as Standalone forgets it when it has stopped.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            noted = json.loads((self.home / "standalone" / "sessions.json").read_text())
+            self._sessions |= {int(leader): int(started) for leader, started in noted}
+        members = (
+            linux.Process.of(one.pid) for one in processes.in_sessions(self._sessions) if self._ours(one)
+        )
+        return list({*linux.marked(MARK, str(self.home)), *(one for one in members if one is not None)})
+
+    def _ours(self, process: processes.Process) -> bool:
+        """Whether it is of a session that we know, and not of another one whose number was used again."""
+        leader = processes.read(process.session)
+        if leader is not None:
+            return leader.started == self._sessions[process.session]
+        try:
+            return os.readlink(f"/proc/{process.pid}/cwd").startswith(str(self.home))
+        except OSError:
+            return False
 
     def end_all(self, seconds: float = 10.0) -> int:
         """Kill what an earlier demo left running (`KEEP=1` does); returns how many processes that were."""

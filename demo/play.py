@@ -63,6 +63,7 @@ def play(place: Place, screen: Screen, *, keep: bool) -> int:
             atexit.unregister(airflow.stop)
         else:
             screen.say("the DAG run is over; stopping Airflow")
+            place.living()  # knows them from now on
             airflow.stop()
             evidence["airflow_left"] = [process.pid for process in place.living()]
     seen = Evidence(**evidence)
