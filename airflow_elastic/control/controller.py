@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 #: After the first sign of a failure the other workers get so long to tell their side of it.
 SETTLE_SECONDS = 0.25
 
+#: The status document is renewed with each event, and so often in between: it says that somebody is at work. More often
+#: costs two disk flushes, or a paid request, for each look of each run.
+STATUS_SECONDS = 5.0
+
 
 class Controller:
     """Drives one run to its end.
@@ -77,6 +81,7 @@ class Controller:
         self._failed_since: float | None = None
         self._wake = asyncio.Event()
         self._troubles = 0
+        self._published_at = -STATUS_SECONDS
 
     async def drive(self) -> RunState:
         """Carry the run on until its last word is written, and return its state.
@@ -221,7 +226,8 @@ class Controller:
             await self._look_at_report()
             await self._look_for_checkpoint()
         await self._record(*overdue(self.state, self._progress, self._now()))
-        await self._publish()
+        if time.monotonic() - self._published_at >= STATUS_SECONDS:
+            await self._publish()
 
     def _events_of(self, request: Request) -> Iterable[Event]:
         at = self._now()
@@ -305,3 +311,4 @@ class Controller:
         plain = document(self._store.uri, self.state, self._progress, self._now())
         data = json.dumps(plain, indent=1).encode()
         await asyncio.to_thread(self._store.put, layout.STATUS, data)
+        self._published_at = time.monotonic()
