@@ -66,7 +66,7 @@ class Kill:
         return self.first_step_at - self.at
 
     def stages(self) -> dict[str, float]:
-        """Seconds of each stage. An agent may be at work before its submission is in the journal: that costs nothing."""
+        """Seconds of each stage. An agent may be at work before its submission is in the journal."""
         spent, reached = {}, self.at
         for name, moment in STAGES:
             now = max(reached, self.moments[moment])
@@ -142,7 +142,7 @@ class Recovery:
             await asyncio.sleep(0.05)
 
     async def kill(self, kind: str) -> Kill:
-        """Kill -9, at a random moment of training, an agent (its node is lost) or a rank alone; wait until it is back."""
+        """Kill -9, at a random moment, an agent (its node is lost) or a rank alone; wait until training is back."""
         await asyncio.sleep(self._luck.uniform(0.2, 1.5))
         files, index = job_files(self._job()), self._luck.randrange(WORLD)
         pid = self._agent_pid(index) if kind == "node" else self._rank_pid(index)

@@ -1,4 +1,4 @@
-"""What our runtime, our agent and the controller cost while nothing fails, against the same script under plain torchrun."""
+"""What runtime, agent and controller cost while nothing fails: against the same script under plain torchrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The least that a restart takes: start a process, import what the script imports, load the newest checkpoint, verified.
+"""The least that a restart takes: start a process, import what the script imports, load and verify the checkpoint.
 
 `floor.py RUN_URI RANK WORLD_SIZE`: no meeting of ranks, no step. Prints the moment at which it was done.
 """

@@ -5,16 +5,16 @@ from marks import mark, process_started, write
 mark("rank started", process_started())
 mark("script reached")
 
-import os
-from pathlib import Path
+import os  # noqa: E402
+from pathlib import Path  # noqa: E402
 
-import torch
+import torch  # noqa: E402
 
 mark("torch imported")
 
-from objects import DistributedDataParallel, build
+from objects import DistributedDataParallel, build  # noqa: E402
 
-import airflow_elastic.runtime as elastic
+import airflow_elastic.runtime as elastic  # noqa: E402
 
 mark("all imported")
 run = elastic.init(total_steps=10**9)
