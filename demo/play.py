@@ -38,7 +38,7 @@ def play(place: Place, screen: Screen, *, keep: bool) -> int:
         screen: where to tell of it.
         keep: leave Airflow running.
     """
-    airflow = Standalone(place.home, DAGS, progress=screen.say)
+    airflow = Standalone(place.home, DAGS, stop_timeout=5, progress=screen.say)
     with _ended(airflow, screen):
         airflow.start()
         airflow.wait_for_dag(DAG_ID)
