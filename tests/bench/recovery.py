@@ -215,3 +215,47 @@ async def recoveries(folder: Path, kills: int, floors: int) -> tuple[list[Kill],
                 measured.append(recovery.floor())
             done.append(await recovery.kill("node" if number % 2 == 0 else "rank"))
     return done, measured
+
+
+def torchrun_restarts(folder: Path, tries: int, patience: float = 30.0) -> list[float | None]:
+    """The same script under plain torchrun, which restarts ranks in place: seconds from the kill of one to a step.
+
+    It has no checkpoint to load. None where it did not come up in time.
+    """
+    found: list[float | None] = []
+    for number in range(tries):
+        marks = folder / str(number)
+        marks.mkdir(parents=True)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3"]
+        with (folder / f"{number}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*command, f"--nproc-per-node={WORLD}", str(SCRIPTS / "recover.py")],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "BENCH_MARKS": str(marks)},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            ranks = _stepping(marks, WORLD, PATIENCE_SECONDS)
+            assert len(ranks) == WORLD, (folder / f"{number}.log").read_text()
+            time.sleep(1.0)
+            at = time.time()
+            os.kill(int(ranks[-1].stem.split("-")[1]), signal.SIGKILL)
+            fresh = set(_stepping(marks, 2 * WORLD, patience)) - set(ranks)
+            up = len(fresh) == WORLD
+            found.append(
+                max(json.loads(path.read_text())["first step"] for path in fresh) - at if up else None
+            )
+        finally:
+            for one in linux.marked("BENCH_MARKS", str(marks)):
+                one.send(signal.SIGKILL)
+            process.wait()
+    return found
+
+
+def _stepping(marks: Path, count: int, patience: float) -> list[Path]:
+    """What ranks have written at their first steps, as soon as so many have, or after so long."""
+    deadline = time.monotonic() + patience
+    while len(found := sorted(marks.glob("*.json"))) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
