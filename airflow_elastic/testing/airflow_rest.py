@@ -114,7 +114,9 @@ class AirflowRest:
             answer = self._http.request(
                 method, path, headers={"Authorization": f"Bearer {self._token}", **headers}, **kwargs
             )
-            if answer.status_code != 401 or attempt != "first":
+            # An expired token gets 401, one that another server has signed (ours was started anew) 403.
+            refused = answer.status_code == 401 or "Invalid JWT token" in answer.text
+            if not refused or attempt != "first":
                 break
             self._token = None
         return answer
