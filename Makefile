@@ -55,5 +55,5 @@ dist: setup ## build the wheel and the source distribution into dist/
 	$(PY) -m build --no-isolation --outdir dist .
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .setup.lock dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .demo .setup.lock dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
