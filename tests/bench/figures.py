@@ -35,3 +35,11 @@ def verdict(what: str, value: float, goal: float, unit: str = "") -> None:
     """The goal is printed, not asserted: a figure depends on what else the machine does."""
     kept = "kept" if value <= goal else "MISSED"
     print(f"  goal: {what} <= {goal:g}{unit}: {value:.3g}{unit}, {kept}", flush=True)
+
+
+def interval(values: Sequence[float], unit: str = "") -> str:
+    """Where the true median lies with 95 % confidence, from the order of the values alone."""
+    ordered, half = sorted(values), 0.98 * len(values) ** 0.5
+    low = ordered[max(0, int(len(ordered) / 2 - half))]
+    high = ordered[min(len(ordered) - 1, int(len(ordered) / 2 + half))]
+    return f"(95 % certain: {low:+.2f} to {high:+.2f} {unit}, n={len(ordered)})"

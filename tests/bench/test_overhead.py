@@ -1,143 +1,206 @@
-"""What runtime, agent and controller cost while nothing fails: against the same script under plain torchrun."""
+"""What runtime, agent and controller cost while nothing fails: against the same script under plain torchrun.
+
+Both train at the same time and take turns: while one goes on, all processes of the others stand still. So what else the
+machine does hits all of them alike. A second plain torchrun takes turns too: its difference from the first one is what
+the measurement cannot tell from nothing.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import json
 import os
+import signal
 import statistics
+import struct
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.control import Controller, start_run
-from airflow_elastic.engines import find_engine
-from airflow_elastic.spec.run import CheckpointPolicy, RunSpec, Workers
-from tests.bench.figures import count, heading, median, spread, verdict
+from airflow_elastic.adapters import linux
+from tests.bench.figures import count, heading, interval, spread, verdict
 
 SCRIPT = Path(__file__).parent / "scripts/pace.py"
 PROCS = 2
 STEP_SECONDS = 0.010
-POLL_SECONDS = 2.0  # the operator's default
+WARM_STEPS = 50
+TURN_SECONDS, SETTLE_SECONDS = 2.0, 0.2  # of each turn the first steps are left out: caches were another's
+PATIENCE_SECONDS = 120.0
+MARK = "BENCH_ARM"
+ARMS = ("torchrun", "torchrun again", "ours")
 
 
 @dataclass
-class Pace:
-    """One training: its step times as rank 0 saw them, and processor time of rank 0 and its agent, a step."""
+class Turn:
+    """Mean wall and processor time of rank 0's steps within one turn."""
 
-    steps: list[float]
+    steps: int
+    wall: float
     rank: float
-    agent: float
-    controller: float = 0.0
-
-    @classmethod
-    def read(cls, path: Path) -> Pace:
-        kept = json.loads(path.read_text())
-        steps = [after - before for before, after in itertools.pairwise(kept["ends"])]
-        return cls(steps, kept["rank"] / len(steps), kept["agent"] / len(steps))
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.steps)
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.steps)
 
 
-class Contest:
-    """The same script, driven by us and by torchrun: as many ranks on one worker, as many threads each."""
+@dataclass
+class Arm:
+    """One training, which can be made to stand still."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
-        self._folder, self._steps, self._number = folder, steps, 0
-        self._environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(SCRIPT), "--calibrate", str(STEP_SECONDS)]
-        self._work = subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, check=True
-        ).stdout.strip()
+    name: str
+    out: Path
+    processes: list[linux.Process]
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    beside: float = 0.0  # processor seconds of all that are no ranks, a second of training
 
-    def _arguments(self) -> tuple[Path, list[str]]:
-        self._number += 1
-        out = self._folder / f"{self._number}.json"
-        return out, ["--steps", str(self._steps), "--work", self._work, "--out", str(out)]
+    def signal(self, number: signal.Signals) -> None:
+        for process in self.processes:
+            process.send(number)
 
-    def plain(self) -> Pace:
-        out, arguments = self._arguments()
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={PROCS}",
+    def turn(self, seconds: float) -> None:
+        began = time.monotonic()
+        self.signal(signal.SIGCONT)
+        time.sleep(seconds)
+        self.signal(signal.SIGSTOP)
+        self.spans.append((began + SETTLE_SECONDS, time.monotonic()))
+
+    def turns(self) -> list[Turn]:
+        """What rank 0 wrote, turn by turn."""
+        data = self.out.read_bytes()
+        steps = list(struct.iter_unpack("dd", data[: len(data) // 16 * 16]))
+        found = []
+        for low, high in self.spans:
+            within = [step for step in steps if low <= step[0] <= high]
+            if len(within) > 10:  # what has not reached the file yet is missing from the last turn
+                number, (first, used), (last, more) = len(within) - 1, within[0], within[-1]
+                found.append(Turn(number, (last - first) / number, (more - used) / number))
+        return found
+
+
+def calibrated() -> str:
+    command = [sys.executable, str(SCRIPT), "--calibrate", str(STEP_SECONDS)]
+    done = subprocess.run(command, env=environment(""), stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.strip()
+
+
+def environment(mark: str) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", MARK: mark}
+
+
+@contextmanager
+def training(name: str, folder: Path, work: str) -> Iterator[Arm]:
+    """A training that has warmed up and stands still; nothing of it is left at the end."""
+    folder.mkdir(parents=True)
+    mark, out = str(folder), folder / "steps"
+    script = [str(SCRIPT), "--work", work, "--out", str(out)]
+    if name == "ours":
+        command = [sys.executable, "-m", "airflow_elastic.cli", "run", "--uri", str(folder / "run")]
+        command += [
+            "--procs",
+            str(PROCS),
+            "--env",
+            "OMP_NUM_THREADS=1",
+            "--every-seconds",
+            "3600",
+            "--",
+            *script,
         ]
-        subprocess.run(
-            [*torchrun, str(SCRIPT), "--plain", *arguments],
-            env=self._environment,
-            check=True,
-            capture_output=True,
+    else:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={PROCS}", *script, "--plain"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env=environment(mark), stdout=log, stderr=log, start_new_session=True
         )
-        return Pace.read(out)
-
-    def ours(self) -> Pace:
-        out, arguments = self._arguments()
-        spec = RunSpec(
-            command=(str(SCRIPT), *arguments),
-            workers=Workers(1, procs=PROCS),
-            checkpoint=CheckpointPolicy(every_seconds=3600.0),
-            env={"OMP_NUM_THREADS": "1"},
-        )
-        store, engine = open_store(str(out.with_suffix(""))), find_engine("local")
-        start_run(store, spec, engine=engine)
-        before = time.process_time()
-        state = asyncio.run(Controller(store, engine, poll_seconds=POLL_SECONDS).drive())
-        used = time.process_time() - before
-        assert (state.outcome, len(state.attempts)) == ("succeeded", 1), state.reason
-        pace = Pace.read(out)
-        pace.controller = used / len(pace.steps)  # start and end of the run included
-        return pace
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not out.exists() or out.stat().st_size < WARM_STEPS * 16:
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, f"{name} did not come up: {(folder / 'log').read_text()}"
+            time.sleep(0.1)
+        arm = Arm(name, out, linux.marked(MARK, mark))
+        arm.signal(signal.SIGSTOP)
+        yield arm
+    finally:
+        while left := linux.marked(MARK, mark):
+            for one in left:
+                one.send(signal.SIGKILL)
+            time.sleep(0.01)
+        process.wait()
 
 
-def tell(plain: list[Pace], ours: list[Pace]) -> None:
-    print(f"  step under torchrun  {spread([p.median for p in plain], 'ms', 1000)}")
-    print(f"  step under ours      {spread([p.median for p in ours], 'ms', 1000)}")
-    for what in ("median", "mean"):
-        theirs, mine = ([getattr(pace, what) for pace in paces] for paces in (plain, ours))
-        ratios = [(b / a - 1) * 100 for a, b in zip(theirs, mine, strict=True)]
-        noise = [abs(b / a - 1) * 100 for a, b in itertools.pairwise(theirs)]
-        print(f"  {what} step, ours over torchrun's, by pair:       {spread(ratios, '%')}")
-        print(f"  {what} step, torchrun over its own last (noise):  {spread(noise, '%')}")
-    for what, text in (("median", "median step"), ("mean", "all steps together")):
-        theirs, mine = ([getattr(pace, what) for pace in paces] for paces in (plain, ours))
-        verdict(f"{text}, ours over torchrun's", (median(mine) / median(theirs) - 1) * 100, 0.5, " %")
-    print("  processor time of a step in ms (medians)      torchrun        ours")
-    for what in ("rank", "agent", "controller"):
-        theirs, mine = (median([getattr(p, what) * 1000 for p in paces]) for paces in (plain, ours))
-        print(f"    {what:42}{theirs:10.3f}  {mine:10.3f}", flush=True)
+def used(processes: list[linux.Process]) -> float:
+    """Processor seconds of those among these processes that are no ranks."""
+    total = 0
+    for process in processes:
+        if b"pace.py" in Path(f"/proc/{process.pid}/cmdline").read_bytes() and is_rank(process.pid):
+            continue
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
-def contest(folder: Path, pairs: int, steps: int) -> tuple[list[Pace], list[Pace]]:
-    course = Contest(folder, steps)
-    plain, ours = [], []
-    for _ in range(pairs):
-        plain.append(course.plain())
-        ours.append(course.ours())
-    return plain, ours
+def is_rank(pid: int) -> bool:
+    return any(
+        entry.startswith(b"LOCAL_RANK=") for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    )
+
+
+def take_turns(folder: Path, turns: int, seconds: float) -> dict[str, Arm]:
+    """One training of each arm, side by side."""
+    work = calibrated()
+    with ExitStack() as stack:
+        arms = {
+            name: stack.enter_context(training(name, folder / name.replace(" ", "-"), work)) for name in ARMS
+        }
+        before = {name: used(arm.processes) for name, arm in arms.items()}
+        for number in range(turns):
+            order = ARMS if number % 2 == 0 else ARMS[::-1]
+            for name in order:
+                arms[name].turn(seconds)
+        for name, arm in arms.items():
+            arm.beside = (used(arm.processes) - before[name]) / (turns * seconds)
+    return arms
+
+
+def tell(rounds: list[dict[str, Arm]]) -> None:
+    turns = {name: [arms[name].turns() for arms in rounds] for name in ARMS}
+    for name in ARMS:
+        flat = [turn for each in turns[name] for turn in each]
+        steps = sum(turn.steps for turn in flat)
+        print(f"  {name:15} {steps} steps, {spread([turn.wall for turn in flat], 'ms', 1000)}")
+
+    def ratios(name: str, what: str) -> list[float]:
+        """In percent, of turns that followed each other."""
+        found = []
+        for mine, theirs in zip(turns[name], turns["torchrun"], strict=True):
+            pairs = zip(mine, theirs, strict=False)
+            found += [(getattr(a, what) / getattr(b, what) - 1) * 100 for a, b in pairs]
+        return found
+
+    for what, text in (("wall", "step time"), ("rank", "processor time of a rank's step")):
+        for name in ("ours", "torchrun again"):
+            found = ratios(name, what)
+            print(
+                f"  {text}, {name} over torchrun: median {statistics.median(found):+.2f} % {interval(found, '%')}"
+            )
+    for name in ("torchrun", "ours"):
+        beside = [arms[name].beside for arms in rounds]
+        print(f"  processor time beside the ranks, {name}: {spread(beside, '% of one core', 100)}")
+    verdict("step time, ours over torchrun", statistics.median(ratios("ours", "wall")), 0.5, " %")
 
 
 @pytest.mark.bench
 @pytest.mark.timeout(7200)
 def test_a_run_without_failures(tmp_path: Path) -> None:
-    pairs, steps = count("PAIRS", 9), count("STEPS", 1000)
-    heading(f"no failure: {pairs} pairs of {steps} steps of about 10 ms, 1 worker of {PROCS} ranks")
-    tell(*contest(tmp_path, pairs, steps))
+    rounds, turns = count("ROUNDS", 7), count("TURNS", 16)
+    heading(
+        f"no failure: {rounds} rounds of {turns} turns of {TURN_SECONDS:g} s each, 1 worker of {PROCS} ranks"
+    )
+    tell([take_turns(tmp_path / str(number), turns, TURN_SECONDS) for number in range(rounds)])
 
 
-def test_both_sides_do_the_same_steps(tmp_path: Path) -> None:
-    plain, ours = contest(tmp_path, 1, 100)
-    assert len(plain[0].steps) == len(ours[0].steps) == 100
+def test_all_arms_take_their_turns(tmp_path: Path) -> None:
+    arms = take_turns(tmp_path, 2, 1.0)
+    assert all(arms[name].turns() for name in ARMS)
+    assert all(linux.marked(MARK, str(arm.out.parent)) == [] for arm in arms.values())

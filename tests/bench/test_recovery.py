@@ -21,6 +21,10 @@ def tell(kills: list[Kill], floors: list[float]) -> None:
     print(f"    {'floor: start, import, load':32}{spread(floors)}")
     ratio = median([k.stepping_after for k in kills]) / median(floors)
     verdict("median / median of the floor", ratio, 1.3)
+    quick = [sorted(values)[len(values) // 4] for values in ([k.stepping_after for k in kills], floors)]
+    print(
+        f"    the same at the quickest quarter: {quick[0]:.3f} s, {quick[1]:.3f} s, {quick[0] / quick[1]:.2f}"
+    )
     came = sum(k.first_step_at is not None for k in kills)
     print(f"  came up in {came} of {len(kills)} kills")
     print("  where the time goes (medians, ms)        node lost   rank killed")

@@ -1,14 +1,12 @@
-"""A fixed number of equal steps: how long do they take? Under plain torchrun with --plain nothing of ours is imported.
+"""Equal steps without end: how long do they take? With --plain, under torchrun, nothing of ours is imported.
 
-`pace.py [--plain] --steps N --work N --out FILE`: a step multiplies matrices WORK times, and DDP makes ranks agree on
-its gradient. Rank 0 writes when each step after the first WARM ones ended, and the processor time that it and its agent
-(the parent process) have used in them. With --calibrate SECONDS it prints the WORK that makes such a step.
+`pace.py [--plain] --work N --out FILE`: a step multiplies matrices N times, and DDP has ranks agree on its gradient.
+Rank 0 writes for each step when it ended (monotonic clock) and the processor time it has used so far, as two doubles.
+With --calibrate SECONDS it prints the N that makes such a step.
 """
 
 import argparse
-import json
-import os
-import statistics
+import struct
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,10 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 parser = argparse.ArgumentParser()
 parser.add_argument("--plain", action="store_true")
 parser.add_argument("--calibrate", type=float)
-parser.add_argument("--steps", type=int, default=100)
-parser.add_argument("--warm", type=int, default=50)
 parser.add_argument("--work", type=int, default=1)
-parser.add_argument("--out")
+parser.add_argument("--out", default="/dev/null")
 options = parser.parse_args()
 
 BATCH = 64
@@ -37,13 +33,6 @@ def work(times: int) -> None:
         product = matrix @ product
 
 
-def agent_seconds() -> float:
-    """Processor time of the parent process so far."""
-    with open(f"/proc/{os.getppid()}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def seconds_of(times: int) -> float:
     began = time.perf_counter()
     work(times)
@@ -51,7 +40,7 @@ def seconds_of(times: int) -> float:
 
 
 if options.calibrate:
-    print(max(1, round(options.calibrate / statistics.median(seconds_of(10) / 10 for _ in range(100)))))
+    print(max(1, round(options.calibrate / min(seconds_of(10) / 10 for _ in range(100)))))
     raise SystemExit
 
 run: Any = None
@@ -65,36 +54,26 @@ rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(7)
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-data = torch.utils.data.TensorDataset(torch.randn((options.warm + options.steps) * BATCH, 64))
+data = torch.utils.data.TensorDataset(torch.randn(10_000 * BATCH, 64))
 
 
 def batches() -> Iterator[Any]:
     if run is not None:
         run.restore(model, optimizer)
-        yield from run.loader(data, global_batch=BATCH, epochs=1)
-    else:
-        sampler = torch.utils.data.DistributedSampler(data, world, rank)
+        yield from run.loader(data, global_batch=BATCH, epochs=1000)
+    sampler = torch.utils.data.DistributedSampler(data, world, rank)
+    for epoch in range(1000):
+        sampler.set_epoch(epoch)
         yield from torch.utils.data.DataLoader(data, batch_size=BATCH // world, sampler=sampler)
 
 
-ends, used = [], []
-for number, (x,) in enumerate(batches()):
-    if number == options.warm:
-        used = [-time.process_time(), -agent_seconds()]
-        ends = [time.perf_counter()]
-    loss = model(x).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    work(options.work)
-    if run is not None:
-        run.step(loss)
-    ends.append(time.perf_counter())
-if rank == 0:
-    seconds = {"rank": used[0] + time.process_time(), "agent": used[1] + agent_seconds()}
-    with open(options.out, "w") as file:
-        json.dump({"ends": ends, **seconds}, file)
-if run is not None:
-    run.finish()
-else:
-    dist.destroy_process_group()
+with open(options.out if rank == 0 else "/dev/null", "ab", buffering=512) as out:
+    for (x,) in batches():
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        work(options.work)
+        if run is not None:
+            run.step(loss)
+        out.write(struct.pack("dd", time.monotonic(), time.process_time()))
