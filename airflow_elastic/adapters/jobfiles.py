@@ -63,7 +63,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a worker ended: `succeeded`, `failed`, `left` (sent away by a scale step) or `stopped`."""
+    """How a worker ended: `succeeded`, `failed`, `left` (sent away by a scale step), `stopped`, or `unattended`."""
 
     outcome: str
     at: float

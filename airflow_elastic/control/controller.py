@@ -41,9 +41,13 @@ if TYPE_CHECKING:
 #: After the first sign of a failure the other workers get so long to tell their side of it.
 SETTLE_SECONDS = 0.25
 
-#: The status document is renewed with each event, and so often in between: it says that somebody is at work. More often
-#: costs two disk flushes, or a paid request, for each look of each run.
+#: The status document is renewed with each event, and so often in between, but at least four times within
+#: `health.unattended_seconds`: it says, to agents too, that somebody is at work. More often costs two disk flushes, or
+#: a paid request, for each look of each run.
 STATUS_SECONDS = 5.0
+
+#: The longest pause while storage or engine are out of reach; likewise at most a quarter of `unattended_seconds`.
+TROUBLE_SECONDS = 30.0
 
 
 class Controller:
@@ -109,6 +113,10 @@ class Controller:
             raise RunMissing(f"{self._store.uri} has not been read yet")
         return self._state
 
+    @property
+    def _lease(self) -> float:
+        return self.state.spec.health.unattended_seconds
+
     async def _advance(self) -> None:
         """Do what is due, or wait for something to happen. Trouble below is waited out: it restarts nothing."""
         before = self.state
@@ -122,11 +130,13 @@ class Controller:
             self._troubles = 0
         except (StoreError, EngineError) as error:
             self._troubles += 1
-            pause = min(30.0, 0.2 * 2.0 ** min(self._troubles, 10)) * random.uniform(0.5, 1.0)
+            longest = min(TROUBLE_SECONDS, self._lease / 4)
+            pause = min(longest, 0.2 * 2.0 ** min(self._troubles, 10)) * random.uniform(0.5, 1.0)
             self._observer.on_trouble(error, self._troubles, pause)
             await asyncio.sleep(pause)
             with contextlib.suppress(StoreError):
                 await self._catch_up()
+                await self._publish()
 
     # -- doing ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +236,7 @@ class Controller:
             await self._look_at_report()
             await self._look_for_checkpoint()
         await self._record(*overdue(self.state, self._progress, self._now()))
-        if time.monotonic() - self._published_at >= STATUS_SECONDS:
+        if time.monotonic() - self._published_at >= min(STATUS_SECONDS, self._lease / 4):
             await self._publish()
 
     def _events_of(self, request: Request) -> Iterable[Event]:

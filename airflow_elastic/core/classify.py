@@ -99,6 +99,11 @@ RULES: tuple[Rule, ...] = (
         lambda d: f"{_who(d)} failed: {d.rank.error or f'exit code {d.rank.exit_code}'}",
     ),
     Rule(
+        FailureKind.UNATTENDED,
+        lambda d: d.worker.unattended,
+        lambda d: f"{d.worker.name} ended by itself: {d.worker.reason or 'it saw no controller'}",
+    ),
+    Rule(
         FailureKind.WORKER_LOST,
         lambda d: d.rank.error is not None and _PEER_GONE.search(d.rank.error) is not None,
         lambda d: f"{_who(d)} lost its peers: {d.rank.error}",

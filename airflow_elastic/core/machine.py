@@ -27,6 +27,9 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Scale, Submit
 from airflow_elastic.spec.events import Event
 
+#: What ends a worker and is no failure of anything that could be restarted less often.
+_CAUSES = {FailureKind.PREEMPTED: Cause.PREEMPTION, FailureKind.UNATTENDED: Cause.UNATTENDED}
+
 
 def replay(events: Iterable[Event]) -> RunState | None:
     """The state after all events, or None where there are none."""
@@ -156,8 +159,7 @@ def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:
     failure = classify(event.job)
     if failure is None:
         return _end_attempt(state, Cause.SUCCEEDED, event.at)
-    cause = Cause.PREEMPTION if failure.kind is FailureKind.PREEMPTED else Cause.FAILURE
-    return _end_attempt(state, cause, event.at, failure)
+    return _end_attempt(state, _CAUSES.get(failure.kind, Cause.FAILURE), event.at, failure)
 
 
 def _stalled(state: RunState, event: ev.Stalled) -> RunState:
@@ -224,7 +226,7 @@ def _end_attempt(state: RunState, cause: Cause, at: float, failure: Failure | No
 
 def _grace(state: RunState) -> float:
     """Seconds to save before being killed: none where there is nothing to save, or nobody who could."""
-    saveable = state.attempt.cause in (Cause.STOP, Cause.DEADLINE, Cause.SCALE_STEP, Cause.PREEMPTION)
+    saveable = state.attempt.cause not in (Cause.SUCCEEDED, Cause.FAILURE)
     return state.spec.health.grace_seconds if saveable else 0.0
 
 

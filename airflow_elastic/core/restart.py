@@ -48,7 +48,7 @@ def decide(state: RunState) -> Restart | End:
     if state.ending:
         stopped = state.ending.cause is Cause.STOP
         return End("stopped" if stopped else "failed", state.ending.by)
-    if attempt.cause in (Cause.SCALE_STEP, Cause.PREEMPTION):
+    if attempt.cause in (Cause.SCALE_STEP, Cause.PREEMPTION, Cause.UNATTENDED):
         return Restart(cost=0, delay=0.0)
     if failure is None:
         return End("failed", "the attempt ended and left no evidence of why")

@@ -35,6 +35,7 @@ PATHS = {
     "no_progress_timeout": "health.no_progress_seconds",
     "start_timeout": "health.start_seconds",
     "grace_period": "health.grace_seconds",
+    "unattended_timeout": "health.unattended_seconds",
     "active_deadline": "active_deadline_seconds",
     "cleanup": "cleanup",
     "scaling": "scaling",

@@ -60,7 +60,8 @@ class ElasticTrainOperator(BaseOperator):
     **What ends a run early.** Marking the task, or its DAG run, failed or succeeded: workers save, and end.
     A cleared task's run goes on for 40 s; if no new try has taken it over by then, for want of a worker slot, it saves
     and ends, and the new try goes on from there. (While the DAG is paused it keeps training, and its trigger.) A
-    triggerer that restarts, or is killed, does not touch training.
+    triggerer that restarts, or is killed, does not touch training; where none takes its place within
+    `unattended_timeout`, workers save and end by themselves, and whoever carries the run on next starts them again.
 
     **What fails.** An error of the script, an engine's refusal, and a run that a person has stopped fail the task
     without further tries, as another try would meet the same. Everything else (lost machines beyond the budget, a hang,
@@ -93,6 +94,8 @@ class ElasticTrainOperator(BaseOperator):
         no_progress_timeout: a run whose step has not advanced for so long hangs; seconds or a timedelta. Default: 600.
         start_timeout: the same until the first step of an attempt. Default: 1800.
         grace_period: what workers get to save when they are told to end. Default: 30.
+        unattended_timeout: workers that no triggerer has looked after for so long save and end; seconds or a timedelta.
+            Default: 1800.
         active_deadline: the run may take so long, all attempts together; seconds or a timedelta. Default: no limit. It
             holds while the task is deferred too, where `execution_timeout` does not; so a deferrable task has the
             smaller one of both.
@@ -162,6 +165,7 @@ class ElasticTrainOperator(BaseOperator):
         no_progress_timeout: float | timedelta | None = None,
         start_timeout: float | timedelta | None = None,
         grace_period: float | timedelta | None = None,
+        unattended_timeout: float | timedelta | None = None,
         active_deadline: float | timedelta | None = None,
         cleanup: str | None = None,
         scaling: Sequence[Mapping[str, Any]] | None = None,
@@ -195,6 +199,7 @@ class ElasticTrainOperator(BaseOperator):
         self.no_progress_timeout = no_progress_timeout
         self.start_timeout = start_timeout
         self.grace_period = grace_period
+        self.unattended_timeout = unattended_timeout
         self.active_deadline = active_deadline
         self.cleanup = cleanup
         self.scaling = scaling

@@ -52,6 +52,8 @@ def run_agent(files: JobFiles, index: int) -> None:
         result = run(node)
     except Stopped:
         result = Result("stopped", time.time(), reason="told to end")
+        if node.unattended:
+            result = Result("unattended", time.time(), reason=node.unattended)
     except Exception as error:
         traceback.print_exc()
         result = _failed(files, index, error)

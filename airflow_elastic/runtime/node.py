@@ -33,6 +33,7 @@ class Node:
         store: where the run lies.
         generation: the rendezvous its ranks belong to.
         stop_at: when it was told to end, on the monotonic clock; None while it was not.
+        unattended: why it ends without having been told to; None where it does not.
     """
 
     files: JobFiles
@@ -41,6 +42,7 @@ class Node:
     store: Store
     generation: int = 0
     stop_at: float | None = None
+    unattended: str | None = None
     _park_at: float | None = None
     _oom_kills: int = field(default_factory=out_of_memory_kills)
 

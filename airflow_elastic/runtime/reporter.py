@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.gather import gather
 from airflow_elastic.adapters.reports import read_orders, write_progress
+from airflow_elastic.runtime.attendance import Attendance
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 
@@ -30,6 +31,7 @@ class Reporter:
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
         self._sent: dict[str, int] = {}
         self._saves: list[str] = []
+        self._attendance = Attendance(node.store, node.record.spec.health.unattended_seconds)
 
     def start(self) -> None:
         """Begin."""
@@ -51,6 +53,7 @@ class Reporter:
             if members is not None and self._node.index == members.nodes[0]:
                 write_progress(self._node.store, gather(self._node.files, self._node.record))
             self._pass_orders()
+            self._see_controller()
             if not self._near:
                 self._send_logs()
         except (
@@ -66,6 +69,13 @@ class Reporter:
             self._saves.append(orders.save)
         if self._saves:
             self._node.order_saves(len(self._saves))
+
+    def _see_controller(self) -> None:
+        node = self._node
+        if node.stop_at is None and (seconds := self._attendance.missed()) is not None:
+            node.unattended = f"no controller has written the run's status for {seconds:.0f} s"
+            log.warning("%s: the worker saves and ends", node.unattended)
+            node.stop()
 
     def _send_logs(self) -> None:
         for path in self._node.logs.glob("*.log"):

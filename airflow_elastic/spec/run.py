@@ -160,17 +160,24 @@ class Health:
         no_progress_seconds: a run whose step has not advanced for so long hangs, and its attempt is ended.
         start_seconds: the same until the first step of an attempt: start-up, imports, restore, compilation.
         grace_seconds: what workers get to save and to end, when they are told to, before they are killed.
+        unattended_seconds: workers that see no controller for so long save and end; the next controller starts them
+            again, which costs no restart. At least 10.
     """
 
     no_progress_seconds: float = 600.0
     start_seconds: float = 1800.0
     grace_seconds: float = 30.0
+    unattended_seconds: float = 1800.0
 
     def __post_init__(self) -> None:
         with Checks() as check:
             check("no_progress_seconds", self.no_progress_seconds, finite_positive)
             check("start_seconds", self.start_seconds, finite_positive)
             check("grace_seconds", self.grace_seconds, finite_positive)
+            check("unattended_seconds", self.unattended_seconds, finite_positive)
+            if check.passed:  # shorter ones end runs of which a controller is only busy
+                long = self.unattended_seconds >= 10.0
+                check.that(long, "unattended_seconds", self.unattended_seconds, "at least 10 seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class WorkerStatus:
         errors: how its ranks died, if they did.
         reason: the engine's own words, e.g. `Evicted`, or why the worker could not start.
         preempted: whether the platform took the worker away, for a better use or because its machine goes.
+        unattended: whether it has saved and ended because it saw no controller.
     """
 
     name: str
@@ -64,6 +65,7 @@ class WorkerStatus:
     errors: tuple[RankError, ...] = ()
     reason: str | None = None
     preempted: bool = False
+    unattended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,10 @@ CLASSES: tuple[tuple[str, JobStatus], ...] = (
         _job(error=_rank(exit_code=1, error="ValueError: bad learning rate")),
     ),
     (
+        "no controller was there for `health.unattended_seconds`: the worker has saved and ended",
+        _job(unattended=True, reason="no controller has written the run's status for 1800 s"),
+    ),
+    (
         "a rank failed because its peers went away, and nobody tells why they did",
         _job(error=_rank(exit_code=1, error="RuntimeError: Connection closed by peer")),
     ),

@@ -187,6 +187,7 @@ def test_every_parameter_reaches_the_specification() -> None:
         "no_progress_timeout": 1,
         "start_timeout": 2,
         "grace_period": 3,
+        "unattended_timeout": 900,
         "active_deadline": timedelta(hours=1),
         "cleanup": "All",
         "scaling": [{"workers": 6, "at_step": 3}],

@@ -15,7 +15,7 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control import Controller
-from airflow_elastic.core.state import FailureKind
+from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files, state_folder
 from airflow_elastic.engines.local.host import NodeHost
@@ -62,6 +62,33 @@ async def test_a_successor_adopts_what_runs(tmp_path: Path) -> None:
         assert driven.files.agent(1) == agent
         driven.kill_worker(1)
         await driven.until(lambda: len(driven.state.attempts) == 2, "the successor's own attempt")
+        driven.run.ask_stop(by="test")
+        assert (await driven.end()).outcome == "stopped"
+    assert left_over(tmp_path) == []
+
+
+async def test_a_run_that_nobody_looks_after_saves_and_ends_and_goes_on_at_no_cost(tmp_path: Path) -> None:
+    """As after a task was marked failed while no triggerer held its trigger: Airflow tells nobody."""
+    spec = training("--epochs=100", "--step-seconds=0.02", health=Health(unattended_seconds=10.0))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(3)
+        driven.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await driven.task
+        successor = Controller(driven.run.store, find_engine("local"), poll_seconds=0.1)
+        driven.task = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]
+        agents = [driven.files.agent(0), driven.files.agent(1)]
+        await driven.until(lambda: not any(agent and agent.alive for agent in agents), "the workers' own end")
+        driven.task.cancel()
+        assert [driven.files.result(i).outcome for i in (0, 1)] == ["unattended", "unattended"]  # type: ignore[union-attr]
+        step, newest = driven.step, max(checkpoints.steps(driven.run.store))
+        assert newest >= step > 0, "it ended without saving its last step"
+
+        driven.task = asyncio.create_task(successor.drive())
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the successor's own attempt")
+        first, second = driven.state.attempts
+        assert (first.cause, second.from_step) == (Cause.UNATTENDED, newest)
+        assert driven.state.restarts_used == 0
         driven.run.ask_stop(by="test")
         assert (await driven.end()).outcome == "stopped"
     assert left_over(tmp_path) == []

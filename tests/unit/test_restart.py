@@ -10,7 +10,7 @@ from airflow_elastic.core.restart import End, Restart, decide
 from airflow_elastic.core.state import FailureKind, RunState
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RestartPolicy
-from airflow_elastic.spec.status import JobStatus
+from airflow_elastic.spec.status import JobStatus, WorkerStatus
 from tests.support.builders import at_step, done, failed, job, lost, rank, spec, story, worker
 
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:3344"
@@ -50,6 +50,14 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
         ),
         ([worker(errors=(rank(3),))], "code error", 3, "exit code 3"),
         ([worker(errors=(rank(1, error=PEER),))], "worker lost", 137, "lost its peers"),
+        ([worker(unattended=True, reason="no controller")], "unattended", None, "ended by itself: no controller"),
+        (
+            [worker(unattended=True), worker(name="node-0", errors=(rank(1, error="ValueError: x"),))],
+            "code error",
+            1,
+            "ValueError: x",
+        ),
+        ([worker(unattended=True), worker(errors=(rank(1, error=PEER),))], "unattended", None, "no controller"),
         ([worker(reason="the agent failed")], "unknown", None, "the agent failed"),
     ],
 )
@@ -125,8 +133,9 @@ def test_policies(policy: str, ending: JobStatus, restarted: bool) -> None:
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always", "ExitCode"])
-def test_preemption_restarts_under_every_policy(policy: str) -> None:
-    decision = decide(_ended(job(worker("lost", preempted=True)), policy=policy))
+@pytest.mark.parametrize("ending", [worker("lost", preempted=True), worker("failed", unattended=True)])
+def test_what_is_no_failure_restarts_under_every_policy(policy: str, ending: WorkerStatus) -> None:
+    decision = decide(_ended(job(ending), policy=policy))
     assert decision == Restart(cost=0, delay=0.0)
 
 

@@ -52,6 +52,7 @@ GOOD: dict[str, Any] = {"command": ["train.py"]}
         ({"restart": {"backoff_limit": -1}}, "backoff_limit", "at least 0"),
         ({"restart": {"policy": "Always", "backoff_limit": 0}}, "restart.policy", "a backoff_limit or"),
         ({"health": {"no_progress_seconds": 0}}, "no_progress_seconds", "greater than 0"),
+        ({"health": {"unattended_seconds": 9}}, "unattended_seconds", "at least 10 seconds"),
         ({"health": {"grace_seconds": float("inf")}}, "health.grace_seconds", "a finite number"),
         ({"active_deadline_seconds": 0}, "active_deadline_seconds", "greater than 0"),
         ({"cleanup": "none"}, "cleanup", "one of None, All, Unfinished"),

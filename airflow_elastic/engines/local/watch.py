@@ -19,6 +19,7 @@ _PHASES = {
     "failed": WorkerPhase.FAILED,
     "left": WorkerPhase.LEFT,
     "stopped": WorkerPhase.LEFT,
+    "unattended": WorkerPhase.FAILED,
 }
 
 #: How often files are looked at that no pidfd stands for: workers that are to start, generations that are to come.
@@ -90,7 +91,14 @@ def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> Worker
 
 def _ended(name: str, agent: linux.Process | None, result: Result) -> WorkerStatus:
     pid = agent.pid if agent else None
-    return WorkerStatus(name, _PHASES[result.outcome], pid=pid, errors=result.errors, reason=result.reason)
+    return WorkerStatus(
+        name,
+        _PHASES[result.outcome],
+        pid=pid,
+        errors=result.errors,
+        reason=result.reason,
+        unattended=result.outcome == "unattended",
+    )
 
 
 def _follow(
