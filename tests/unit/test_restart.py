@@ -50,14 +50,24 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
         ),
         ([worker(errors=(rank(3),))], "code error", 3, "exit code 3"),
         ([worker(errors=(rank(1, error=PEER),))], "worker lost", 137, "lost its peers"),
-        ([worker(unattended=True, reason="no controller")], "unattended", None, "ended by itself: no controller"),
+        (
+            [worker(unattended=True, reason="no controller")],
+            "unattended",
+            None,
+            "ended by itself: no controller",
+        ),
         (
             [worker(unattended=True), worker(name="node-0", errors=(rank(1, error="ValueError: x"),))],
             "code error",
             1,
             "ValueError: x",
         ),
-        ([worker(unattended=True), worker(errors=(rank(1, error=PEER),))], "unattended", None, "no controller"),
+        (
+            [worker(unattended=True), worker(errors=(rank(1, error=PEER),))],
+            "unattended",
+            None,
+            "no controller",
+        ),
         ([worker(reason="the agent failed")], "unknown", None, "the agent failed"),
     ],
 )
