@@ -1,0 +1,102 @@
+"""What an API server can answer, as errors: a class for each answer that somebody treats differently.
+
+All are EngineErrors, which are waited out; what cannot be mended by waiting is also a SubmitRefused when a job is
+submitted: `is_final` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from airflow_elastic.spec.errors import EngineError
+
+
+class KubeError(EngineError):
+    """The API server could not be reached, or answered with an error.
+
+    Attributes:
+        status: the HTTP status; 0 where there was no answer.
+        is_final: whether the same request would be answered alike for ever.
+    """
+
+    is_final = False
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Missing(KubeError):
+    """404: there is no such object."""
+
+
+class NoSuchKind(KubeError):
+    """404: the cluster does not know this kind of object at all."""
+
+    is_final = True
+
+
+class Conflict(KubeError):
+    """409: there is one of that name already, or it has changed meanwhile."""
+
+
+class Gone(KubeError):
+    """410: a watch wants to begin where the server remembers nothing any more. List anew."""
+
+
+class Invalid(KubeError):
+    """400 or 422, or refused by an admission webhook: the object is not as the cluster wants it."""
+
+    is_final = True
+
+
+class Forbidden(KubeError):
+    """401 or 403: the rights are missing."""
+
+    is_final = True
+
+
+def error_of(status: int, body: bytes, what: str) -> KubeError:
+    """The error for an answer.
+
+    Args:
+        status: HTTP status, 400 or more.
+        body: the answer; a Status object where the API server itself speaks.
+        what: what was asked, e.g. `create jobs.batch in namespace ml`.
+    """
+    plain = _status(body)
+    said = str(plain.get("message") or body[:300].decode(errors="replace").strip() or "no reason given")
+    reason = plain.get("reason")
+    if status == 404:
+        if reason == "NotFound" and plain.get("details", {}).get("name"):
+            return Missing(f"cannot {what}: {said}", status)
+        return NoSuchKind(f"cannot {what}: the cluster does not know this kind of object", status)
+    if status == 403 and "exceeded quota" in said:
+        return KubeError(f"cannot {what} for now: {said}", status)
+    if status == 403 and _TERMINATING.search(said):
+        return Forbidden(f"cannot {what}: {said}", status)
+    if status in (401, 403):
+        hint = (
+            "log in again" if status == 401 else "grant it (docs/kubernetes.md has the roles for each engine)"
+        )
+        return Forbidden(f"cannot {what}: {said}; {hint}", status)
+    if status == 409:
+        return Conflict(f"cannot {what}: {said}", status)
+    if status == 410:
+        return Gone(f"cannot {what}: {said}", status)
+    if status in (400, 422):
+        return Invalid(f"the cluster refuses to {what}: {said}", status)
+    return KubeError(f"cannot {what} for now: {said} (HTTP {status})", status)
+
+
+_TERMINATING = re.compile(r"because it is being terminated")
+
+
+def _status(body: bytes) -> dict[str, Any]:
+    try:
+        plain = json.loads(body)
+    except ValueError:
+        return {}
+    return plain if isinstance(plain, dict) else {}
