@@ -1,13 +1,14 @@
-"""The progress of a local job, gathered from the pages of its ranks.
+"""The progress of a job, gathered from the pages of its ranks.
 
-All of it lies in files, so anybody can gather at any time: the lead agent while the job runs, and the engine once more
-when all is over, to know exactly how far ranks came that were killed.
+Where workers share a folder anybody can gather at any time: the lead agent while the job runs, and the engine once more
+when all is over, to know exactly how far ranks came that were killed. Elsewhere workers tell the lead agent.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,28 +20,39 @@ from airflow_elastic.spec.status import Progress, RankReport, Stretch
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
+class RankWords:
+    """What one rank tells: its number, its worker, the words of its page, and its note."""
+
     number: int
     worker: str
-    words: memoryview[float]
+    words: tuple[float, ...]
     note: RankNote
 
 
-def rank_base(files: JobFiles, node: int, generation: int, rank: int) -> Path:
-    """Path of a rank's files, without their suffixes `.page` and `.json`."""
-    return files.node(node) / f"g{generation:04d}-rank-{rank}"
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the ranks of one generation tell, in the order of their numbers. `began_at`: epoch seconds."""
+
+    members: Members
+    began_at: float
+    ranks: tuple[RankWords, ...]
 
 
-def gather(files: JobFiles, record: JobRecord) -> Progress:
-    """The progress of the job's attempt as its ranks tell it now."""
-    stretches: list[Stretch] = []
-    ranks: list[_Rank] = []
+def gather_files(files: JobFiles, record: JobRecord) -> Progress:
+    """The progress of a job whose workers share a folder, as its ranks tell it now."""
+    told = []
     for members in files.generations():
-        found = _ranks(files, members)
-        stretch = _stretch(files, record, members, found)
-        if stretch is not None:
-            stretches.append(stretch)
-            ranks = found
+        began = files.began(members.generation)
+        ranks = [rank for node in members.nodes for rank in words_of(files, node, members.generation)]
+        if began is not None and ranks:
+            told.append(Told(members, began.at, tuple(sorted(ranks, key=lambda rank: rank.number))))
+    return gather(record, told)
+
+
+def gather(record: JobRecord, told: Sequence[Told]) -> Progress:
+    """The progress of an attempt, from what the ranks of its generations tell, oldest first."""
+    stretches = tuple(_stretch(record, one) for one in told)
+    ranks = told[-1].ranks if told else ()
     lead = ranks[0] if ranks else None
     attached = [rank for rank in ranks if rank.words[page.ATTACHED]]
     return Progress(
@@ -55,22 +67,22 @@ def gather(files: JobFiles, record: JobRecord) -> Progress:
         loss=lead.note.loss if lead else None,
         metrics=lead.note.metrics if lead else {},
         world_size=stretches[-1].world_size if stretches else 0,
-        stretches=tuple(stretches),
+        stretches=stretches,
         ranks=tuple(_report(rank) for rank in ranks),
         attached=bool(attached),
         finished=bool(attached) and all(rank.words[page.FINISHED] for rank in attached),
     )
 
 
-def _ranks(files: JobFiles, members: Members) -> list[_Rank]:
+def words_of(files: JobFiles, node: int, generation: int) -> list[RankWords]:
+    """What the ranks of one worker tell, read from their pages."""
     found = []
-    for node in members.nodes:
-        for path in files.node(node).glob(f"g{members.generation:04d}-rank-*.page"):
-            words = page.read_words(path)
-            if words is not None:
-                number = int(path.stem.rpartition("-")[2])
-                found.append(_Rank(number, f"node-{node}", words, _note(path.with_suffix(".json"))))
-    return sorted(found, key=lambda rank: rank.number)
+    for path in files.node(node).glob(f"g{generation:04d}-rank-*.page"):
+        words = page.read_words(path)
+        if words is not None:
+            number = int(path.stem.rpartition("-")[2])
+            found.append(RankWords(number, f"node-{node}", tuple(words), _note(path.with_suffix(".json"))))
+    return found
 
 
 def _note(path: Path) -> RankNote:
@@ -80,17 +92,15 @@ def _note(path: Path) -> RankNote:
         return RankNote()
 
 
-def _stretch(files: JobFiles, record: JobRecord, members: Members, ranks: list[_Rank]) -> Stretch | None:
-    meeting = files.meeting(members.generation)
-    if meeting is None or not ranks:
-        return None
+def _stretch(record: JobRecord, told: Told) -> Stretch:
+    ranks, members = told.ranks, told.members
     first = [rank.words[page.FIRST_STEP_AT] for rank in ranks]
     # A step counts when every rank has done it; those that differ were killed between two writes of one step.
     return Stretch(
         generation=members.generation,
         world_size=len(members.nodes) * record.spec.workers.procs,
         workers=len(members.nodes),
-        started_at=meeting.at,
+        started_at=told.began_at,
         first_step_at=max(first) if all(first) else None,
         last_step_at=max(rank.words[page.MOVED_AT] for rank in ranks) or None,
         from_step=int(ranks[0].words[page.FROM_STEP]),
@@ -101,7 +111,7 @@ def _stretch(files: JobFiles, record: JobRecord, members: Members, ranks: list[_
     )
 
 
-def _report(rank: _Rank) -> RankReport:
+def _report(rank: RankWords) -> RankReport:
     return RankReport(
         rank=rank.number,
         worker=rank.worker,

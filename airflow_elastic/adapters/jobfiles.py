@@ -4,7 +4,7 @@ job.json               the job, created exclusively: who is first has made it
 closed                 nothing of this job may start any more
 members/0002.json      the workers of generation 2, created exclusively
 rendezvous/0002.json   where generation 2 meets: address and port of its lead worker
-rendezvous/0002-node-1 worker 1 has come to the rendezvous of generation 2
+rendezvous/0002.began  all workers of generation 2 have come, and their ranks are being started
 node-1/agent.json      the agent of worker 1, created exclusively: a worker is started once
 node-1/result.json     how it ended; an agent that is gone without one was killed
 node-1/g0002-rank-3.*  a rank's page and its report
@@ -54,10 +54,16 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where a generation meets. `at`: when its ranks were about to be started, epoch seconds."""
+    """Where a generation meets."""
 
     addr: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """All workers of a generation have come. `at`: when its ranks were about to be started, epoch seconds."""
+
     at: float
 
 
@@ -85,7 +91,14 @@ class RankNote:
 
 
 class JobFiles:
-    """The folder of one job."""
+    """The folder of one job.
+
+    Attributes:
+        folder: where it lies.
+        poll_seconds: how often whoever waits for a document may look.
+    """
+
+    poll_seconds = 0.005
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -144,6 +157,10 @@ class JobFiles:
                 return self.read(f"members/{max(names)}", Members)
         return None
 
+    def superseded(self, generation: int) -> bool:
+        """Whether there is a newer generation. Asked for many times a second."""
+        return (self.folder / f"members/{generation + 1:04d}.json").exists()
+
     def generations(self) -> list[Members]:
         """All generations so far, oldest first."""
         newest = self.newest_members()
@@ -157,6 +174,10 @@ class JobFiles:
     def meeting(self, generation: int) -> Meeting | None:
         """Where a generation met; None before its lead worker has said so."""
         return self.read(f"rendezvous/{generation:04d}.json", Meeting)
+
+    def began(self, generation: int) -> Began | None:
+        """When all workers of a generation had come; None before."""
+        return self.read(f"rendezvous/{generation:04d}.began", Began)
 
     def agent(self, index: int) -> Process | None:
         """The agent of a worker, alive or not; None before it has started."""

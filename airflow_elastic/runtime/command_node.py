@@ -25,10 +25,9 @@ _TAIL_BYTES = 4000
 
 def run_command(node: Node) -> Result:
     """Run the worker's command to its end; returns how that was. Raises Stopped."""
-    members, meeting, store = meet(node)
+    members, meeting, _ = meet(node)
     rank = members.nodes.index(node.index)
-    port = _command_port(node, meeting, lead=store is not None)
-    del store  # the command opens its own
+    port = _command_port(node, meeting, lead=rank == 0)
     spec = node.record.spec
     command = find_launcher(spec.launcher).command(
         spec, Place(node.record.python, rank, len(members.nodes), meeting.addr, port)
@@ -68,11 +67,11 @@ def _command_port(node: Node, meeting: Meeting, *, lead: bool) -> int:
     """A port for the command's own store: the meeting's is taken, by the store of the meeting."""
     name = f"rendezvous/{node.generation:04d}.command.json"
     if lead:
-        node.files.create(name, Meeting(meeting.addr, free_port(), time.time()))
+        node.files.create(name, Meeting(meeting.addr, free_port()))
     while (found := node.files.read(name, Meeting)) is None:
         if node.files.closed:
             raise Stopped
-        time.sleep(_POLL_SECONDS / 10)
+        time.sleep(node.files.poll_seconds)
     return found.port
 
 

@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, S
 
 from airflow_elastic.adapters.jobfiles import Result
 from airflow_elastic.launchers import Place, find_launcher
-from airflow_elastic.runtime.rendezvous import ADDRESS, GenerationRendezvous
+from airflow_elastic.runtime.rendezvous import GenerationRendezvous
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class _Agent(LocalElasticAgent):
 def run_elastic(node: Node) -> Result:
     """Run the worker to its end; returns how that was. Raises Stopped."""
     spec = node.record.spec
-    place = Place(node.record.python, node.index, spec.workers.count, ADDRESS, 0)
+    place = Place(node.record.python, node.index, spec.workers.count, node.address, 0)
     command = find_launcher(spec.launcher).command(spec, place)
     # SIGTERM is ours: it means save, then end. torch would answer it by killing the ranks.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP"

@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord
@@ -24,7 +25,7 @@ class Stopped(Exception):
 
 @dataclass
 class Node:
-    """A worker of the local engine.
+    """A worker: a process of this machine, or a pod.
 
     Attributes:
         files: the job's folder.
@@ -32,6 +33,8 @@ class Node:
         index: number of this worker.
         store: where the run lies.
         generation: the rendezvous its ranks belong to.
+        address: where other workers reach this one.
+        meeting_store: the store of the generation's meeting, where the workers tell their lead how they are.
         stop_at: when it was told to end, on the monotonic clock; None while it was not.
         unattended: why it ends without having been told to; None where it does not.
     """
@@ -41,6 +44,8 @@ class Node:
     index: int
     store: Store
     generation: int = 0
+    address: str = "127.0.0.1"
+    meeting_store: Any = None
     stop_at: float | None = None
     unattended: str | None = None
     _park_at: float | None = None
@@ -96,7 +101,7 @@ class Node:
 
     def superseded(self) -> bool:
         """Whether there is a newer generation than that of the ranks."""
-        return (self.files.folder / f"members/{self.generation + 1:04d}.json").exists()
+        return self.files.superseded(self.generation)
 
     def parked(self) -> bool:
         """Have the ranks finish their step and save; whether they have, or have had all the time they get.

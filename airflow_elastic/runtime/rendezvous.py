@@ -8,12 +8,14 @@ first one opens a fresh store on a free port, and that is the meeting.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import TCPStore
+from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousGracefulExitError,
     RendezvousHandler,
@@ -22,20 +24,25 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
-from airflow_elastic.adapters.jobfiles import Meeting, Members
+from airflow_elastic.adapters.jobfiles import Began, Meeting, Members
 from airflow_elastic.runtime.node import Stopped
 
 if TYPE_CHECKING:
     from airflow_elastic.runtime.node import Node
 
+#: How often workers look whether all of them have come.
 _POLL_SECONDS = 0.005
-ADDRESS = "127.0.0.1"  # the local engine's workers share one machine
+
+_STORE_TIMEOUT = timedelta(seconds=300)
 
 
-def meet(node: Node) -> tuple[Members, Meeting, TCPStore | None]:
+def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
     """Come to the newest generation and wait until all its workers have come.
 
-    Returns its members, where they meet, and for its first worker the store that it has opened there.
+    Its first worker opens a store on a free port and says where; all others connect, and each leaves its name there.
+
+    Returns:
+        Its members, where they meet, and the store.
 
     Raises:
         RendezvousGracefulExitError: this worker is not in the newest generation, or the job is done without it.
@@ -43,46 +50,58 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore | None]:
         Stopped: the worker was told to end.
     """
     deadline = time.monotonic() + node.record.spec.health.start_seconds
-    store: TCPStore | None = None
-    members: Members | None = None
     while True:
-        newest = node.files.newest_members()
-        if newest is None or node.index not in newest.nodes:
+        members = node.files.newest_members()
+        if members is None or node.index not in members.nodes:
             raise RendezvousGracefulExitError(
                 f"node-{node.index} is not among the workers of the newest generation"
             )
-        if members is None or newest.generation != members.generation:
-            members, store = newest, None
-            node.begin(members.generation)
-            if node.index == members.nodes[0]:
-                store = TCPStore(
-                    ADDRESS, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=300)
-                )
-        here = f"rendezvous/{members.generation:04d}-node-{node.index}"
-        if not (node.files.folder / here).exists():
-            node.files.create(here, {})
-        if all(
-            (node.files.folder / f"rendezvous/{members.generation:04d}-node-{n}").exists()
-            for n in members.nodes
-        ):
-            break
-        if node.stop_at is not None:
-            raise Stopped
-        if _done_without_us(node, members):
-            raise RendezvousGracefulExitError("the other workers have finished the training")
-        if time.monotonic() > deadline:
-            raise RendezvousTimeoutError(
-                f"not all of workers {members.nodes} came to generation {members.generation}"
-            )
-        time.sleep(_POLL_SECONDS)
-    name = f"rendezvous/{members.generation:04d}.json"
-    if store is not None:
-        node.files.create(name, Meeting(ADDRESS, store.port, time.time()))
-    while (meeting := node.files.meeting(members.generation)) is None:
-        if time.monotonic() > deadline or node.files.closed:
-            raise RendezvousTimeoutError(f"the first worker of {members.nodes} did not open the meeting")
-        time.sleep(_POLL_SECONDS)
-    return members, meeting, store
+        node.begin(members.generation)
+        found = _open(node, members) if node.index == members.nodes[0] else _join(node, members, deadline)
+        if found is None:
+            continue
+        meeting, store = found
+        store.set(f"came/{node.index}", "")
+        everybody = [f"came/{index}" for index in members.nodes]
+        while _goes_on(node, members, deadline):
+            if store.check(everybody):
+                if node.index == members.nodes[0]:
+                    node.files.create(f"rendezvous/{members.generation:04d}.began", Began(time.time()))
+                node.meeting_store = store
+                return members, meeting, store
+            time.sleep(_POLL_SECONDS)
+
+
+def _open(node: Node, members: Members) -> tuple[Meeting, TCPStore]:
+    store = TCPStore(node.address, 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+    meeting = Meeting(node.address, store.port)
+    node.files.create(f"rendezvous/{members.generation:04d}.json", meeting)
+    return meeting, store
+
+
+def _join(node: Node, members: Members, deadline: float) -> tuple[Meeting, TCPStore] | None:
+    while _goes_on(node, members, deadline):
+        meeting = node.files.meeting(members.generation)
+        if meeting is not None:
+            with contextlib.suppress(DistNetworkError, DistStoreError):  # not yet reachable, or gone again
+                store = TCPStore(meeting.addr, meeting.port, is_master=False, timeout=timedelta(seconds=5))
+                store.set_timeout(_STORE_TIMEOUT)
+                return meeting, store
+        time.sleep(node.files.poll_seconds)
+    return None
+
+
+def _goes_on(node: Node, members: Members, deadline: float) -> bool:
+    """Whether to go on waiting for this generation's workers; False where there is a newer generation."""
+    if node.stop_at is not None or node.files.closed:
+        raise Stopped
+    if _done_without_us(node, members):
+        raise RendezvousGracefulExitError("the other workers have finished the training")
+    if time.monotonic() > deadline:
+        raise RendezvousTimeoutError(
+            f"not all of workers {members.nodes} came to generation {members.generation}"
+        )
+    return not node.superseded()
 
 
 def _done_without_us(node: Node, members: Members) -> bool:
@@ -94,7 +113,7 @@ def _done_without_us(node: Node, members: Members) -> bool:
 def free_port() -> int:
     """A port that was free a moment ago, for launchers that open their own store."""
     with socket.socket() as listener:
-        listener.bind((ADDRESS, 0))
+        listener.bind(("", 0))
         port: int = listener.getsockname()[1]
         return port
 
@@ -104,7 +123,6 @@ class GenerationRendezvous(RendezvousHandler):
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._store: TCPStore | None = None
 
     def get_backend(self) -> str:
         """A name for torch's own records."""
@@ -118,9 +136,6 @@ class GenerationRendezvous(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Meet the workers of the newest generation. Raises what `meet` raises."""
         members, meeting, store = meet(self._node)
-        if store is None:
-            store = TCPStore(meeting.addr, meeting.port, is_master=False, timeout=timedelta(seconds=300))
-        self._store = store
         rank = members.nodes.index(self._node.index)
         return RendezvousInfo(
             store, rank, len(members.nodes), RendezvousStoreInfo(meeting.addr, meeting.port)
@@ -150,5 +165,5 @@ class GenerationRendezvous(RendezvousHandler):
 
     def shutdown(self) -> bool:
         """Let go of the store."""
-        self._store = None
+        self._node.meeting_store = None
         return True

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.gather import gather
+from airflow_elastic.adapters.gather import gather_files
 from airflow_elastic.adapters.reports import read_orders, write_progress
 from airflow_elastic.runtime.attendance import Attendance
 from airflow_elastic.spec import layout
@@ -51,7 +51,7 @@ class Reporter:
         try:
             members = self._node.files.newest_members()
             if members is not None and self._node.index == members.nodes[0]:
-                write_progress(self._node.store, gather(self._node.files, self._node.record))
+                write_progress(self._node.store, gather_files(self._node.files, self._node.record))
             self._pass_orders()
             self._see_controller()
             if not self._near:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_elastic.adapters import checkpoints, linux
-from airflow_elastic.adapters.gather import gather
+from airflow_elastic.adapters.gather import gather_files
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control import Controller, Observer, start_run
 from airflow_elastic.engines import Job, find_engine
@@ -167,7 +167,7 @@ class Recovery:
         record = files.record
         assert record is not None
         while done.first_step_at is None:  # a rank says it in its page, just after what it has marked
-            stretch = gather(files, record).stretches[-1]
+            stretch = gather_files(files, record).stretches[-1]
             done.moments["met"], done.first_step_at = stretch.started_at, stretch.first_step_at
         return done
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import linux
-from airflow_elastic.adapters.gather import gather
+from airflow_elastic.adapters.gather import gather_files
 from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.reports import write_progress
 from airflow_elastic.adapters.stores import open_store
@@ -248,4 +248,4 @@ def _last_report(files: JobFiles, store: Store) -> None:
     """What the ranks had done at the very end, also those that were killed."""
     record = files.record
     if record is not None and files.newest_members() is not None:
-        write_progress(store, gather(files, record))
+        write_progress(store, gather_files(files, record))
