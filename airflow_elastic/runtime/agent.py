@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.jobfiles import JobFiles, Result
@@ -22,6 +23,7 @@ from airflow_elastic.runtime.command_node import run_command
 from airflow_elastic.runtime.elastic_node import run_elastic
 from airflow_elastic.runtime.node import Node, Stopped
 from airflow_elastic.runtime.reporter import Reporter
+from airflow_elastic.runtime.telling import SharedFolder
 from airflow_elastic.spec.status import RankError
 
 if TYPE_CHECKING:
@@ -29,37 +31,47 @@ if TYPE_CHECKING:
 
 
 def run_agent(files: JobFiles, index: int) -> None:
-    """Be the agent of worker `index`, unless there has been one, or nothing may start any more."""
+    """Be the agent of the local engine's worker `index`, unless there has been one, or nothing may start any more."""
     record = files.record
     me = Process.of(os.getpid())
     if record is None or me is None or not files.create(f"node-{index}/agent.json", me) or files.closed:
         return
     _log_to(files, index)
     node = Node(files, record, index, open_store(record.run_uri))
+    reporter = Reporter(node, SharedFolder(node))
+    run_worker(node, reporter, lambda result: files.write(f"node-{index}/result.json", result))
+
+
+def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) -> None:
+    """Run a worker's ranks to their end.
+
+    Args:
+        node: the worker.
+        reporter: carries words both ways meanwhile.
+        write: keeps the result. Called before anything else ends: whoever sees this process gone must find it.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         node.stop()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    reporter = Reporter(node)
-    result = Result("failed", time.time(), reason="the agent failed: see agent.log")
+    result = Result("failed", time.time(), reason="the agent failed: see its log")
     try:
-        if record.spec.working_dir:
-            os.chdir(record.spec.working_dir)
+        spec = node.record.spec
+        if spec.working_dir:
+            os.chdir(spec.working_dir)
         reporter.start()
-        run = run_elastic if find_launcher(record.spec.launcher).elastic else run_command
-        result = run(node)
+        result = run_elastic(node) if find_launcher(spec.launcher).elastic else run_command(node)
     except Stopped:
         result = Result("stopped", time.time(), reason="told to end")
         if node.unattended:
             result = Result("unattended", time.time(), reason=node.unattended)
     except Exception as error:
         traceback.print_exc()
-        result = _failed(files, index, error)
+        result = _failed(node.files, node.index, error)
     finally:
-        # The result goes first: whoever sees this process gone must find it.
-        files.write(f"node-{index}/result.json", result)
+        write(result)
         reporter.stop()
 
 

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from airflow_elastic.adapters import page
-from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.linux import out_of_memory_kills
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.status import RankError
+
+#: The address of every worker of the local engine.
+LOCALHOST = "127.0.0.1"
 
 
 class Stopped(Exception):
@@ -32,7 +35,7 @@ class Node:
         record: the job.
         index: number of this worker.
         store: where the run lies.
-        generation: the rendezvous its ranks belong to.
+        members: the workers of the generation that its ranks belong to.
         address: where other workers reach this one.
         meeting_store: the store of the generation's meeting, where the workers tell their lead how they are.
         stop_at: when it was told to end, on the monotonic clock; None while it was not.
@@ -43,8 +46,8 @@ class Node:
     record: JobRecord
     index: int
     store: Store
-    generation: int = 0
-    address: str = "127.0.0.1"
+    members: Members | None = None
+    address: str = LOCALHOST
     meeting_store: Any = None
     stop_at: float | None = None
     unattended: str | None = None
@@ -66,6 +69,15 @@ class Node:
         """Prefix of the files of this generation's ranks on this worker."""
         return self.files.node(self.index) / f"g{self.generation:04d}"
 
+    def rank_logs(self) -> list[Path]:
+        """The output of this worker's own ranks in its generation."""
+        if self.members is None or self.index not in self.members.nodes:
+            return []
+        procs = self.record.spec.workers.procs
+        first = self.members.nodes.index(self.index) * procs
+        paths = [self.logs / layout.rank_log(self.generation, rank) for rank in range(first, first + procs)]
+        return [path for path in paths if path.exists()]
+
     def environment(self) -> dict[str, str]:
         """What every rank of this worker finds in its environment, beside what its launcher sets."""
         spec, record = self.record.spec, self.record
@@ -73,9 +85,11 @@ class Node:
         user = self.store.local_path("user")
         if user is not None:
             user.mkdir(parents=True, exist_ok=True)
-        threads = max(1, (os.cpu_count() or 1) // (len(self._nodes()) * spec.workers.procs))
+        # Local workers share this machine: together they use it once.
+        neighbours = len(self.members.nodes) if self.members and self.address == LOCALHOST else 1
+        threads = max(1, (os.cpu_count() or 1) // (neighbours * spec.workers.procs))
         return {
-            "OMP_NUM_THREADS": str(threads),  # workers share this machine: together they use it once
+            "OMP_NUM_THREADS": str(threads),
             "PYTHONUNBUFFERED": "1",
             **spec.env,
             **from_files,
@@ -89,9 +103,16 @@ class Node:
             "AIRFLOW_ELASTIC_RESUME_PATH": str(user or f"{record.run_uri}/user"),
         }
 
-    def _nodes(self) -> tuple[int, ...]:
-        members = self.files.members(self.generation) or self.files.newest_members()
-        return members.nodes if members else (self.index,)
+    @property
+    def generation(self) -> int:
+        """Number of the rendezvous that its ranks belong to; 0 before the first."""
+        return self.members.generation if self.members else 0
+
+    @property
+    def is_lead(self) -> bool:
+        """Whether it speaks for all workers."""
+        members = self.files.newest_members()
+        return members is not None and members.nodes[0] == self.index
 
     # -- orders --------------------------------------------------------------------------------------------------
 
@@ -131,9 +152,9 @@ class Node:
         leaving = self.stop_at is not None or self.superseded()
         return self.record.spec.health.grace_seconds if leaving and not self._pages() else 1.0
 
-    def begin(self, generation: int) -> None:
+    def begin(self, members: Members) -> None:
         """Go over to another generation, whose ranks are about to start."""
-        self.generation, self._park_at = generation, None
+        self.members, self._park_at = members, None
 
     def order_saves(self, count: int) -> None:
         """Tell the ranks how many orders to save there have been."""

@@ -56,7 +56,7 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
             raise RendezvousGracefulExitError(
                 f"node-{node.index} is not among the workers of the newest generation"
             )
-        node.begin(members.generation)
+        node.begin(members)
         found = _open(node, members) if node.index == members.nodes[0] else _join(node, members, deadline)
         if found is None:
             continue

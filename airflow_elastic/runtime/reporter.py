@@ -6,14 +6,18 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.gather import gather_files
 from airflow_elastic.adapters.reports import read_orders, write_progress
 from airflow_elastic.runtime.attendance import Attendance
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_elastic.runtime.node import Node
+    from airflow_elastic.spec.status import Progress
+
+    Telling = Callable[[bool], Progress | None]
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +28,15 @@ NEAR_SECONDS, FAR_SECONDS = 0.5, 3.0
 class Reporter:
     """Reports while the worker runs, and once more at its end."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, node: Node, tell: Telling) -> None:
+        """Where the workers' words come together.
+
+        Args:
+            node: this worker.
+            tell: returns the progress of all workers where this one speaks for them; its argument says whether these
+                are its last words.
+        """
+        self._node, self._tell = node, tell
         self._near = node.store.local_path(layout.STATUS) is not None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
@@ -45,13 +56,13 @@ class Reporter:
     def _work(self) -> None:
         while not self._over.wait(NEAR_SECONDS if self._near else FAR_SECONDS):
             self._once()
-        self._once()
+        self._once(last=True)
 
-    def _once(self) -> None:
+    def _once(self, *, last: bool = False) -> None:
         try:
-            members = self._node.files.newest_members()
-            if members is not None and self._node.index == members.nodes[0]:
-                write_progress(self._node.store, gather_files(self._node.files, self._node.record))
+            progress = self._tell(last)
+            if progress is not None:
+                write_progress(self._node.store, progress)
             self._pass_orders()
             self._see_controller()
             if not self._near:

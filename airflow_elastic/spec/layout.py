@@ -7,6 +7,7 @@ orders/attempt-0002.json                 what the controller tells the agents of
 reports/attempt-0002.json                what the lead agent of an attempt reports
 checkpoints/manifests/000000000340.json  makes checkpoint 340 exist
 checkpoints/data/000000000340-a0002-g01/ its files
+jobs/<name>/...                          what the workers of a cluster's job share (adapters.jobfiles says what)
 logs/attempt-0002/g01-rank-0.log         output of a rank
 acknowledged/<owner>                     a task has taken the result
 status.json                              the status document
@@ -21,6 +22,7 @@ FENCES = "fences/"
 LOGS = "logs/"
 MANIFESTS = "checkpoints/manifests/"
 CHECKPOINT_DATA = "checkpoints/data/"
+JOBS = "jobs/"
 ACKNOWLEDGED = "acknowledged/"
 
 
@@ -57,6 +59,11 @@ def manifest(step: int) -> str:
 def checkpoint_data(step: int, attempt: int, generation: int) -> str:
     """Folder of a checkpoint's files: no two attempts, nor two generations of one, ever write into the same."""
     return f"{CHECKPOINT_DATA}{step:012d}-a{attempt:04d}-g{generation:02d}/"
+
+
+def job(name: str) -> str:
+    """Folder of the documents that the workers of a job share."""
+    return f"{JOBS}{name}/"
 
 
 def attempt_logs(attempt: int) -> str:

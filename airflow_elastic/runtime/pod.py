@@ -1,0 +1,130 @@
+"""The agent of a worker on a cluster: `python -m airflow_elastic.runtime.pod`, the first process of its container.
+
+What it is to do stands in the job's documents under the run URI; its environment says only which worker of which job it
+is. A worker has one life in an attempt: a pod that an operator makes in place of a former one, and a container that is
+started again, end at once, because whether and how a run goes on is the run's own decision. How it ended stands in the
+container's termination message, where whoever watches the pod sees it without another look.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from airflow_elastic.adapters.jobfiles import Result
+from airflow_elastic.adapters.jobobjects import JobObjects
+from airflow_elastic.adapters.reports import newest_fence
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.agent import run_worker
+from airflow_elastic.runtime.echo import Echo
+from airflow_elastic.runtime.node import Node
+from airflow_elastic.runtime.reporter import Reporter
+from airflow_elastic.runtime.telling import ThroughLead
+from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.errors import ElasticError
+
+#: Kubernetes keeps 4096 bytes of a termination message.
+_MESSAGE_BYTES = 4096
+
+#: A worker that was told to end, or left: to an operator neither a success nor an error of the script.
+_ENDED = 143
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Who is, or was, a worker: `node-1/agent-0001.json`, created exclusively."""
+
+    pod: str
+    uid: str
+    container: str
+
+
+def main() -> int:
+    """Be this pod's worker; returns the exit code."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    env = os.environ
+    uri, name = env["AIRFLOW_ELASTIC_RUN_URI"], env["AIRFLOW_ELASTIC_JOB"]
+    index, attempt = int(env["AIRFLOW_ELASTIC_INDEX"]), int(env["AIRFLOW_ELASTIC_ATTEMPT"])
+    results: list[Result] = []
+    try:
+        store = open_store(uri)
+        files = JobObjects(store, name, Path(tempfile.mkdtemp(prefix="airflow-elastic-")))
+        refusal = _refused(files, index) or (
+            f"attempt {newest_fence(store)} has begun" if newest_fence(store) > attempt else None
+        )
+        record = files.record
+        if refusal is not None or record is None:
+            return _end(
+                Result("lost", time.time(), reason=f"node-{index} did not start: {refusal or 'no job'}")
+            )
+        node = Node(files, record, index, store, address=env["AIRFLOW_ELASTIC_POD_IP"])
+        reporter = Reporter(node, ThroughLead(node))
+        with Echo(node):
+            run_worker(node, reporter, results.append)
+        files.write(f"node-{index}/result.json", results[0])
+    except ElasticError as error:
+        results.append(Result("failed", time.time(), reason=f"the agent failed: {error}"))
+    return _end(results[0])
+
+
+def _refused(files: JobObjects, index: int) -> str | None:
+    """Why this worker must not start; None where it may, and from then on no other one."""
+    joined = files.joined(index)
+    if joined is None:
+        return "it is not among the workers of the job"
+    me = Life(
+        os.environ.get("AIRFLOW_ELASTIC_POD", ""),
+        os.environ.get("AIRFLOW_ELASTIC_POD_UID", ""),
+        uuid.uuid4().hex,
+    )
+    if not files.create(f"node-{index}/agent-{joined:04d}.json", me):
+        return "this worker has run before, and has one life in an attempt"
+    files.look_anew()
+    return "the job was deleted" if files.closed else None
+
+
+def _end(result: Result) -> int:
+    """Leave the result where the cluster shows it; returns the exit code that an operator is to see."""
+    path = Path(os.environ.get("AIRFLOW_ELASTIC_TERMINATION", "/dev/termination-log"))
+    try:
+        path.write_bytes(message(result))
+    except OSError as error:
+        logging.getLogger(__name__).warning("the termination message cannot be written: %s", error)
+    if result.outcome == "succeeded":
+        return 0
+    if result.outcome in ("stopped", "left", "unattended"):
+        return _ENDED
+    codes = [error.exit_code for error in result.errors if error.exit_code]
+    return codes[0] if codes and codes[0] < 128 else 1
+
+
+def message(result: Result) -> bytes:
+    """The result as JSON that fits into a termination message: of tracebacks the last lines, of errors the first."""
+    keep = 3000
+    while True:
+        errors = tuple(
+            replace(
+                error,
+                error=(error.error or "")[:500] or None,
+                traceback=(error.traceback or "")[-keep:] or None,
+            )
+            for error in result.errors[:2]
+        )
+        short = replace(result, errors=errors, reason=(result.reason or "")[:500] or None)
+        data = json.dumps(encode(short)).encode()
+        if len(data) <= _MESSAGE_BYTES or not keep:
+            return data[:_MESSAGE_BYTES]
+        keep = keep * 2 // 3 if keep > 50 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
