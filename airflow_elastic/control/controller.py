@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from airflow_elastic.adapters.store import Store
+    from airflow_elastic.spec.errors import ElasticError
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.status import JobStatus, Progress
 
@@ -117,6 +118,10 @@ class Controller:
     def _lease(self) -> float:
         return self.state.spec.health.unattended_seconds
 
+    @property
+    def _longest_pause(self) -> float:
+        return min(TROUBLE_SECONDS, self._lease / 4)
+
     async def _advance(self) -> None:
         """Do what is due, or wait for something to happen. Trouble below is waited out: it restarts nothing."""
         before = self.state
@@ -130,13 +135,16 @@ class Controller:
             self._troubles = 0
         except (StoreError, EngineError) as error:
             self._troubles += 1
-            longest = min(TROUBLE_SECONDS, self._lease / 4)
-            pause = min(longest, 0.2 * 2.0 ** min(self._troubles, 10)) * random.uniform(0.5, 1.0)
-            self._observer.on_trouble(error, self._troubles, pause)
-            await asyncio.sleep(pause)
+            await self._sit_out(error, self._troubles)
             with contextlib.suppress(StoreError):
                 await self._catch_up()
                 await self._publish()
+
+    async def _sit_out(self, error: ElasticError, times: int) -> None:
+        """Tell of trouble that comes for the `times`-th time in a row, and wait before it is tried again."""
+        pause = min(self._longest_pause, 0.2 * 2.0 ** min(times, 10)) * random.uniform(0.5, 1.0)
+        self._observer.on_trouble(error, times, pause)
+        await asyncio.sleep(pause)
 
     # -- doing ---------------------------------------------------------------------------------------------------
 
@@ -278,17 +286,29 @@ class Controller:
             self._watching = (attempt.number, task)
 
     async def _watch(self, job: Job) -> None:
-        async for status in self._engine.watch(job):
-            self._job = status
-            self._wake.set()
-        # Over. Looked at again after a while, should the judgement of what was seen have been lost.
-        await asyncio.sleep(5.0)
+        """Keep what the engine shows of the job. Trouble is sat out here, so that nothing else waits for it."""
+        troubles = 0
+        while True:
+            began, seen = time.monotonic(), False
+            try:
+                async for status in self._engine.watch(job):
+                    seen = True
+                    self._job = status
+                    self._wake.set()
+                # Over. Looked at again after a while, should the judgement of what was seen have been lost.
+                await asyncio.sleep(5.0)
+                return
+            except (StoreError, EngineError) as error:
+                # One that always fails after its first word would be tried without a pause if any word were enough.
+                worked = seen and time.monotonic() - began > self._longest_pause
+                troubles = 1 if worked else troubles + 1
+                await self._sit_out(error, troubles)
 
     async def _unwatch(self) -> None:
         if self._watching is not None:
             task = self._watching[1]
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, EngineError, StoreError):
+            with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._watching = self._job = self._failed_since = None
 
