@@ -25,7 +25,7 @@ from airflow_elastic.spec.codec import decode, encode
 
 RESTART_POLICIES = ("Never", "OnFailure", "Always", "ExitCode")
 CLEANUP_POLICIES = ("None", "All", "Unfinished")
-SECRET_SOURCES = ("env", "file")
+SECRET_SOURCES = ("env", "file", "kubernetes")
 
 #: Exit codes that `ExitCode` restarts: interrupted, killed, terminated, and 138, "restart me", the user's own.
 RETRYABLE_EXIT_CODES = (130, 137, 143, 138)
@@ -205,8 +205,9 @@ class SecretRef:
 
     Attributes:
         name: the variable that the training script reads.
-        source: `env` (a variable of the process that submits) or `file` (read on the worker's machine).
-        key: the variable's name there, or the file's path.
+        source: `env` (a variable of the process that submits), `file` (read on the worker's machine), or `kubernetes`
+            (a Secret of the cluster, on engines whose workers are pods).
+        key: the variable's name there, the file's path, or the Secret's name and key with a slash between.
     """
 
     name: str
@@ -218,6 +219,9 @@ class SecretRef:
             check("name", self.name, env_name)
             check("source", self.source, choice(SECRET_SOURCES))
             check.that(bool(self.key), "key", self.key, "the name of a variable, or the path of a file")
+            if self.source == "kubernetes":
+                whole = len(self.key.split("/")) == 2 and all(self.key.split("/"))
+                check.that(whole, "key", self.key, "the Secret's name and key, e.g. s3-credentials/access-key")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,11 @@ class LocalEngine:
             problems.append(Problem("launcher", spec.launcher, allowed))
         if spec.working_dir is not None and not Path(spec.working_dir).is_dir():
             problems.append(Problem("working_dir", spec.working_dir, "a folder that exists on this machine"))
+        problems += [
+            Problem(f"secrets.{i}.source", secret.source, "env or file with the engine local")
+            for i, secret in enumerate(spec.secrets)
+            if secret.source == "kubernetes"
+        ]
         if problems:
             raise SpecError(*problems)
 

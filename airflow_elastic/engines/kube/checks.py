@@ -1,0 +1,108 @@
+"""What can be known to be wrong before anything is created, and what `doctor` finds."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.kube import Access, KubeError
+from airflow_elastic.adapters.kube.hub import hub
+from airflow_elastic.adapters.kube.resources import PODS, Resource
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.engines.api import Finding
+from airflow_elastic.engines.kube.options import KubeOptions, options_of, quantity
+from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
+
+if TYPE_CHECKING:
+    from airflow_elastic.engines.api import Job
+    from airflow_elastic.engines.kube.kind import Kind
+    from airflow_elastic.spec.run import RunSpec
+
+_RIGHTS = ("create", "get", "list", "watch", "patch", "delete")
+_POD_RIGHTS = ("list", "watch", "delete", "deletecollection")
+
+
+def check_spec(kind: Kind, spec: RunSpec) -> None:
+    """Refuse bad options, amounts that are none, secrets that cannot be handed on. Raises SpecError."""
+    options = options_of(spec)
+    problems = [
+        Problem(f"workers.resources.{name}", value, "a quantity, e.g. 4, 500m or 8Gi")
+        for name, value in spec.workers.resources.items()
+        if not quantity(value)
+    ]
+    for i, secret in enumerate(spec.secrets):
+        if secret.source == "env":
+            allowed = (
+                "kubernetes (key: secret/key), or file, on a cluster: workers inherit nothing of this process"
+            )
+            problems.append(Problem(f"secrets.{i}.source", secret.source, allowed))
+    problems += kind.check(spec, options)
+    if problems:
+        raise SpecError(*problems)
+
+
+def refuse_unreachable(kind: Kind, job: Job, options: KubeOptions) -> None:
+    """Refuse a run in a folder that no worker would see. Raises SubmitRefused."""
+    if open_store(job.run_uri).local_path("") is None:
+        return
+    template = _template(kind, job, options)
+    mounts = [m["mountPath"].rstrip("/") for c in template["containers"] for m in c.get("volumeMounts", ())]
+    if not any(f"{job.run_uri}/".startswith(f"{mount}/") for mount in mounts):
+        raise SubmitRefused(
+            f"the run lies in the folder {job.run_uri}, which workers on a cluster do not see: use s3://bucket/prefix, "
+            "or mount a shared volume at the same path (engine_options.volumes)"
+        )
+
+
+def _template(kind: Kind, job: Job, options: KubeOptions) -> dict[str, list[dict[str, list[dict[str, str]]]]]:
+    """The pod that the kind's objects hold, wherever in them it stands."""
+    todo: list[object] = [body for _, body in kind.render(job, options)]
+    while todo:
+        found = todo.pop()
+        if isinstance(found, dict):
+            if "containers" in found:
+                return found
+            todo += found.values()
+        elif isinstance(found, list):
+            todo += found
+    return {"containers": []}
+
+
+def doctor(kind: Kind, access: Access | None) -> list[Finding]:
+    """Whether the cluster can be reached, knows the kind, and grants the rights. Blocks."""
+    with ThreadPoolExecutor(1) as thread:  # there may be an event loop in this one
+        return thread.submit(asyncio.run, _doctor(kind, access or Access())).result()
+
+
+async def _doctor(kind: Kind, access: Access) -> list[Finding]:
+    subject, namespace = f"{kind.name}: cluster", KubeOptions(image="any").namespace
+    try:
+        async with hub(access) as shared:
+            client = shared.client
+            if not await client.knows(kind.resource):
+                return [
+                    Finding(
+                        subject,
+                        False,
+                        f"{client.server} has no {kind.resource.full_name}: install {kind.resource.needs}",
+                    )
+                ]
+            wanted: list[tuple[str, Resource]] = [(verb, kind.resource) for verb in _RIGHTS]
+            wanted += [(verb, PODS) for verb in _POD_RIGHTS]
+            missing = [
+                f"{verb} {resource.full_name}"
+                for verb, resource in wanted
+                if not await client.allowed(verb, resource, namespace)
+            ]
+            text = (
+                f"missing in namespace {namespace}: {', '.join(missing)}"
+                if missing
+                else "all that are needed"
+            )
+            return [
+                Finding(subject, True, f"{client.server} has {kind.resource.full_name}"),
+                Finding(f"{kind.name}: rights", not missing, text),
+            ]
+    except (EngineError, KubeError) as error:
+        return [Finding(subject, False, str(error))]

@@ -1,0 +1,268 @@
+"""Submit, watch, scale and delete jobs on a cluster: the part that all kinds of jobs share.
+
+Everything is idempotent, and everything is found by name and label, so that any controller can go on after any other. A
+job is closed, in the run's own documents, before it is deleted: a submit that arrives late, and a pod that an operator
+makes anew, find that and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_elastic.adapters.jobfiles import JobRecord, Members
+from airflow_elastic.adapters.jobobjects import JobObjects
+from airflow_elastic.adapters.kube import Conflict, KubeError, Missing
+from airflow_elastic.adapters.kube.hub import Hub, Query, hub
+from airflow_elastic.adapters.kube.resources import PODS
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.engines.api import Capabilities, Finding, Job
+from airflow_elastic.engines.kube import read
+from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
+from airflow_elastic.engines.kube.kind import Kind, read_job
+from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.pod import (
+    DIGEST_ANNOTATION,
+    JOB_LABEL,
+    MANAGED_BY,
+    MANAGED_LABEL,
+    MARGIN_SECONDS,
+    URI_ANNOTATION,
+)
+from airflow_elastic.spec.errors import EngineError, SubmitRefused
+from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from airflow_elastic.adapters.kube import Access
+    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.spec.run import RunSpec
+
+_OURS = f"{MANAGED_LABEL}={MANAGED_BY}"
+
+
+class KubeEngine:
+    """An engine over one kind of job. Subclasses say which, and no more.
+
+    Args:
+        access: how to reach the cluster, where not as `engine_options` say.
+        open_store: opens run URIs, where that takes credentials that the environment does not hold.
+    """
+
+    kind: ClassVar[Kind]
+
+    def __init__(
+        self, *, access: Access | None = None, open_store: Callable[[str], Store] = open_store
+    ) -> None:
+        self._access, self._open_store = access, open_store
+
+    @property
+    def name(self) -> str:
+        """The kind's."""
+        return self.kind.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The kind's."""
+        return Capabilities(scale_in_place=self.kind.scales_in_place)
+
+    def check(self, spec: RunSpec) -> None:
+        """Refuse bad options, and what the kind cannot carry out."""
+        check_spec(self.kind, spec)
+
+    def render(self, job: Job) -> dict[str, Any]:
+        """All objects, as a List that `kubectl apply` takes."""
+        items = [body for _, body in self.kind.render(job, options_of(job.spec))]
+        return {"apiVersion": "v1", "kind": "List", "items": items}
+
+    def doctor(self) -> list[Finding]:
+        """Whether the cluster can be reached, knows the kind, and grants the rights."""
+        return doctor(self.kind, self._access)
+
+    # -- submit --------------------------------------------------------------------------------------------------
+
+    async def submit(self, job: Job) -> None:
+        """Write the job down, then create its objects. Whoever is first has made them; all others adopt them."""
+        options = options_of(job.spec)
+        files = await asyncio.to_thread(self._write_down, job, options)
+        async with hub(self._reach(options)) as shared:
+            try:
+                await self._create(shared, job, options)
+            except KubeError as error:
+                if error.is_final:
+                    raise SubmitRefused(str(error)) from error
+                raise
+            # Somebody may have deleted it before it was there: then nobody else will.
+            files.look_anew()
+            if await asyncio.to_thread(lambda: files.closed):
+                await self._remove(shared, job, options, grace_seconds=0)
+                raise EngineError(f"job {job.name} has been deleted: it is not started again")
+
+    def _write_down(self, job: Job, options: KubeOptions) -> JobObjects:
+        refuse_unreachable(self.kind, job, options)
+        files = self._files(job)
+        record = JobRecord(job.name, job.run_uri, job.attempt, job.spec, job.spec.digest, "", options.python)
+        if files.closed:
+            raise EngineError(f"job {job.name} has been deleted: it is not started again")
+        if not files.create("job.json", record) and files.record != record:
+            raise SubmitRefused(f"{job.run_uri} holds another job {job.name}: use another run URI")
+        files.create("members/0001.json", Members(1, tuple(range(job.workers)), 0.0))
+        return files
+
+    async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
+        owner: dict[str, Any] | None = None
+        for resource, rendered in self.kind.render(job, options):
+            body = rendered if owner is None else _owned(rendered, owner)
+            try:
+                made = await shared.client.create(resource, options.namespace, body)
+            except Conflict as conflict:
+                made = await shared.client.get(resource, options.namespace, job.name)
+                _adopt(made, job, conflict)
+            owner = owner or {"apiVersion": resource.api_version, "kind": resource.kind, **made}
+
+    # -- watch ---------------------------------------------------------------------------------------------------
+
+    async def watch(self, job: Job) -> AsyncIterator[JobStatus]:
+        """Snapshots out of the shared watch."""
+        options = options_of(job.spec)
+        seen: set[int] = set()
+        last: JobStatus | None = None
+        async with hub(self._reach(options)) as shared:
+            async for owners, pods in shared.follow(job.name, *self._queries(options)):
+                owner = owners[0] if owners else await self._look(shared, job, options)
+                status = _deleted(job) if owner is None else read_job(self.kind, owner, pods, seen)
+                if status != last:
+                    last = status
+                    yield status
+                phases = {worker.phase for worker in status.workers}
+                if not phases & {WorkerPhase.PENDING, WorkerPhase.RUNNING}:
+                    return
+
+    async def _look(self, shared: Hub, job: Job, options: KubeOptions) -> dict[str, Any] | None:
+        """The owner, where the watch does not show it: it may be younger than the watch's newest word."""
+        try:
+            return self.kind.slim(await shared.client.get(self.kind.resource, options.namespace, job.name))
+        except Missing:
+            return None
+
+    # -- scale and delete ----------------------------------------------------------------------------------------
+
+    async def scale(self, job: Job, workers: int) -> None:
+        """Begin a new generation, then change the job: workers come at the end, or go from the end."""
+        options = options_of(job.spec)
+        await asyncio.to_thread(self._regroup, job, workers)
+        async with hub(self._reach(options)) as shared:
+            owner = await shared.client.get(self.kind.resource, options.namespace, job.name)
+            if self.kind.workers(self.kind.slim(owner)) != workers:
+                body, part = self.kind.scaled(owner, workers)
+                await shared.client.patch(self.kind.resource, options.namespace, job.name, body, part)
+
+    def _regroup(self, job: Job, workers: int) -> None:
+        files = self._files(job)
+        members = files.newest_members()
+        if members is None or files.closed:
+            raise EngineError(f"job {job.name} is not there to be scaled")
+        if len(members.nodes) == workers:
+            return
+        following = Members(members.generation + 1, tuple(range(workers)), 0.0)
+        if not files.create(f"members/{following.generation:04d}.json", following):
+            raise EngineError(f"job {job.name} is being scaled by somebody else")
+
+    async def delete(self, job: Job, grace_seconds: float) -> None:
+        """Close the job, then remove it. A job that has succeeded stays to be looked at, unless cleanup is All."""
+        options = options_of(job.spec)
+        await asyncio.to_thread(self._files(job).create, "closed", {})
+        async with hub(self._reach(options)) as shared:
+            await self._remove(shared, job, options, grace_seconds)
+
+    async def _remove(self, shared: Hub, job: Job, options: KubeOptions, grace_seconds: float) -> None:
+        client, namespace, resource = shared.client, options.namespace, self.kind.resource
+        try:
+            owner = await client.get(resource, namespace, job.name)
+        except Missing:
+            owner = None
+        if owner is not None and _is_ours(owner, job):
+            if job.spec.cleanup != "All" and await self._has_succeeded(shared, job, options, owner):
+                return
+            await client.delete(resource, namespace, job.name, uid=owner["metadata"]["uid"])
+        selector = f"{self.kind.pod_label}={job.name}"
+        if grace_seconds > 0:
+            seconds = math.ceil(grace_seconds)
+            await client.delete_all(PODS, namespace, labels=selector, grace_seconds=seconds)
+            try:
+                async with asyncio.timeout(seconds + MARGIN_SECONDS):
+                    await self._nothing_left(shared, job, options)
+                    return
+            except TimeoutError:
+                pass  # on a node that does not answer, or in spite of SIGKILL
+        # Without grace a pod's object does not wait for its node: one that is cut off may never answer. What still runs
+        # there can write into no later attempt: the fence keeps it out.
+        await client.delete_all(PODS, namespace, labels=selector, grace_seconds=0)
+        await self._nothing_left(shared, job, options)
+
+    async def _has_succeeded(
+        self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any]
+    ) -> bool:
+        pods, _ = await shared.client.list(
+            PODS, options.namespace, labels=f"{self.kind.pod_label}={job.name}"
+        )
+        status = read_job(self.kind, self.kind.slim(owner), [read.slim(pod) for pod in pods], set())
+        return status.succeeded
+
+    async def _nothing_left(self, shared: Hub, job: Job, options: KubeOptions) -> None:
+        _, pods_query = self._queries(options)
+        async for (pods,) in shared.follow(job.name, pods_query):
+            # One that is to end without grace is only kept by a finalizer: its node kills it, if it can be reached.
+            if all(pod["metadata"].get("deletionGracePeriodSeconds") == 0 for pod in pods):
+                return
+
+    async def close(self, job: Job) -> None:
+        """Nothing more: what stays is what `delete` has left, and the cluster removes it after `ttl_seconds`."""
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def _reach(self, options: KubeOptions) -> Access:
+        return self._access or options.access
+
+    def _files(self, job: Job) -> JobObjects:
+        return JobObjects(self._open_store(job.run_uri), job.name, Path("."))
+
+    def _queries(self, options: KubeOptions) -> tuple[Query, Query]:
+        kind, namespace = self.kind, options.namespace
+        labels = _OURS if kind.pod_label == JOB_LABEL else kind.pod_label
+        return (
+            Query(kind.resource, namespace, _OURS, JOB_LABEL, kind.slim),
+            Query(PODS, namespace, labels, kind.pod_label, read.slim),
+        )
+
+
+def _owned(body: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:
+    """The object, to be removed by the cluster together with its owner."""
+    reference = {key: owner[key] for key in ("apiVersion", "kind")}
+    reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
+    return {**body, "metadata": {**body["metadata"], "ownerReferences": [reference]}}
+
+
+def _is_ours(found: dict[str, Any], job: Job) -> bool:
+    annotations = found["metadata"].get("annotations") or {}
+    return (annotations.get(URI_ANNOTATION), annotations.get(DIGEST_ANNOTATION)) == (
+        job.run_uri,
+        job.spec.digest,
+    )
+
+
+def _adopt(found: dict[str, Any], job: Job, conflict: Conflict) -> None:
+    if not _is_ours(found, job):
+        raise SubmitRefused(
+            f"{conflict}; it is not this run's, and is left alone: use another name or namespace"
+        )
+    if found["metadata"].get("deletionTimestamp"):
+        raise EngineError(f"{conflict}, and is just being deleted")
+
+
+def _deleted(job: Job) -> JobStatus:
+    reason = f"{job.name} was deleted by somebody else"
+    return JobStatus((WorkerStatus("job", WorkerPhase.LOST, reason=reason),))

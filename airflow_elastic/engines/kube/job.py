@@ -1,0 +1,135 @@
+"""Engine `job`: an Indexed Job of batch/v1, which every cluster has.
+
+What it can do: scale in place (parallelism = completions), Kueue, priority. What it cannot: gang scheduling without a
+queue. Its controller never replaces a pod, as `backoffLimitPerIndex` is 0: the run decides what follows a failure. Seen
+on Kubernetes 1.36: a worker sent away by a scale step does not count as a failed index, however it ends, and the same
+index may come again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_elastic.adapters.kube.resources import JOBS, SERVICES, Resource
+from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.kind import Change, Object
+from airflow_elastic.engines.kube.options import KubeOptions
+from airflow_elastic.engines.kube.pod import JOB_LABEL, labels, marks, pod_template
+from airflow_elastic.spec.errors import Problem
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
+
+_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class JobKind:
+    """batch/v1 Job."""
+
+    name = "job"
+    resource = JOBS
+    container = "trainer"
+    pod_label = JOB_LABEL
+    longest_name = 57  # pods are named <job>-<index>, of which 63 letters become a host name
+    scales_in_place = True
+
+    def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
+        """Nothing beyond what holds for every cluster engine."""
+        return []
+
+    def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
+        """The Job, and a headless Service that gives its pods names."""
+        index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{_INDEX}']"}}}
+        template = pod_template(job, options, container=self.container, index=index)
+        template["spec"].setdefault("subdomain", job.name)
+        metadata = {
+            "name": job.name,
+            "namespace": options.namespace,
+            "labels": labels(job, options),
+            "annotations": marks(job, options),
+        }
+        body = {
+            "apiVersion": JOBS.api_version,
+            "kind": JOBS.kind,
+            "metadata": metadata,
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": job.workers,
+                "parallelism": job.workers,
+                "backoffLimitPerIndex": 0,
+                "ttlSecondsAfterFinished": options.ttl_seconds,
+                "template": template,
+            },
+        }
+        service = {
+            "apiVersion": SERVICES.api_version,
+            "kind": SERVICES.kind,
+            "metadata": metadata,
+            # Names must be there before a worker is ready: it becomes ready by meeting the others.
+            "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": True,
+                "selector": {JOB_LABEL: job.name},
+            },
+        }
+        return [(JOBS, body), (SERVICES, service)]
+
+    def workers(self, owner: Object) -> int:
+        """`completions`."""
+        return int(owner["spec"]["completions"])
+
+    def index(self, pod: Object) -> int | None:
+        """The pod's completion index."""
+        value = pod["metadata"].get("labels", {}).get(_INDEX)
+        return None if value is None else int(value)
+
+    def scaled(self, owner: Object, workers: int) -> Change:
+        """Both numbers together, as they must be equal."""
+        return Change({"spec": {"parallelism": workers, "completions": workers}})
+
+    def held(self, owner: Object) -> str | None:
+        """Suspended: by a queue, or by a person."""
+        return "the Job is suspended" if owner["spec"]["suspend"] else None
+
+    def gone(self, owner: Object, index: int) -> WorkerStatus | None:
+        """Indexes that are complete, or failed, stay so when their pods are removed."""
+        name, status = f"node-{index}", owner["status"]
+        if index in _indexes(status["completedIndexes"]):
+            return WorkerStatus(name, WorkerPhase.SUCCEEDED)
+        if index in _indexes(status["failedIndexes"]):
+            return WorkerStatus(name, WorkerPhase.LOST, reason="its pod was deleted")
+        if status["failed"] is not None:
+            return WorkerStatus(name, WorkerPhase.LOST, reason=f"the Job has failed: {status['failed']}")
+        return None
+
+    def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
+        """Numbers, suspension, indexes and the terminal condition."""
+        status = owner.get("status", {})
+        failed = [c for c in status.get("conditions", ()) if c["type"] == "Failed" and c["status"] == "True"]
+        return {
+            "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
+            "spec": {
+                "completions": owner["spec"].get("completions", 0),
+                "suspend": owner["spec"].get("suspend", False),
+            },
+            "status": {
+                "completedIndexes": status.get("completedIndexes", ""),
+                "failedIndexes": status.get("failedIndexes", ""),
+                "failed": failed[0].get("message", failed[0].get("reason")) if failed else None,
+            },
+        }
+
+
+def _indexes(text: str) -> set[int]:
+    """`"1,3-5"` as numbers."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found |= {*range(int(first), int(last or first) + 1)}
+    return found
+
+
+class JobEngine(KubeEngine):
+    """Workers as the pods of an Indexed Job."""
+
+    kind = JobKind()

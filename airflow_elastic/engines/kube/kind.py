@@ -1,0 +1,125 @@
+"""A kind of job: what differs between one cluster API and the next. Pure, all of it; `engine` does the talking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from airflow_elastic.engines.kube.read import read_pod
+from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.kube import Resource
+    from airflow_elastic.engines.api import Job
+    from airflow_elastic.engines.kube.options import KubeOptions
+    from airflow_elastic.spec.errors import Problem
+    from airflow_elastic.spec.run import RunSpec
+
+Object = Mapping[str, Any]
+
+
+class Change(NamedTuple):
+    """A merge patch, and the part of the object that it is for (None: the object itself)."""
+
+    body: dict[str, Any]
+    part: str | None = None
+
+
+class Kind(Protocol):
+    """One cluster API for jobs.
+
+    Attributes:
+        name: of the engine.
+        resource: of the object that owns everything else of a job.
+        container: the name that the training container must have.
+        pod_label: the pod label whose value is the job's name.
+        longest_name: letters that a job's name may have, so that the names of its pods fit.
+        scales_in_place: whether a live job can change its workers.
+    """
+
+    name: str
+    resource: Resource
+    container: str
+    pod_label: str
+    longest_name: int
+    scales_in_place: bool
+
+    def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
+        """What this kind cannot carry out."""
+        ...
+
+    def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
+        """The objects of a job, its owner first."""
+        ...
+
+    def workers(self, owner: Object) -> int:
+        """How many workers the job is to have now."""
+        ...
+
+    def index(self, pod: Object) -> int | None:
+        """The number of a pod's worker; None for a pod that is no worker."""
+        ...
+
+    def scaled(self, owner: Object, workers: int) -> Change:
+        """What changes a job to this number of workers."""
+        ...
+
+    def held(self, owner: Object) -> str | None:
+        """Why the job has no pods though it should: a queue has not admitted it, or has taken it back."""
+        ...
+
+    def gone(self, owner: Object, index: int) -> WorkerStatus | None:
+        """What the owner tells of a worker whose pod is not there (any more); None where that is still to come."""
+        ...
+
+    def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
+        """What is read of an owner."""
+        ...
+
+
+def read_job(kind: Kind, owner: Object, pods: Sequence[Object], seen: set[int]) -> JobStatus:
+    """A snapshot of a job.
+
+    Args:
+        kind: which reads the owner.
+        owner: the job's own object.
+        pods: all pods of the job, slim.
+        seen: numbers of workers whose pods were there before; extended.
+    """
+    by_index: dict[int, Object] = {}
+    for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
+        index = kind.index(pod)
+        if index is not None:
+            by_index[index] = (
+                pod  # the newest: one that was made in place of another tells that it may not start
+            )
+    count, held = kind.workers(owner), kind.held(owner)
+    workers = [_worker(kind, owner, by_index.get(i), i, held, seen) for i in range(count)]
+    left = [
+        WorkerStatus(f"node-{i}", WorkerPhase.LEFT, reason="left by a scale step")
+        for i in by_index
+        if i >= count
+    ]
+    seen |= by_index.keys()
+    seen &= {*range(count)}
+    return JobStatus((*workers, *left))
+
+
+def _worker(
+    kind: Kind, owner: Object, pod: Object | None, index: int, held: str | None, seen: set[int]
+) -> WorkerStatus:
+    name = f"node-{index}"
+    if held is not None:
+        if pod is None and index not in seen:
+            return WorkerStatus(name, WorkerPhase.PENDING, waiting=Waiting.QUEUED, reason=held)
+        return WorkerStatus(name, WorkerPhase.LOST, reason=held, preempted=True)
+    if pod is not None:
+        return read_pod(dict(pod), kind.container, name)
+    told = kind.gone(owner, index)
+    if told is not None:
+        return told
+    if index in seen:
+        return WorkerStatus(name, WorkerPhase.LOST, reason="its pod was deleted")
+    return WorkerStatus(
+        name, WorkerPhase.PENDING, waiting=Waiting.STARTING, reason="its pod is not there yet"
+    )

@@ -1,0 +1,153 @@
+"""`engine_options` of the cluster engines: the same words on every one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_elastic.adapters.kube import Access
+from airflow_elastic.spec.checks import Checks, choice
+from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RunSpec
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_QUANTITY = re.compile(r"\d+(\.\d+)?([EPTGMk]i?|Ki|m)?")
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_SOURCES = ("claim", "secret", "config_map", "host_path", "empty_dir")
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Something mounted into every worker. Exactly one of the sources.
+
+    Attributes:
+        mount_path: where the container sees it.
+        claim: name of a PersistentVolumeClaim.
+        secret: name of a Secret.
+        config_map: name of a ConfigMap.
+        host_path: path on the node.
+        empty_dir: True for a folder that lives as long as the pod; or a mapping, e.g. `{"sizeLimit": "10Gi"}`.
+        sub_path: a folder within the volume.
+        read_only: whether workers must not write there.
+    """
+
+    mount_path: str
+    claim: str | None = None
+    secret: str | None = None
+    config_map: str | None = None
+    host_path: str | None = None
+    empty_dir: Any = None
+    sub_path: str | None = None
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            check.that(self.mount_path.startswith("/"), "mount_path", self.mount_path, "an absolute path")
+            given = [name for name in _SOURCES if getattr(self, name) is not None]
+            check.that(len(given) == 1, "claim", given or None, f"exactly one of {', '.join(_SOURCES)}")
+            good = self.empty_dir is None or self.empty_dir is True or isinstance(self.empty_dir, Mapping)
+            check.that(good, "empty_dir", self.empty_dir, "true, or a mapping such as {sizeLimit: 10Gi}")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeOptions:
+    """How workers become pods.
+
+    Attributes:
+        image: of the workers; it holds the script, torch and airflow-elastic[runtime].
+        namespace: where everything is created.
+        kubeconfig: path of a kubeconfig. Default: `KUBECONFIG`, else `~/.kube/config`, else the pod's own account.
+        context: of the kubeconfig. Default: its current one.
+        python: the interpreter in the image.
+        image_pull_policy: Always, IfNotPresent or Never. Default: Kubernetes' own.
+        image_pull_secrets: names of Secrets.
+        service_account: of the pods.
+        node_selector: labels that a node must have.
+        tolerations: as Kubernetes writes them.
+        affinity: as Kubernetes writes it.
+        topology: a node label, e.g. `topology.kubernetes.io/zone`: all workers of an attempt are put where it is equal.
+        priority_class: name of a PriorityClass.
+        scheduler: name of the scheduler. Default: the cluster's.
+        queue: of Kueue or Volcano: the job waits there until it is admitted.
+        queueing: whose queue that is: `kueue` or `volcano`.
+        queue_priority: name of a WorkloadPriorityClass, for Kueue.
+        shared_memory: size of /dev/shm, in memory, e.g. `8Gi`. Default: 64 MiB, little for data loaders and NCCL.
+        host_network: use the node's network, e.g. for RDMA.
+        ipc_lock: allow locking of memory, which RDMA needs.
+        volumes: what is mounted.
+        init_containers: as Kubernetes writes them, run before each worker.
+        env_from: as Kubernetes writes it: ConfigMaps and Secrets whose keys become variables.
+        labels: further labels of every object.
+        annotations: further annotations of every object.
+        pod_template: laid over the pod last, as in a strategic merge patch: what nothing else here can say.
+        ttl_seconds: what is left of a finished job is removed by the cluster after so long.
+    """
+
+    image: str | None = None
+    namespace: str = "default"
+    kubeconfig: str | None = None
+    context: str | None = None
+    python: str = "python"
+    image_pull_policy: str | None = None
+    image_pull_secrets: tuple[str, ...] = ()
+    service_account: str | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    affinity: Mapping[str, Any] = field(default_factory=dict)
+    topology: str | None = None
+    priority_class: str | None = None
+    scheduler: str | None = None
+    queue: str | None = None
+    queueing: str = "kueue"
+    queue_priority: str | None = None
+    shared_memory: str | None = None
+    host_network: bool = False
+    ipc_lock: bool = False
+    volumes: tuple[Volume, ...] = ()
+    init_containers: tuple[Mapping[str, Any], ...] = ()
+    env_from: tuple[Mapping[str, Any], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    pod_template: Mapping[str, Any] = field(default_factory=dict)
+    ttl_seconds: int = 86400
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            named = bool(self.image) or _template_image(self.pod_template)
+            check.that(named, "image", self.image, "the name of an image, here or in pod_template")
+            good = _NAME.fullmatch(self.namespace) is not None
+            check.that(good, "namespace", self.namespace, "1 to 63 lower-case letters, digits and '-'")
+            if self.image_pull_policy is not None:
+                check("image_pull_policy", self.image_pull_policy, choice(_PULL_POLICIES))
+            check("queueing", self.queueing, choice(("kueue", "volcano")))
+            for name in ("shared_memory",):
+                value = getattr(self, name)
+                good = value is None or _QUANTITY.fullmatch(value) is not None
+                check.that(good, name, value, "a quantity, e.g. 8Gi")
+            check.that(self.ttl_seconds >= 0, "ttl_seconds", self.ttl_seconds, "an integer, at least 0")
+
+    @property
+    def access(self) -> Access:
+        """How to reach the cluster."""
+        return Access(kubeconfig=self.kubeconfig, context=self.context)
+
+
+def options_of(spec: RunSpec) -> KubeOptions:
+    """The options of a specification. Raises SpecError with the paths of bad ones, below `engine_options`."""
+    try:
+        return decode(KubeOptions, dict(spec.engine_options))
+    except SpecError as error:
+        raise error.below("engine_options") from None
+
+
+def quantity(value: str) -> bool:
+    """Whether Kubernetes would read this as an amount of something."""
+    return _QUANTITY.fullmatch(value) is not None
+
+
+def _template_image(template: Mapping[str, Any]) -> bool:
+    containers = template.get("spec", {}).get("containers", ())
+    return any(isinstance(one, Mapping) and one.get("image") for one in containers)

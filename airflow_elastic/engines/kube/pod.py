@@ -1,0 +1,176 @@
+"""The pod of one worker, rendered purely: the same for every kind of job but for its container's name and its index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube.merge import overlay
+from airflow_elastic.engines.kube.options import KubeOptions, Volume
+
+JOB_LABEL = "airflow-elastic/job"
+ATTEMPT_LABEL = "airflow-elastic/attempt"
+MANAGED_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_BY = "airflow-elastic"
+URI_ANNOTATION = "airflow-elastic/run-uri"
+DIGEST_ANNOTATION = "airflow-elastic/digest"
+
+#: What a worker gets beyond its grace before it is killed: it has to notice, and to write down how it ended.
+MARGIN_SECONDS = 5
+
+
+_SHARED_MEMORY = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108 - the pod's own
+
+
+def labels(job: Job, options: KubeOptions) -> dict[str, str]:
+    """Of every object of a job: what it is found by, and what users add."""
+    return {
+        **options.labels,
+        MANAGED_LABEL: MANAGED_BY,
+        JOB_LABEL: job.name,
+        ATTEMPT_LABEL: str(job.attempt),
+    }
+
+
+def marks(job: Job, options: KubeOptions) -> dict[str, str]:
+    """Of every object of a job: whose it is, so that somebody else's of the same name is never taken for it."""
+    return {**options.annotations, URI_ANNOTATION: job.run_uri, DIGEST_ANNOTATION: job.spec.digest}
+
+
+def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[str, Any]) -> dict[str, Any]:
+    """The template of a job's pods.
+
+    Args:
+        job: the attempt.
+        options: of its engine.
+        container: the name that the kind of job wants the training container to have.
+        index: where the number of the worker comes from, as the `value` or `valueFrom` of an environment variable.
+    """
+    template = {
+        "metadata": {"labels": labels(job, options), "annotations": marks(job, options)},
+        "spec": _without_nothing(
+            {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": round(job.spec.health.grace_seconds) + MARGIN_SECONDS,
+                "containers": [_container(job, options, container, index)],
+                "initContainers": [dict(one) for one in options.init_containers],
+                "volumes": _volumes(options),
+                "nodeSelector": dict(options.node_selector),
+                "tolerations": [dict(one) for one in options.tolerations],
+                "affinity": _affinity(job, options),
+                "priorityClassName": options.priority_class,
+                "schedulerName": options.scheduler,
+                "serviceAccountName": options.service_account,
+                "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets],
+                "hostNetwork": options.host_network or None,
+                # Without it a pod on the node's network could not look up the names of Services.
+                "dnsPolicy": "ClusterFirstWithHostNet" if options.host_network else None,
+            }
+        ),
+    }
+    laid: dict[str, Any] = overlay(template, options.pod_template)
+    return laid
+
+
+def _container(job: Job, options: KubeOptions, name: str, index: dict[str, Any]) -> dict[str, Any]:
+    resources = dict(job.spec.workers.resources)
+    return _without_nothing(
+        {
+            "name": name,
+            "image": options.image,
+            "imagePullPolicy": options.image_pull_policy,
+            "command": [options.python, "-m", "airflow_elastic.runtime.pod"],
+            "workingDir": job.spec.working_dir,
+            "env": _env(job, index),
+            "envFrom": [dict(one) for one in options.env_from],
+            # Equal, as a GPU's must be: a worker has what it was promised, and is the last to be evicted.
+            "resources": {"requests": resources, "limits": resources} if resources else None,
+            "volumeMounts": _mounts(options),
+            "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}} if options.ipc_lock else None,
+            # Where the agent could not leave its own words, the last lines of the log stand in for them.
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+        }
+    )
+
+
+def _env(job: Job, index: dict[str, Any]) -> list[dict[str, Any]]:
+    def field(path: str) -> dict[str, Any]:
+        return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+    plain = {
+        **job.spec.env,
+        "AIRFLOW_ELASTIC_RUN_URI": job.run_uri,
+        "AIRFLOW_ELASTIC_ATTEMPT": str(job.attempt),
+        "AIRFLOW_ELASTIC_JOB": job.name,
+        "PYTHONUNBUFFERED": "1",
+    }
+    references = [
+        {
+            "name": secret.name,
+            "valueFrom": {"secretKeyRef": dict(zip(("name", "key"), secret.key.split("/"), strict=True))},
+        }
+        for secret in job.spec.secrets
+        if secret.source == "kubernetes"
+    ]
+    return [
+        *({"name": name, "value": value} for name, value in plain.items()),
+        *references,
+        {"name": "AIRFLOW_ELASTIC_INDEX", **index},
+        {"name": "AIRFLOW_ELASTIC_POD", **field("metadata.name")},
+        {"name": "AIRFLOW_ELASTIC_POD_UID", **field("metadata.uid")},
+        {"name": "AIRFLOW_ELASTIC_POD_IP", **field("status.podIP")},
+    ]
+
+
+def _secret_key(key: str) -> dict[str, str]:
+    name, _, part = key.partition("/")
+    return {"name": name, "key": part}
+
+
+def _volumes(options: KubeOptions) -> list[dict[str, Any]]:
+    volumes = [{"name": f"volume-{i}", **_source(volume)} for i, volume in enumerate(options.volumes)]
+    if options.shared_memory:
+        memory = {"medium": "Memory", "sizeLimit": options.shared_memory}
+        volumes.append({"name": "shared-memory", "emptyDir": memory})
+    return volumes
+
+
+def _source(volume: Volume) -> dict[str, Any]:
+    if volume.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": volume.claim}}
+    if volume.secret is not None:
+        return {"secret": {"secretName": volume.secret}}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map}}
+    if volume.host_path is not None:
+        return {"hostPath": {"path": volume.host_path}}
+    return {"emptyDir": {} if volume.empty_dir is True else dict(volume.empty_dir)}
+
+
+def _mounts(options: KubeOptions) -> list[dict[str, Any]]:
+    mounts = [
+        _without_nothing(
+            {
+                "name": f"volume-{i}",
+                "mountPath": volume.mount_path,
+                "subPath": volume.sub_path,
+                "readOnly": volume.read_only or None,
+            }
+        )
+        for i, volume in enumerate(options.volumes)
+    ]
+    return [*mounts, *([_SHARED_MEMORY] if options.shared_memory else [])]
+
+
+def _affinity(job: Job, options: KubeOptions) -> dict[str, Any]:
+    if options.topology is None:
+        return dict(options.affinity)
+    term = {"labelSelector": {"matchLabels": {JOB_LABEL: job.name}}, "topologyKey": options.topology}
+    together = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    laid: dict[str, Any] = overlay(together, options.affinity)
+    return laid
+
+
+def _without_nothing(plain: dict[str, Any]) -> dict[str, Any]:
+    """The fields that say something."""
+    return {key: value for key, value in plain.items() if value not in (None, [], {})}
