@@ -20,14 +20,21 @@ from airflow_elastic.cli.find import (
 )
 from airflow_elastic.cli.help import Command
 from airflow_elastic.core.goodput import ROWS
-from airflow_elastic.core.tell import workers
+from airflow_elastic.core.tell import waits, workers
+from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.status import Wait, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import Console
 
-_COLOURS = {"succeeded": "bold green", "failed": "bold red", "running": "bold cyan"}
+_COLOURS = {
+    "succeeded": "bold green",
+    "failed": "bold red",
+    "running": "bold cyan",
+    **dict.fromkeys(map(str, Waiting), "bold yellow"),
+}
 
 
 @click.command(cls=Command)
@@ -67,6 +74,9 @@ def _head(console: Console, document: Mapping[str, Any]) -> None:
     ended = document["ended_at"]
     if document["reason"]:
         console.print(f"why: {document['reason']}", soft_wrap=True)
+    if document["waiting"]:
+        told = waits(decode(Wait, document["waiting"]))
+        console.print(Text(told, style="yellow"), soft_wrap=True)
     wanted = document["target_workers"]
     ranks = document["world_size"]
     more = f", {wanted} wanted" if wanted != document["workers"] and not ended else ""

@@ -14,7 +14,8 @@ from rich.text import Text
 from airflow_elastic.cli import say
 from airflow_elastic.cli.output import Tail
 from airflow_elastic.control.observer import Observer
-from airflow_elastic.core.tell import sentence, workers
+from airflow_elastic.core.document import word
+from airflow_elastic.core.tell import sentence, share, waiting, waits, workers
 
 if TYPE_CHECKING:
     from typing import Self
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.errors import ElasticError
     from airflow_elastic.spec.events import Event
-    from airflow_elastic.spec.status import Progress
+    from airflow_elastic.spec.status import JobStatus, Progress, Wait
 
 #: How often a log file gets a line about the progress.
 LINE_SECONDS = 10.0
@@ -49,6 +50,7 @@ class Story(Observer):
         self._told_at = time.monotonic()
         self._line = Text("starting")
         self._progress: Progress | None = None
+        self._waiting: tuple[int, Wait | None] = (0, None)
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -79,15 +81,21 @@ class Story(Observer):
             self._known -= 1
         elif (text := sentence(event, before, state)) is not None:
             self.tell(text, event.at, _style(before, state))
-        self._line = Text(progress_line(state, self._progress))
+        self._line = self._line_of(state)
 
     async def on_look(self, state: RunState, progress: Progress | None) -> None:
         self._progress = progress
-        self._line = Text(progress_line(state, progress))
+        self._line = self._line_of(state)
         await self.show_output()
         if self._live is None and progress and time.monotonic() - self._told_at >= LINE_SECONDS:
             self._told_at = time.monotonic()
             self.tell(self._line.plain)
+
+    def on_waiting(self, state: RunState, job: JobStatus) -> None:
+        self._waiting = (state.attempt.number, job.wait)
+        self._line = self._line_of(state)
+        if (text := waiting(state, job)) is not None:
+            self.tell(text)
 
     async def show_output(self, *, last: bool = False) -> None:
         """Show what rank 0 has printed since the last time."""
@@ -102,6 +110,11 @@ class Story(Observer):
             again = f", for the {times}th time" if times > 2 else ""
             self.tell(f"out of reach{again}: {error}; trying again in {say.duration(pause)}", style="yellow")
 
+    def _line_of(self, state: RunState) -> Text:
+        attempt, wait = self._waiting
+        current = attempt == state.attempt.number
+        return Text(progress_line(state, self._progress, wait if current else None))
+
     def _living(self) -> RenderableType:
         grid = Table.grid(padding=(0, 1))
         self._line.no_wrap, self._line.overflow = True, "ellipsis"
@@ -112,11 +125,13 @@ class Story(Observer):
 _SPINNER = Spinner("dots")
 
 
-def progress_line(state: RunState, progress: Progress | None) -> str:
+def progress_line(state: RunState, progress: Progress | None, wait: Wait | None = None) -> str:
     """Where a run stands, in a line: `running · 2 workers · step 357/3000 · loss 0.413 · …`."""
     attempt = state.attempt
     told = progress if progress and progress.attempt == attempt.number else attempt.progress
-    parts = [state.label, workers(attempt.workers)]
+    label = word(state, progress, wait)
+    held = wait is not None and label == wait.state
+    parts = [label, share(wait) if wait and held else workers(attempt.workers)]
     if told is not None and (told.attached or told.step):
         total = f"/{told.total_steps}" if told.total_steps else ""
         parts.append(f"step {told.step}{total}")
@@ -129,6 +144,8 @@ def progress_line(state: RunState, progress: Progress | None) -> str:
     parts.append(f"attempt {attempt.number}")
     if state.checkpoint is not None:
         parts.append(f"checkpoint {state.checkpoint.step}")
+    if wait is not None and (told_of_them := wait.reason if held else waits(wait)):
+        parts.append(told_of_them)  # last: it may be longer than the line
     return " · ".join(parts)
 
 

@@ -21,6 +21,7 @@ from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox, Request
 from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders
 from airflow_elastic.control.observer import Observer
+from airflow_elastic.control.waits import Waits
 from airflow_elastic.core.document import document
 from airflow_elastic.core.health import overdue
 from airflow_elastic.core.machine import create, due, evolve
@@ -83,6 +84,7 @@ class Controller:
         self._progress: Progress | None = None
         self._watching: tuple[int, asyncio.Task[None]] | None = None
         self._job: JobStatus | None = None
+        self._waits = Waits()
         self._failed_since: float | None = None
         self._wake = asyncio.Event()
         self._troubles = 0
@@ -216,9 +218,16 @@ class Controller:
             woken = False
         self._wake.clear()
         if self._job is not None:
+            await self._tell_waiting(self._job)
             await self._judge(self._job)
         if not woken:
             await self._look_around()
+
+    async def _tell_waiting(self, job: JobStatus) -> None:
+        """Say what workers wait for, where that has changed. Not journaled: nothing is decided by it."""
+        if self.state.attempt.phase is Phase.LIVE and self._waits.news(job):
+            self._observer.on_waiting(self.state, job)
+            await self._publish()
 
     async def _judge(self, job: JobStatus) -> None:
         """Say that the attempt is over, once its workers have told why."""
@@ -243,7 +252,8 @@ class Controller:
         if self.state.attempt.phase is Phase.LIVE:
             await self._look_at_report()
             await self._look_for_checkpoint()
-        await self._record(*overdue(self.state, self._progress, self._now()))
+        now = self._now()
+        await self._record(*overdue(self.state, self._progress, now, self._waits.last_at(self._job, now)))
         if time.monotonic() - self._published_at >= min(STATUS_SECONDS, self._lease / 4):
             await self._publish()
 
@@ -311,6 +321,7 @@ class Controller:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._watching = self._job = self._failed_since = None
+        self._waits = Waits()
 
     # -- journal -------------------------------------------------------------------------------------------------
 
@@ -338,7 +349,8 @@ class Controller:
 
     async def _publish(self) -> None:
         """Write the status document, for whoever cannot or does not want to read a journal."""
-        plain = document(self._store.uri, self.state, self._progress, self._now())
+        wait = self._job.wait if self._job else None
+        plain = document(self._store.uri, self.state, self._progress, self._now(), wait)
         data = json.dumps(plain, indent=1).encode()
         await asyncio.to_thread(self._store.put, layout.STATUS, data)
         self._published_at = time.monotonic()

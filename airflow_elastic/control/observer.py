@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.errors import ElasticError
     from airflow_elastic.spec.events import Event
-    from airflow_elastic.spec.status import Progress
+    from airflow_elastic.spec.status import JobStatus, Progress
 
 
 class Observer:
@@ -22,6 +22,13 @@ class Observer:
 
     async def on_look(self, state: RunState, progress: Progress | None) -> None:
         """The controller has looked around: a good moment to fetch output."""
+
+    def on_waiting(self, state: RunState, job: JobStatus) -> None:
+        """What workers of the attempt wait for is another than before, or nothing any more: see `JobStatus.wait`.
+
+        A mere change of the engine's words, or of how many wait, is told at most once a minute. It is the engine's
+        word of the moment and stands in no journal: each controller that takes the run over tells it anew.
+        """
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         """Storage or engine are out of reach, for the `times`-th time in a row; the next try is in `pause` seconds."""

@@ -9,6 +9,7 @@ from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import read_progress
 from airflow_elastic.adapters.stores import open_store, probe
+from airflow_elastic.control.waits import published_wait
 from airflow_elastic.core.document import document
 from airflow_elastic.core.machine import replay
 from airflow_elastic.engines.api import Engine, find_engine
@@ -44,9 +45,10 @@ class Run:
         return read_progress(self.store, state.attempt.number) or state.attempt.progress
 
     def status(self) -> dict[str, object]:
-        """The status document, made now."""
-        state = self.state
-        return document(self.store.uri, state, self.progress(state), time.time())
+        """The status document, made now; what workers wait for is in it as a controller has just written it."""
+        state, now = self.state, time.time()
+        wait = published_wait(self.store, state, now)
+        return document(self.store.uri, state, self.progress(state), now, wait)
 
     def ask_scale(self, workers: int, *, by: str) -> None:
         """Ask for another number of workers. Raises InvalidInput where the run does not allow it."""

@@ -8,16 +8,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.core.goodput import goodput
+from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.codec import encode
 
 if TYPE_CHECKING:
     from airflow_elastic.core.state import Attempt, RunState
-    from airflow_elastic.spec.status import Progress
+    from airflow_elastic.spec.status import Progress, Wait
 
 STATUS_VERSION = 1
 
 
-def document(uri: str, state: RunState, progress: Progress | None, now: float) -> dict[str, Any]:
+def word(state: RunState, progress: Progress | None, wait: Wait | None) -> str:
+    """The state in one word, for whoever looks: while workers wait and no rank has started yet, what they wait for.
+
+    A run that trains while further workers wait (after a scale step) is running.
+    """
+    if wait is None or state.attempt.phase is not Phase.LIVE:
+        return state.label
+    told = _told(state, progress)
+    return state.label if told is not None and told.stretches else str(wait.state)
+
+
+def document(
+    uri: str, state: RunState, progress: Progress | None, now: float, wait: Wait | None = None
+) -> dict[str, Any]:
     """The status document of a run at `now` (epoch seconds).
 
     Args:
@@ -25,9 +39,10 @@ def document(uri: str, state: RunState, progress: Progress | None, now: float) -
         state: from the journal.
         progress: newest report of the current attempt; None where there is none.
         now: the moment it is made for.
+        wait: what workers of the current attempt wait for, as its engine last said.
     """
     attempt = state.attempt
-    told = progress if progress and progress.attempt == attempt.number else attempt.progress
+    told = _told(state, progress)
     spent = goodput(state, told, now)
     newest = state.checkpoint
     return {
@@ -39,7 +54,7 @@ def document(uri: str, state: RunState, progress: Progress | None, now: float) -
             "engine": state.spec.engine,
             "launcher": state.spec.launcher,
         },
-        "state": state.label,
+        "state": word(state, progress, wait),
         "outcome": state.outcome if state.ended else None,
         "reason": state.reason,
         "created_at": state.created_at,
@@ -47,6 +62,7 @@ def document(uri: str, state: RunState, progress: Progress | None, now: float) -
         "owner": state.owner,
         "workers": attempt.workers,
         "target_workers": state.target,
+        "waiting": None if wait is None or attempt.phase is not Phase.LIVE else _wait(wait),
         "world_size": told.world_size
         if told and told.world_size
         else attempt.workers * state.spec.workers.procs,
@@ -68,6 +84,20 @@ def document(uri: str, state: RunState, progress: Progress | None, now: float) -
         "ranks": [encode(rank) for rank in told.ranks] if told and not state.ended else [],
         "goodput": spent["training"] / spent["wall"] if spent["wall"] else 0.0,
         "seconds": spent,
+    }
+
+
+def _told(state: RunState, progress: Progress | None) -> Progress | None:
+    """The newest report of the current attempt."""
+    return progress if progress and progress.attempt == state.attempt.number else state.attempt.progress
+
+
+def _wait(wait: Wait) -> dict[str, Any]:
+    return {
+        "state": str(wait.state),
+        "workers": wait.workers,
+        "of": wait.of,
+        "reason": wait.reason,
     }
 
 

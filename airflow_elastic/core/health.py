@@ -12,8 +12,18 @@ from airflow_elastic.spec.events import DeadlinePassed, Event, ScaleRequested, S
 from airflow_elastic.spec.status import Progress
 
 
-def overdue(state: RunState, progress: Progress | None, now: float) -> Iterator[Event]:
-    """The events that the time `now` (epoch seconds) brings, given the newest progress of the current attempt."""
+def overdue(
+    state: RunState, progress: Progress | None, now: float, waited_at: float = 0.0
+) -> Iterator[Event]:
+    """The events that the time `now` brings. Times are epoch seconds.
+
+    Args:
+        state: from the journal.
+        progress: newest report of the current attempt; None where there is none.
+        now: the moment.
+        waited_at: when a worker of the attempt was last known to wait for its start. Nobody is silent before that:
+            ranks that have made room for further workers stand still until these have come.
+    """
     if state.ended:
         return
     if state.deadline_at is not None and now >= state.deadline_at and not state.ending:
@@ -21,7 +31,7 @@ def overdue(state: RunState, progress: Progress | None, now: float) -> Iterator[
         return
     yield from _planned_steps(state, progress, now)
     if state.attempt.phase is Phase.LIVE and progress is not None and progress.attached:
-        yield from _silence(state, progress, now)
+        yield from _silence(state, progress, now, waited_at)
 
 
 def _planned_steps(state: RunState, progress: Progress | None, now: float) -> Iterator[Event]:
@@ -35,15 +45,16 @@ def _planned_steps(state: RunState, progress: Progress | None, now: float) -> It
             yield ScaleRequested(at=now, request=request, workers=step.workers, by="schedule")
 
 
-def _silence(state: RunState, progress: Progress, now: float) -> Iterator[Event]:
+def _silence(state: RunState, progress: Progress, now: float, waited_at: float) -> Iterator[Event]:
     attempt, health = state.attempt, state.spec.health
-    submitted_at = attempt.submitted_at or attempt.planned_at
-    stretch = progress.stretches[-1] if progress.stretches else None
-    if stretch is None or stretch.first_step_at is None:
+    if not progress.stretches:
+        return  # no rank has started: how long a queue or an image takes is nobody's failure
+    earliest = max(attempt.submitted_at or attempt.planned_at, waited_at)
+    stretch = progress.stretches[-1]
+    if stretch.first_step_at is None:
         # Nothing yet since the ranks were (re)started: imports, restore, compilation.
-        since = max(submitted_at, stretch.started_at if stretch else submitted_at)
-        limit, step = health.start_seconds, None
+        since, limit, step = max(earliest, stretch.started_at), health.start_seconds, None
     else:
-        since, limit, step = max(submitted_at, progress.moved_at), health.no_progress_seconds, progress.step
+        since, limit, step = max(earliest, progress.moved_at), health.no_progress_seconds, progress.step
     if now - since >= limit:
         yield Stalled(at=now, attempt=attempt.number, idle_seconds=now - since, step=step, progress=progress)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.core.state import Attempt, Cause, Phase
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.status import Waiting, WorkerPhase
 
 if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.events import Event
+    from airflow_elastic.spec.status import JobStatus, Wait
 
 #: Whom the journal names where the run's own specification asked for a scale step.
 SCHEDULE = "schedule"
@@ -78,6 +80,41 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
 def workers(count: int) -> str:
     """`1 worker`, `2 workers`."""
     return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def waits(wait: Wait) -> str:
+    """`2 of 4 workers wait for capacity: 0/3 nodes are available`."""
+    verb = _WAITS[wait.state][wait.workers > 1]
+    return f"{share(wait)} {verb}" + (f": {wait.reason}" if wait.reason else "")
+
+
+def share(wait: Wait) -> str:
+    """`2 of 4 workers`, `all 4 workers`, `its worker`."""
+    return _all(wait.of) if wait.workers == wait.of else f"{wait.workers} of {workers(wait.of)}"
+
+
+def waiting(state: RunState, job: JobStatus) -> str | None:
+    """What the workers of a live attempt wait for, or that all of them run; None where there is nothing to say."""
+    attempt = f"attempt {state.attempt.number}"
+    if job.wait is not None:
+        return f"{attempt}: {waits(job.wait)}"
+    there = [worker for worker in job.workers if worker.phase is not WorkerPhase.LEFT]
+    if not there or job.phases() - {WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED}:
+        return None  # why a worker failed is told by what follows from it
+    return f"{attempt}: {_all(len(there))} run{'s' if len(there) == 1 else ''}"
+
+
+#: Of one worker, and of several.
+_WAITS = {
+    Waiting.QUEUED: ("is queued", "are queued"),
+    Waiting.CAPACITY: ("waits for capacity", "wait for capacity"),
+    Waiting.PULLING: ("pulls its image", "pull their image"),
+    Waiting.STARTING: ("starts", "start"),
+}
+
+
+def _all(count: int) -> str:
+    return "its worker" if count == 1 else f"all {workers(count)}"
 
 
 def _created(state: RunState) -> str:

@@ -20,6 +20,32 @@ class WorkerPhase(StrEnum):
     LEFT = "left"
 
 
+class Waiting(StrEnum):
+    """What a worker that has not started yet waits for, from the first to the last that it meets on its way."""
+
+    QUEUED = "queued"  # a queue has not admitted its job
+    CAPACITY = "waiting for capacity"  # no machine has room for it
+    PULLING = "pulling"  # its image is on the way
+    STARTING = "starting"  # everything is there
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What holds a job up: the earliest state that any of its pending workers is in.
+
+    Attributes:
+        state: what they wait for.
+        workers: how many are in that state.
+        of: how many the job has, without those that left.
+        reason: the engine's own words about the first of them.
+    """
+
+    state: Waiting
+    workers: int
+    of: int
+    reason: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RankError:
     """How one rank died, as far as anybody saw it.
@@ -53,9 +79,10 @@ class WorkerStatus:
         pid: process id of its agent, where the engine knows one.
         node: the machine it is on.
         errors: how its ranks died, if they did.
-        reason: the engine's own words, e.g. `Evicted`, or why the worker could not start.
+        reason: the engine's own words, e.g. `Evicted`, or why the worker could not start, or does not start yet.
         preempted: whether the platform took the worker away, for a better use or because its machine goes.
         unattended: whether it has saved and ended because it saw no controller.
+        waiting: what a pending worker waits for, where the engine knows.
     """
 
     name: str
@@ -66,11 +93,12 @@ class WorkerStatus:
     reason: str | None = None
     preempted: bool = False
     unattended: bool = False
+    waiting: Waiting | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A full snapshot of one job: every worker it has. Nothing is derived here; `core.classify` does that."""
+    """A full snapshot of one job: every worker it has. Why a job failed is for `core.classify` to say."""
 
     workers: tuple[WorkerStatus, ...] = ()
 
@@ -97,6 +125,21 @@ class JobStatus:
         unsettled = {WorkerPhase.PENDING, WorkerPhase.RUNNING}
         killed = any(error.signal == _SIGKILL for worker in self.workers for error in worker.errors)
         return killed or WorkerPhase.LOST in self.phases() or not self.phases() & unsettled
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """The earliest state that pending workers wait in; None where none is pending, or the engine does not say."""
+        states = {w.waiting for w in self.workers if w.phase is WorkerPhase.PENDING}
+        return next((state for state in Waiting if state in states), None)
+
+    @property
+    def wait(self) -> Wait | None:
+        """The same with how many workers are in that state, and the engine's words about the first of them."""
+        if (state := self.waiting) is None:
+            return None
+        there = [w for w in self.workers if w.phase is not WorkerPhase.LEFT]
+        held = [w for w in there if w.phase is WorkerPhase.PENDING and w.waiting is state]
+        return Wait(state, len(held), len(there), held[0].reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """An engine whose jobs exist in this process's memory only: for tests of what is above an engine, and for load tests.
 
 It keeps every promise of the protocol, so it passes the conformance suite. What its workers do is said from outside, by
-`end_worker` and `finish`, or by the engine option `seconds`: a job then succeeds by itself after so long.
+`end_worker`, `hold`, `release` and `finish`, or by engine options. `seconds`: a job succeeds by itself after so long.
+`waiting`: its workers wait so from the first, e.g. `queued`, until they are released.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 from airflow_elastic.spec.run import RunSpec
-from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
+from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
+
+_LIVE = (WorkerPhase.PENDING, WorkerPhase.RUNNING)
 
 
 @dataclass
@@ -27,13 +30,14 @@ class FakeJob:
     workers: list[WorkerStatus] = field(default_factory=list)
     closed: bool = False
     started: int = 0
+    waiting: Waiting | None = None
     ends_at: float | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def live(self) -> bool:
-        """Whether any worker of it runs."""
-        return any(worker.phase is WorkerPhase.RUNNING for worker in self.workers)
+        """Whether any worker of it runs, or is to."""
+        return any(worker.phase in _LIVE for worker in self.workers)
 
 
 class FakeEngine:
@@ -44,10 +48,12 @@ class FakeEngine:
     jobs: ClassVar[dict[str, FakeJob]] = {}
 
     def check(self, spec: RunSpec) -> None:
-        """Refuse options other than `seconds`."""
+        """Refuse options other than `seconds` and `waiting`."""
         for option, value in spec.engine_options.items():
-            if option != "seconds":
-                raise SpecError(Problem(f"engine_options.{option}", value, "seconds"))
+            if option not in ("seconds", "waiting"):
+                raise SpecError(Problem(f"engine_options.{option}", value, "seconds, waiting"))
+            if option == "waiting" and value not in list(Waiting):
+                raise SpecError(Problem(f"engine_options.{option}", value, " or ".join(Waiting)))
 
     def render(self, job: Job) -> dict[str, Any]:
         """The job's name, workers and specification."""
@@ -60,6 +66,8 @@ class FakeEngine:
         if found is None:
             seconds = job.spec.engine_options.get("seconds")
             found = FakeJob(job.spec.digest, ends_at=None if seconds is None else time.monotonic() + seconds)
+            waiting = job.spec.engine_options.get("waiting")
+            found.waiting = None if waiting is None else Waiting(waiting)
             self.jobs[job.name] = found
             self._resize(found, job.workers)
         elif found.closed:
@@ -99,9 +107,7 @@ class FakeEngine:
         """End the job for good, also one that never was."""
         found = self.jobs.setdefault(job.name, FakeJob(job.spec.digest))
         found.closed = True
-        found.workers = [
-            _end(w, WorkerPhase.LEFT) if w.phase is WorkerPhase.RUNNING else w for w in found.workers
-        ]
+        found.workers = [_become(w, WorkerPhase.LEFT) if w.phase in _LIVE else w for w in found.workers]
         found.changed.set()
 
     async def close(self, job: Job) -> None:
@@ -119,22 +125,45 @@ class FakeEngine:
         found.workers[index] = status
         found.changed.set()
 
-    def finish(self, name: str) -> None:
-        """Have all workers succeed that still run."""
+    def hold(
+        self, name: str, waiting: Waiting, reason: str | None = None, *, workers: int | None = None
+    ) -> None:
+        """Have the last `workers` live workers of the job wait, all of them by default, and let the others run."""
         found = self.jobs[name]
-        running = WorkerPhase.RUNNING
-        found.workers = [_end(w, WorkerPhase.SUCCEEDED) if w.phase is running else w for w in found.workers]
+        live = [i for i, worker in enumerate(found.workers) if worker.phase in _LIVE]
+        held = live if workers is None else live[len(live) - workers :]
+        for i in live:
+            node = found.workers[i].name
+            if i in held:
+                found.workers[i] = WorkerStatus(node, WorkerPhase.PENDING, waiting=waiting, reason=reason)
+            else:
+                found.workers[i] = WorkerStatus(node, WorkerPhase.RUNNING)
+        found.changed.set()
+
+    def release(self, name: str) -> None:
+        """Have all workers run that wait, and those that come later."""
+        found = self.jobs[name]
+        found.waiting = None
+        pending, running = WorkerPhase.PENDING, WorkerPhase.RUNNING
+        found.workers = [_become(w, running) if w.phase is pending else w for w in found.workers]
+        found.changed.set()
+
+    def finish(self, name: str) -> None:
+        """Have all workers succeed that have not ended."""
+        found = self.jobs[name]
+        found.workers = [_become(w, WorkerPhase.SUCCEEDED) if w.phase in _LIVE else w for w in found.workers]
         found.changed.set()
 
     def _resize(self, job: FakeJob, workers: int) -> None:
-        running = [i for i, worker in enumerate(job.workers) if worker.phase is WorkerPhase.RUNNING]
-        for i in running[workers:]:
-            job.workers[i] = _end(job.workers[i], WorkerPhase.LEFT)
-        for _ in range(workers - len(running)):
-            job.workers.append(WorkerStatus(f"node-{job.started}", WorkerPhase.RUNNING))
+        live = [i for i, worker in enumerate(job.workers) if worker.phase in _LIVE]
+        phase = WorkerPhase.RUNNING if job.waiting is None else WorkerPhase.PENDING
+        for i in live[workers:]:
+            job.workers[i] = _become(job.workers[i], WorkerPhase.LEFT)
+        for _ in range(workers - len(live)):
+            job.workers.append(WorkerStatus(f"node-{job.started}", phase, waiting=job.waiting))
             job.started += 1
         job.changed.set()
 
 
-def _end(worker: WorkerStatus, phase: WorkerPhase) -> WorkerStatus:
+def _become(worker: WorkerStatus, phase: WorkerPhase) -> WorkerStatus:
     return WorkerStatus(worker.name, phase)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_elastic.control.observer import Observer
-from airflow_elastic.core.tell import sentence
+from airflow_elastic.core.document import word
+from airflow_elastic.core.tell import sentence, waiting
 from airflow_elastic.triggers.output import RankOutput
 from airflow_elastic.triggers.task import call
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.errors import ElasticError
     from airflow_elastic.spec.events import Event
-    from airflow_elastic.spec.status import Progress
+    from airflow_elastic.spec.status import JobStatus, Progress, Wait
 
 #: The XCom that shows how far a running task is.
 PROGRESS_KEY = "progress"
@@ -63,6 +64,7 @@ class TaskObserver(Observer):
         self._pushed = pushed
         self._resuming: asyncio.Task[None] | None = None
         self._seen: tuple[RunState, Progress | None] | None = None
+        self._waiting: tuple[int, Wait | None] = (0, None)
         self._pushed_at = 0.0
         self._pushing: asyncio.Task[None] | None = None
 
@@ -71,6 +73,11 @@ class TaskObserver(Observer):
             text = sentence(event, before, state)
             if text is not None:
                 self._log.info("%s", text)
+
+    def on_waiting(self, state: RunState, job: JobStatus) -> None:
+        self._waiting = (state.attempt.number, job.wait)
+        if (text := waiting(state, job)) is not None:
+            self._log.info("%s", text)
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         self._log.warning(
@@ -108,8 +115,9 @@ class TaskObserver(Observer):
             self._output.resume(progress.get("log_position") if isinstance(progress, dict) else None)
 
     async def _push_progress(self, state: RunState, progress: Progress) -> None:
+        number, wait = self._waiting
         value = {
-            "state": state.label,
+            "state": word(state, progress, wait if number == state.attempt.number else None),
             "attempt": state.attempt.number,
             "workers": state.attempt.workers,
             "world_size": progress.world_size,

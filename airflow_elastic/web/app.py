@@ -21,8 +21,11 @@ from fastapi import Depends, FastAPI, HTTPException, Query
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from airflow_elastic.control.runs import Run
+from airflow_elastic.core.tell import waits
 from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import ElasticError, RunMissing
+from airflow_elastic.spec.status import Wait
 
 #: The documentation that FastAPI would serve is open to everybody: there is none.
 app = FastAPI(title="airflow-elastic", docs_url=None, redoc_url=None, openapi_url=None)
@@ -48,6 +51,7 @@ _pages = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
 )
 _pages.filters["moment"] = _moment
+_pages.filters["waits"] = lambda wait: waits(decode(Wait, wait))
 
 
 @app.get("/runs/{dag_id}/{run_id}/{task_id}", dependencies=[_READ], response_model=None)

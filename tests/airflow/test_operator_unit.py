@@ -46,7 +46,15 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunDiffers, SpecError
 from airflow_elastic.spec.run import RunSpec
-from airflow_elastic.spec.status import Progress, Stretch
+from airflow_elastic.spec.status import (
+    JobStatus,
+    Progress,
+    Stretch,
+    Wait,
+    Waiting,
+    WorkerPhase,
+    WorkerStatus,
+)
 from airflow_elastic.testing.fake_engine import FakeEngine
 from airflow_elastic.triggers import ElasticRunReachedTrigger, ElasticRunTrigger
 from airflow_elastic.triggers import run as run_trigger
@@ -763,6 +771,44 @@ async def test_the_past_is_not_told_again(hook: FakeHook, tmp_path: Path) -> Non
     assert "run ended: stopped (me)" in log.text
 
 
+async def test_the_log_tells_what_workers_wait_for(hook: FakeHook, tmp_path: Path) -> None:
+    log, engine = Log(), FakeEngine()
+    options = {"command": "x", "engine": "fake", "engine_options": {"waiting": "queued"}}
+    run = begun(hook, tmp_path, spec=build_spec(options, name="x"))
+    observer = TaskObserver(log, run.store, lambda key, value: None)
+    driving = asyncio.create_task(drive(hook, run.store.uri, log=log, poll_seconds=0.05, observer=observer))
+
+    async def told(words: str) -> None:
+        for _ in range(500):
+            if words in log.lines:
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail(f"{words!r} was not told, but {log.lines}")
+
+    await told("attempt 1: its worker is queued")
+    engine.hold(run.state.attempt.job or "", Waiting.CAPACITY, "0/3 nodes are available: 3 Insufficient %s")
+    await told("attempt 1: its worker waits for capacity: 0/3 nodes are available: 3 Insufficient %s")
+    engine.release(run.state.attempt.job or "")
+    await told("attempt 1: its worker runs")
+    engine.finish(run.state.attempt.job or "")
+    assert (await driving).outcome == "succeeded"
+    assert len([line for line in log.lines if "its worker" in line]) == 3
+
+
+async def test_the_progress_names_what_holds_up_the_start(hook: FakeHook, tmp_path: Path) -> None:
+    """The first workers report while the others still wait: that is not yet a run that trains."""
+    run, pushed = begun(hook, tmp_path), list[Any]()
+    Journal(run.store).append(1, ev.AttemptSubmitted(1.0, 1, "job"))
+    held = JobStatus((WorkerStatus("node-0", WorkerPhase.PENDING, waiting=Waiting.PULLING),))
+    for progress, state in ((_at(run)[1], "pulling"), (_at(run, 1)[1], "running")):
+        observer = TaskObserver(Log(), run.store, lambda key, value: pushed.append(value))
+        observer.on_waiting(run.state, held)
+        await observer.on_look(run.state, progress)
+        assert observer._pushing is not None
+        await observer._pushing
+        assert pushed[-1]["state"] == state
+
+
 # -- hook, link, sensor ------------------------------------------------------------------------------------------
 
 
@@ -917,6 +963,18 @@ def test_the_page_of_a_failure_that_left_no_traceback(hook: FakeHook, tmp_path: 
     page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
     assert "failure: node-1 was lost" in page
     assert "<details>" not in page
+
+
+def test_the_page_says_what_workers_wait_for(hook: FakeHook, tmp_path: Path) -> None:
+    from airflow_elastic.web.app import _pages
+
+    run = begun(hook, tmp_path)
+    Journal(run.store).append(1, ev.AttemptSubmitted(1.0, 1, "job"))
+    wait = Wait(Waiting.CAPACITY, 2, 4, "3 Insufficient <gpu>")
+    status = document("/r", run.state, None, time.time(), wait)
+    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
+    assert "2 of 4 workers wait for capacity: 3 Insufficient &lt;gpu&gt;" in page
+    assert ">waiting for capacity</span>" in page
 
 
 def test_what_the_provider_names_is_there() -> None:

@@ -179,6 +179,31 @@ def test_a_run_that_nobody_drives_is_told_so(shell: Shell) -> None:
     assert "waited 0.5 s for its end in vain; the request stands" in waited.stderr
 
 
+def test_workers_that_wait_are_told_apart_from_workers_that_run(shell: Shell) -> None:
+    """By `run` in its story, by `status` as text and as JSON. Nothing is journaled of it."""
+    words = (
+        "--engine",
+        "airflow_elastic.testing.fake_engine:FakeEngine",
+        "--engine-option",
+        "waiting=queued",
+    )
+    process = shell.start(*shell.count(1, shell.cwd / "go", options=(*words, "--workers", 3)))
+    until(lambda: Path(shell.uri, "status.json").exists(), "the run")
+    document = until(lambda: (found := shell.status())["waiting"] and found, "the workers to be queued")
+    assert document["waiting"] == {"state": "queued", "workers": 3, "of": 3, "reason": None}
+    assert (document["state"], document["attempts"][0]["phase"]) == ("queued", "live")
+    told = shell("status", shell.uri).stdout
+    assert "count  queued  " in told
+    assert "all 3 workers are queued" in told
+    assert "queued" not in shell("events", shell.uri).stdout
+    stopped = shell("stop", shell.uri, "--wait")
+    assert stopped.returncode == 0, stopped.stderr
+    assert shell.status()["waiting"] is None
+    code, story = ended(process)
+    assert code == 1
+    assert story.count("attempt 1: all 3 workers are queued") == 1
+
+
 def test_render_prints_what_would_be_sent_and_creates_nothing(shell: Shell) -> None:
     spec = {"command": [COUNT], "workers": {"count": 2}, "env": {"A": "1"}}
     (shell.cwd / "count.yaml").write_text(yaml.safe_dump(spec))

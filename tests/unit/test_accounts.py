@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from airflow_elastic.core.goodput import ROWS, goodput
 from airflow_elastic.core.health import overdue
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import Health, ScaleStep
-from airflow_elastic.spec.status import Progress, Stretch
+from airflow_elastic.spec.status import Progress, Stretch, Wait, Waiting
 from tests.support.builders import at_step, done, lost, spec, story
 
 SUBMITTED = ev.AttemptSubmitted(1.0, 1, "a1")
@@ -88,6 +90,26 @@ def test_the_document_of_a_run_just_created_divides_by_nothing() -> None:
     )
 
 
+def test_the_document_says_what_workers_wait_for() -> None:
+    wait, none = Wait(Waiting.CAPACITY, 1, 2, "no room"), None
+    told = {"state": "waiting for capacity", "workers": 1, "of": 2, "reason": "no room"}
+    live = story(SUBMITTED)
+    ending = story(SUBMITTED, ev.StopRequested(2.0, "r", "ada"))
+    unstarted, former = Progress(1, 2.0), replace(at_step(7), attempt=0)
+    for state, progress, seen, word, block in (
+        (live, None, wait, "waiting for capacity", told),
+        (live, unstarted, wait, "waiting for capacity", told),  # some agents are there, no rank is
+        (live, former, wait, "waiting for capacity", told),  # a report of another attempt
+        (live, at_step(7), wait, "running", told),  # it trains while further workers come
+        (live, None, none, "running", None),
+        (ending, None, wait, "ending", None),
+        (story(), None, wait, "submitting", None),
+    ):
+        plain = document("uri", state, progress, 9.0, seen)
+        assert (plain["state"], plain["waiting"]) == (word, block)
+        assert state.label != "waiting for capacity"
+
+
 def test_silence_after_a_step_counts_from_that_step() -> None:
     state = story(SUBMITTED, run=spec(health=Health(no_progress_seconds=60)))
     progress = at_step(7, moved_at=100.0)
@@ -102,6 +124,31 @@ def test_until_the_first_step_there_is_more_patience() -> None:
     assert list(overdue(state, fresh, 649.0)) == []
     (event,) = overdue(state, fresh, 650.0)
     assert event.step is None  # type: ignore[union-attr]
+
+
+def test_no_time_runs_before_ranks_have_started() -> None:
+    """A queue may take a day: `start_seconds` begins with the ranks, not with the submission."""
+    state = story(SUBMITTED, run=spec(health=Health(no_progress_seconds=60, start_seconds=600)))
+    for nobody in (None, Progress(1, 2.0), Progress(1, 2.0, attached=True)):
+        assert list(overdue(state, nobody, 1e9)) == []
+    late = Progress(1, 2.0, stretches=(Stretch(1, 2, 2, started_at=86_400.0),), attached=True)
+    assert list(overdue(state, late, 86_999.0)) == []
+    (event,) = overdue(state, late, 87_000.0)
+    assert event.idle_seconds == 600.0  # type: ignore[union-attr]
+
+
+def test_ranks_that_stand_still_for_a_worker_that_waits_are_not_silent() -> None:
+    state = story(SUBMITTED, run=spec(health=Health(no_progress_seconds=60)))
+    progress = at_step(7, moved_at=100.0)
+    assert list(overdue(state, progress, 5000.0, waited_at=5000.0)) == []
+    assert list(overdue(state, progress, 5059.0, waited_at=5000.0)) == []
+    (event,) = overdue(state, progress, 5060.0, waited_at=5000.0)
+    assert event.idle_seconds == 60.0  # type: ignore[union-attr]
+
+
+def test_the_deadline_counts_while_workers_wait() -> None:
+    state = story(SUBMITTED, run=spec(active_deadline_seconds=50))
+    assert list(overdue(state, None, 50.0, waited_at=50.0)) == [ev.DeadlinePassed(50.0)]
 
 
 def test_a_script_that_does_not_speak_is_not_judged_by_its_silence() -> None:

@@ -181,7 +181,7 @@ def documented() -> dict[str, set[str]]:
     return found
 
 
-_OPEN = {"attempts", "ranks", "seconds", "metrics", "newest"}
+_OPEN = {"attempts", "ranks", "seconds", "metrics", "newest", "waiting"}
 
 
 def fields(value: dict[str, Any], prefix: str = "") -> set[str]:

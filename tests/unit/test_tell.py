@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_elastic.core.machine import create, evolve
-from airflow_elastic.core.tell import sentence
+from airflow_elastic.core.tell import sentence, waiting
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
-from airflow_elastic.spec.status import JobStatus, Progress, RankError, WorkerPhase, WorkerStatus
+from airflow_elastic.spec.status import (
+    JobStatus,
+    Progress,
+    RankError,
+    Wait,
+    Waiting,
+    WorkerPhase,
+    WorkerStatus,
+)
 
 if TYPE_CHECKING:
     from airflow_elastic.spec.events import Event
@@ -145,3 +153,47 @@ def test_what_can_happen_to_a_live_attempt(event: Event, words: str | None) -> N
 def test_a_refusal_by_the_engine() -> None:
     events: list[Event] = [created(), ev.SubmitRefusedByEngine(1, 1, "no such queue")]
     assert tell(events)[-1] == "attempt 1 refused by the engine: no such queue"
+
+
+def _workers(*states: Waiting | WorkerPhase | None, reason: str | None = None) -> JobStatus:
+    """One worker for each: one that waits, one in that phase, or a pending one of which nothing is known."""
+    found = []
+    for i, state in enumerate(states):
+        phase = state if isinstance(state, WorkerPhase) else WorkerPhase.PENDING
+        held = state if isinstance(state, Waiting) else None
+        words = f"{reason} {i}" if reason and held else None
+        found.append(WorkerStatus(f"node-{i}", phase, waiting=held, reason=words))
+    return JobStatus(tuple(found))
+
+
+RUNNING, LEFT = WorkerPhase.RUNNING, WorkerPhase.LEFT
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (
+            _workers(RUNNING, Waiting.CAPACITY, RUNNING, Waiting.CAPACITY, reason="no room for"),
+            "2 of 4 workers wait for capacity: no room for 1",
+        ),
+        (_workers(Waiting.STARTING, Waiting.PULLING, Waiting.STARTING), "1 of 3 workers pulls its image"),
+        (_workers(Waiting.CAPACITY, Waiting.QUEUED, None), "1 of 3 workers is queued"),
+        (_workers(Waiting.QUEUED, Waiting.QUEUED, LEFT), "all 2 workers are queued"),
+        (_workers(Waiting.STARTING), "its worker starts"),
+        (_workers(RUNNING, LEFT, RUNNING), "all 2 workers run"),
+        (_workers(RUNNING), "its worker runs"),
+        (_workers(None, RUNNING), None),
+        (_workers(WorkerPhase.LOST, RUNNING), None),
+        (_workers(), None),
+    ],
+)
+def test_what_workers_wait_for(job: JobStatus, words: str | None) -> None:
+    state = evolve(create(created()), ev.AttemptSubmitted(1, 1, "j"))
+    assert waiting(state, job) == (words and f"attempt 1: {words}")
+
+
+def test_only_what_is_pending_waits() -> None:
+    held = WorkerStatus("node-0", WorkerPhase.RUNNING, waiting=Waiting.QUEUED)
+    assert JobStatus((held,)).waiting is None
+    assert JobStatus((held,)).wait is None
+    assert _workers(Waiting.CAPACITY, RUNNING, reason="r").wait == Wait(Waiting.CAPACITY, 1, 2, "r 0")
