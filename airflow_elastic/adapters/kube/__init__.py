@@ -3,8 +3,17 @@
 Raw, because models cost twenty times as much as the JSON they are made from; small, because six verbs do.
 """
 
-from airflow_elastic.adapters.kube.client import Access, Client, connect
-from airflow_elastic.adapters.kube.errors import Conflict, Forbidden, Gone, Invalid, KubeError, Missing
+from airflow_elastic.adapters.kube.access import Access
+from airflow_elastic.adapters.kube.client import Client, connect
+from airflow_elastic.adapters.kube.errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeError,
+    Missing,
+    NoSuchKind,
+)
 from airflow_elastic.adapters.kube.resources import Resource
 
 __all__ = [
@@ -16,6 +25,7 @@ __all__ = [
     "Invalid",
     "KubeError",
     "Missing",
+    "NoSuchKind",
     "Resource",
     "connect",
 ]

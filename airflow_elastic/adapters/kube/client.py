@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
 from kubernetes_asyncio import client as kube
-from kubernetes_asyncio import config
-from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
+from kubernetes_asyncio.config import ConfigException
 
-from airflow_elastic.adapters.kube.errors import KubeError, Missing, NoSuchKind, error_of
+from airflow_elastic.adapters.kube.access import Access, configuration_of
+from airflow_elastic.adapters.kube.errors import Conflict, Gone, KubeError, Missing, NoSuchKind, error_of
 from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.spec.errors import EngineError
+
+log = logging.getLogger(__name__)
 
 #: Within this an ordinary answer comes, or the server is taken to be out of reach.
 ANSWER_SECONDS = 30.0
@@ -28,31 +30,9 @@ _SILENCE_SECONDS = 100.0
 
 _MERGE = "application/merge-patch+json"
 
+_RIGHTS, _KINDS = "ask for our rights", "ask what the cluster knows"
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How to reach a cluster; equal ones share a connection and its watches.
-
-    Attributes:
-        kubeconfig: path of a kubeconfig. Default: `KUBECONFIG`, else `~/.kube/config`, else, in a pod, its own
-            service account.
-        context: of the kubeconfig. Default: its current one.
-        content: a kubeconfig itself, as JSON, where it comes from a connection and not from a file.
-        in_cluster: the service account of the pod that this runs in, whatever kubeconfigs there are.
-    """
-
-    kubeconfig: str | None = None
-    context: str | None = None
-    content: str | None = None
-    in_cluster: bool = False
-
-    def __repr__(self) -> str:  # `content` may hold a token
-        given = self.kubeconfig or ("a given kubeconfig" if self.content else "the default kubeconfig")
-        return (
-            "in-cluster"
-            if self.in_cluster
-            else f"{given}{f', context {self.context}' if self.context else ''}"
-        )
+_WRITE = {"fieldValidation": "Strict", "fieldManager": "airflow-elastic"}
 
 
 async def connect(access: Access) -> Client:
@@ -61,32 +41,13 @@ async def connect(access: Access) -> Client:
     Raises:
         EngineError: there is no kubeconfig, or it cannot be used.
     """
-    configuration = kube.Configuration()
-    configuration.connection_pool_maxsize = 100
+    configuration = await configuration_of(access)
     try:
-        if access.content is not None:
-            await config.load_kube_config_from_dict(
-                json.loads(access.content), context=access.context, client_configuration=configuration
-            )
-        elif access.in_cluster or (access.kubeconfig is None and not _default_kubeconfig()):
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        else:
-            await config.load_kube_config(
-                config_file=access.kubeconfig,
-                context=access.context,
-                client_configuration=configuration,
-                persist_config=False,
-            )
-    except (config.ConfigException, OSError, ValueError) as error:
+        return Client(access, configuration)
+    except (OSError, ValueError) as error:  # files of certificates that hold none
         raise EngineError(
-            f"no cluster can be reached with {access!r}: {error}; set KUBECONFIG, or name a kubeconfig and context"
-        ) from error
-    return Client(configuration)
-
-
-def _default_kubeconfig() -> bool:
-    places = KUBE_CONFIG_DEFAULT_LOCATION.split(":")
-    return any(place and Path(place).expanduser().exists() for place in places)
+            f"no cluster can be reached with {access!r}: its certificates cannot be read: {error}"
+        ) from None
 
 
 class Client:
@@ -95,9 +56,10 @@ class Client:
     Every method raises a KubeError: for an answer of 400 and more, and where no answer comes.
     """
 
-    def __init__(self, configuration: kube.Configuration) -> None:
-        self._configuration = configuration
+    def __init__(self, access: Access, configuration: kube.Configuration) -> None:
+        self._access, self._configuration = access, configuration
         self._rest = kube.ApiClient(configuration).rest_client
+        self._renewing = asyncio.Lock()
 
     @property
     def server(self) -> str:
@@ -123,8 +85,12 @@ class Client:
         items: list[dict[str, Any]] = []
         query = {"labelSelector": labels, "limit": str(limit)}
         while True:
-            page = await self._json("GET", resource, resource.path(namespace), what, query=query)
-            items += page["items"]
+            try:
+                page = await self._json("GET", resource, resource.path(namespace), what, query=query)
+            except Gone:  # the pages of a while ago: all at once, then, as other clients do
+                items, query = [], {"labelSelector": labels}
+                continue
+            items += page["items"] or ()  # null where Go had nothing to list
             metadata = page["metadata"]
             if not metadata.get("continue"):
                 return items, metadata["resourceVersion"]
@@ -133,16 +99,18 @@ class Client:
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object; unknown fields are refused. Raises Conflict where there is one of that name."""
         what = f"create {resource.full_name} in namespace {namespace}"
-        query = {"fieldValidation": "Strict", "fieldManager": "airflow-elastic"}
-        return await self._json("POST", resource, resource.path(namespace), what, query=query, body=body)
+        return await self._json("POST", resource, resource.path(namespace), what, query=_WRITE, body=body)
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], part: str | None = None
     ) -> dict[str, Any]:
-        """Merge `body` into an object: fields of it replace, None removes, lists are replaced whole."""
+        """Merge `body` into an object: fields of it replace, None removes, lists are replaced whole.
+
+        Unknown fields are refused: a cluster that has no such field would do nothing, and say so to nobody.
+        """
         what = f"change {resource.full_name}{f'/{part}' if part else ''} {name} in namespace {namespace}"
-        path, query = resource.path(namespace, name, part), {"fieldManager": "airflow-elastic"}
-        return await self._json("PATCH", resource, path, what, query=query, body=body, content=_MERGE)
+        path = resource.path(namespace, name, part)
+        return await self._json("PATCH", resource, path, what, query=_WRITE, body=body, content=_MERGE)
 
     async def delete(
         self,
@@ -165,9 +133,18 @@ class Client:
             await self._json("DELETE", resource, resource.path(namespace, name), what, body=body)
         except Missing:
             return
-        except KubeError as error:
-            if error.status != 409:
+        except Conflict:
+            if uid is None:  # then it is not another one: something was in the way
                 raise
+
+    async def delete_all(
+        self, resource: Resource, namespace: str, *, labels: str, grace_seconds: int
+    ) -> None:
+        """Delete all objects with these labels."""
+        what = f"delete {resource.full_name} in namespace {namespace}"
+        body = {"gracePeriodSeconds": grace_seconds, "propagationPolicy": "Background"}
+        path = resource.path(namespace)
+        await self._json("DELETE", resource, path, what, query={"labelSelector": labels}, body=body)
 
     async def log(
         self, namespace: str, pod: str, container: str, *, tail: int, previous: bool = False
@@ -193,24 +170,27 @@ class Client:
             "spec": {"resourceAttributes": asked},
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        said = json.loads(await self._bytes("POST", path, "ask for our rights", body=body))
+        said = _parsed(await self._bytes("POST", path, _RIGHTS, body=body), _RIGHTS)
         return bool(said["status"]["allowed"])
 
     async def knows(self, resource: Resource) -> bool:
         """Whether the cluster has this kind of object."""
         group = f"/apis/{resource.group}" if resource.group else "/api"
         try:
-            said = json.loads(
-                await self._bytes("GET", f"{group}/{resource.version}", "ask what the cluster knows")
-            )
+            said = _parsed(await self._bytes("GET", f"{group}/{resource.version}", _KINDS), _KINDS)
         except (Missing, NoSuchKind):
             return False
         return any(found["name"] == resource.plural for found in said["resources"])
 
+    @contextlib.asynccontextmanager
     async def watch(
         self, resource: Resource, namespace: str, *, labels: str, version: str, seconds: int
-    ) -> AsyncIterator[dict[str, Any]]:
-        """Changes since `version`, as the server sends them, bookmarks too; ends after about `seconds`."""
+    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        """Changes since `version`, as the server sends them, bookmarks too; they end after about `seconds`.
+
+        What it raises as it is entered, the server has not begun to watch for. Raises Gone, then or later, where it
+        does not remember `version`.
+        """
         query = {
             "watch": "1",
             "labelSelector": labels,
@@ -220,18 +200,15 @@ class Client:
         }
         what = f"watch {resource.full_name} in namespace {namespace}"
         timeout = aiohttp.ClientTimeout(connect=ANSWER_SECONDS, sock_read=_SILENCE_SECONDS)
+        path = resource.path(namespace)
         with _as_kube_errors(what):
-            async with await self._send(
-                "GET", resource.path(namespace), query, None, None, timeout
-            ) as answer:
-                if answer.status >= 400:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self._send("GET", path, query, None, None, timeout)
+        async with answer:
+            if answer.status >= 400:
+                with _as_kube_errors(what):
                     raise _named(error_of(answer.status, await answer.read(), what), resource)
-                async for line in answer.content:
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        status = event["object"]
-                        raise error_of(status.get("code", 500), json.dumps(status).encode(), what)
-                    yield event
+            yield _events(answer, what)
 
     async def _json(
         self,
@@ -245,10 +222,9 @@ class Client:
         content: str | None = None,
     ) -> dict[str, Any]:
         try:
-            plain: dict[str, Any] = json.loads(await self._bytes(method, path, what, query, body, content))
+            return _parsed(await self._bytes(method, path, what, query, body, content), what)
         except KubeError as error:
             raise _named(error, resource) from None
-        return plain
 
     async def _bytes(
         self,
@@ -277,15 +253,63 @@ class Client:
         timeout: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         headers = {"Accept": "application/json", "Content-Type": content or "application/json"}
-        # Asked for each time: it renews a token that is about to expire.
-        token = (await self._configuration.auth_settings()).get("BearerToken")
-        if token:
-            headers["authorization"] = token["value"]
         url = self.server + path + (f"?{urlencode(query)}" if query else "")
-        answer: aiohttp.ClientResponse = await self._rest.request(
-            method, url, headers=headers, body=body, _preload_content=False, _request_timeout=timeout
-        )
+
+        async def once(token: str | None) -> aiohttp.ClientResponse:
+            answer: aiohttp.ClientResponse = await self._rest.request(
+                method,
+                url,
+                headers={**headers, **({"authorization": token} if token else {})},
+                body=body,
+                _preload_content=False,
+                _request_timeout=timeout,
+            )
+            return answer
+
+        used = await self._credentials()
+        answer = await once(used[0])
+        if answer.status == 401 and await self._renewed(used):
+            answer.release()
+            answer = await once((await self._credentials())[0])
         return answer
+
+    async def _credentials(self) -> tuple[str | None, ...]:
+        """The token, and the files of the certificate. Asked for each time: a pod's token is read anew each minute."""
+        token = (await self._configuration.auth_settings()).get("BearerToken")
+        files = self._configuration.cert_file, self._configuration.key_file
+        return (token["value"] if token else None, *files)
+
+    async def _renewed(self, refused: tuple[str | None, ...]) -> bool:
+        """Whether there are other credentials now than the refused ones.
+
+        A kubeconfig names programs and files whose tokens expire, some after minutes; kubernetes_asyncio asks once.
+        """
+        async with self._renewing:
+            if await self._credentials() != refused:  # somebody else has renewed them
+                return True
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    self._configuration = await configuration_of(self._access)
+            except (EngineError, TimeoutError) as error:
+                log.warning(
+                    "the credentials are refused, and there are no new ones: %s", error or "no answer"
+                )
+                return False
+            now = await self._credentials()
+            if now[1:] != refused[1:]:  # a certificate belongs to the connections
+                old, self._rest = self._rest, kube.ApiClient(self._configuration).rest_client
+                await old.close()
+            return now != refused
+
+
+async def _events(answer: aiohttp.ClientResponse, what: str) -> AsyncIterator[dict[str, Any]]:
+    with _as_kube_errors(what):
+        async for line in answer.content:
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                status = event["object"]
+                raise error_of(status.get("code", 500), json.dumps(status).encode(), what)
+            yield event
 
 
 def _named(error: KubeError, resource: Resource) -> KubeError:
@@ -297,12 +321,28 @@ def _named(error: KubeError, resource: Resource) -> KubeError:
     return error
 
 
+def _parsed(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        plain = json.loads(data)
+    except ValueError:
+        plain = None
+    if not isinstance(plain, dict):
+        said = data[:200].decode(errors="replace")
+        raise KubeError(f"cannot {what} for now: what answers is no API server; it says {said!r}")
+    return plain
+
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s'\"]+@")
+
+
 @contextlib.contextmanager
-def _as_kube_errors(what: str) -> Any:
-    """What a connection can do wrong, as KubeErrors: by class only, as texts of URLs may name credentials."""
+def _as_kube_errors(what: str) -> Iterator[None]:
+    """What a connection can do wrong, as KubeErrors."""
     try:
         yield
     except TimeoutError as error:
         raise KubeError(f"cannot {what} for now: the API server does not answer") from error
-    except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
-        raise KubeError(f"cannot {what} for now: {type(error).__name__}: {error}") from error
+    except (aiohttp.ClientError, OSError, ValueError, ConfigException) as error:
+        # The texts of some quote the URL of a proxy, which may hold a password.
+        said = _CREDENTIALS.sub("", str(error))
+        raise KubeError(f"cannot {what} for now: {type(error).__name__}: {said}") from None

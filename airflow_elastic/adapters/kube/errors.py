@@ -47,13 +47,13 @@ class Gone(KubeError):
 
 
 class Invalid(KubeError):
-    """400 or 422, or refused by an admission webhook: the object is not as the cluster wants it."""
+    """400 or 422, refused by an admission plug-in, or in no namespace: the object is not as the cluster wants it."""
 
     is_final = True
 
 
 class Forbidden(KubeError):
-    """401 or 403: the rights are missing."""
+    """401 or 403: the rights are missing, or the namespace is about to go."""
 
     is_final = True
 
@@ -68,20 +68,12 @@ def error_of(status: int, body: bytes, what: str) -> KubeError:
     """
     plain = _status(body)
     said = str(plain.get("message") or body[:300].decode(errors="replace").strip() or "no reason given")
-    reason = plain.get("reason")
     if status == 404:
-        if reason == "NotFound" and plain.get("details", {}).get("name"):
-            return Missing(f"cannot {what}: {said}", status)
-        return NoSuchKind(f"cannot {what}: the cluster does not know this kind of object", status)
-    if status == 403 and "exceeded quota" in said:
-        return KubeError(f"cannot {what} for now: {said}", status)
-    if status == 403 and _TERMINATING.search(said):
-        return Forbidden(f"cannot {what}: {said}", status)
-    if status in (401, 403):
-        hint = (
-            "log in again" if status == 401 else "grant it (docs/kubernetes.md has the roles for each engine)"
-        )
-        return Forbidden(f"cannot {what}: {said}; {hint}", status)
+        return _not_found(plain, body, what)
+    if status == 401:
+        return Forbidden(f"cannot {what}: {said}; log in again", status)
+    if status == 403:
+        return _forbidden(said, what)
     if status == 409:
         return Conflict(f"cannot {what}: {said}", status)
     if status == 410:
@@ -91,7 +83,40 @@ def error_of(status: int, body: bytes, what: str) -> KubeError:
     return KubeError(f"cannot {what} for now: {said} (HTTP {status})", status)
 
 
-_TERMINATING = re.compile(r"because it is being terminated")
+def _not_found(plain: dict[str, Any], body: bytes, what: str) -> KubeError:
+    """The API server says so in a Status, or in four words of plain text; anything else is somebody in front of it."""
+    if plain.get("reason") == "NotFound":
+        details = plain.get("details") or {}
+        if details.get("kind") == "namespaces":
+            return Invalid(
+                f"the cluster refuses to {what}: {plain.get('message')}; create it, or name another", 404
+            )
+        if details.get("name"):
+            return Missing(f"cannot {what}: {plain.get('message')}", 404)
+        return NoSuchKind(f"cannot {what}: the cluster does not know this kind of object", 404)
+    if body.strip() == b"404 page not found":
+        return NoSuchKind(f"cannot {what}: the cluster does not know this kind of object", 404)
+    said = body[:300].decode(errors="replace").strip()
+    return KubeError(
+        f"cannot {what} for now: what answers is no API server; it says {said!r} (HTTP 404)", 404
+    )
+
+
+def _forbidden(said: str, what: str) -> KubeError:
+    """403 stands for four things: no rights, a quota that is used up, a rule of the cluster, a namespace that ends."""
+    if "exceeded quota" in said:
+        return KubeError(f"cannot {what} for now: {said}", 403)
+    if "because it is being terminated" in said:
+        return Forbidden(f"cannot {what}: {said}", 403)
+    if _RIGHTS.search(said):
+        return Forbidden(
+            f"cannot {what}: {said}; grant it (docs/kubernetes.md has the roles for each engine)", 403
+        )
+    return Invalid(f"the cluster refuses to {what}: {said}", 403)
+
+
+#: What every authorizer says, of whatever maker.
+_RIGHTS = re.compile(r"\bcannot \w+ (resource|path)\b")
 
 
 def _status(body: bytes) -> dict[str, Any]:

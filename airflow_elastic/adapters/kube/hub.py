@@ -13,12 +13,13 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_elastic.adapters.kube.client import Access, Client, connect
+from airflow_elastic.adapters.kube.access import Access
+from airflow_elastic.adapters.kube.client import Client, connect
 from airflow_elastic.adapters.kube.errors import Gone, KubeError
 from airflow_elastic.adapters.kube.resources import Resource
 
@@ -32,6 +33,12 @@ TROUBLE_SECONDS = 10.0
 
 #: A hub that nobody uses ends after so long.
 LINGER_SECONDS = 20.0
+
+#: A watch that lasted so long was a good one, even if nothing happened meanwhile.
+_STEADY_SECONDS = 5.0
+
+#: After so many failures in a row a watch that the server answers, but not well, is no longer gone on with.
+STUBBORN = 5
 
 _LONGEST_PAUSE = 15.0
 
@@ -55,33 +62,43 @@ class Query:
     slim: Callable[[dict[str, Any]], dict[str, Any]]
 
 
+#: What is kept of an object, or why it cannot be read.
+_Known = dict[str, Any] | KubeError
+
+
 class Collection:
     """The objects of one query, as they are now."""
 
     def __init__(self, client: Client, query: Query) -> None:
         self._client, self._query = client, query
-        self._objects: dict[str, dict[str, dict[str, Any]]] = {}
+        self._objects: dict[str, dict[str, _Known]] = {}
+        self._keys: dict[str, str] = {}  # of each object, by its name
         self._followers: dict[str, set[asyncio.Event]] = {}
+        self._version: str | None = None  # what the next watch goes on from; None: list first
         self._synced = False
+        self._failures = 0  # since the last sign of life
         self._error: KubeError | None = None
-        self._error_since = 0.0
+        self._told = False  # whether followers are told of the error
+        self._alarm: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(self._work(), name=f"watch {query.resource.full_name}")
 
     def objects(self, key: str) -> list[dict[str, Any]]:
         """The objects of a key, by name.
 
         Raises:
-            KubeError: nothing is known yet and cannot be learnt, or the server has been away for a while.
+            KubeError: nothing can be learnt of them, or the server has been away for a while.
         """
-        final = self._error is not None and self._error.is_final
-        if self._error and (final or time.monotonic() - self._error_since > TROUBLE_SECONDS):
-            raise self._error
-        return [found for _, found in sorted(self._objects.get(key, {}).items())]
+        trouble = self._error if self._told else None
+        found = [one for _, one in sorted(self._objects.get(key, {}).items())]
+        trouble = trouble or next((one for one in found if isinstance(one, KubeError)), None)
+        if trouble is not None:  # raised again and again, it would keep all the frames that it has met
+            raise trouble.with_traceback(None)
+        return [one for one in found if isinstance(one, dict)]
 
     @property
     def ready(self) -> bool:
         """Whether `objects` has an answer, or an error, rather than having to be waited for."""
-        return self._synced or self._error is not None
+        return self._synced or self._told
 
     def follow(self, key: str, changed: asyncio.Event) -> None:
         """Set `changed` at each change of the key, and when the collection comes into or out of trouble."""
@@ -101,55 +118,99 @@ class Collection:
 
     async def close(self) -> None:
         """End the watch."""
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 
+    # -- list, watch, list -----------------------------------------------------------------------------------------
+
     async def _work(self) -> None:
-        query, version, failures = self._query, None, 0
         while True:
             try:
-                if version is None:
-                    items, version = await self._client.list(
-                        query.resource, query.namespace, labels=query.labels
-                    )
-                    self._replace(items)
-                self._well()
-                seconds = round(WATCH_SECONDS * random.uniform(0.5, 1.5))
-                events = self._client.watch(
-                    query.resource, query.namespace, labels=query.labels, version=version, seconds=seconds
-                )
-                async for event in events:
-                    version, failures = event["object"]["metadata"]["resourceVersion"], 0
-                    self._apply(event)
+                if self._version is None:
+                    self._version = await self._list()
+                await self._watch(self._version)
             except Gone:
-                version = None
+                self._version = None
+                self._failures += 1
+                if self._failures == 1:
+                    continue
             except KubeError as error:
-                failures += 1
+                self._failures += 1
                 self._in_trouble(error)
-                await asyncio.sleep(
-                    min(_LONGEST_PAUSE, 0.1 * 2.0 ** min(failures, 10)) * random.uniform(0.5, 1.0)
-                )
+                if error.status and self._failures % STUBBORN == 0:
+                    self._version = None
+            except Exception as error:
+                # An answer as none should be, or a fault of ours: whoever follows must not wait for ever.
+                what = f"watch {self._query.resource.full_name}"
+                log.exception("cannot %s", what)
+                self._failures, self._version = self._failures + 1, None
+                self._in_trouble(KubeError(f"cannot {what}: {type(error).__name__}: {error}"))
+            if self._failures:
+                pause = min(_LONGEST_PAUSE, 0.1 * 2.0 ** min(self._failures, 10))
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+
+    async def _list(self) -> str:
+        query = self._query
+        items, version = await self._client.list(query.resource, query.namespace, labels=query.labels)
+        self._replace(items)
+        self._well()
+        return version
+
+    async def _watch(self, version: str) -> None:
+        """Until the watch's time is up. One that is ended at once, by whatever stands between, counts as a failure."""
+        query, loop = self._query, asyncio.get_running_loop()
+        seconds = round(WATCH_SECONDS * random.uniform(0.5, 1.5))
+        watch = self._client.watch(
+            query.resource, query.namespace, labels=query.labels, version=version, seconds=seconds
+        )
+        async with watch as events:
+            self._well()
+            began = loop.time()
+            try:
+                async for event in events:
+                    self._version = event["object"]["metadata"]["resourceVersion"]
+                    self._failures = 0
+                    self._apply(event)
+            finally:
+                if loop.time() - began > _STEADY_SECONDS:
+                    self._failures = 0
+        if self._version == version and loop.time() - began < _STEADY_SECONDS:
+            self._failures += 1
+
+    # -- what is known -----------------------------------------------------------------------------------------------
 
     def _apply(self, event: dict[str, Any]) -> None:
         if event["type"] == "BOOKMARK":
             return
         found = event["object"]
-        key, name = self._key(found), found["metadata"]["name"]
+        name = found["metadata"]["name"]
+        key, before = self._key(found), self._keys.get(name)
         if event["type"] == "DELETED":
-            self._objects.get(key, {}).pop(name, None)
-            if not self._objects.get(key):
-                self._objects.pop(key, None)
+            self._drop(name)
         else:
-            self._objects.setdefault(key, {})[name] = self._query.slim(found)
-        self._wake(key)
+            if before != key:  # an operator may write labels anew
+                self._drop(name)
+            self._keys[name] = key
+            self._objects.setdefault(key, {})[name] = self._slim(found)
+        for changed in {key, key if before is None else before}:
+            self._wake(changed)
+
+    def _drop(self, name: str) -> None:
+        key = self._keys.pop(name, None)
+        if key is not None:
+            del self._objects[key][name]
+            if not self._objects[key]:
+                del self._objects[key]
 
     def _replace(self, items: list[dict[str, Any]]) -> None:
-        self._objects = {}
+        objects: dict[str, dict[str, _Known]] = {}
         for found in items:
-            self._objects.setdefault(self._key(found), {})[found["metadata"]["name"]] = self._query.slim(
-                found
-            )
+            objects.setdefault(self._key(found), {})[found["metadata"]["name"]] = self._slim(found)
+        self._objects = objects
+        self._keys = {name: key for key, of_key in objects.items() for name in of_key}
         self._synced = True
         self._wake_all()
 
@@ -157,19 +218,38 @@ class Collection:
         labels: Mapping[str, str] = found["metadata"].get("labels") or {}
         return labels.get(self._query.key, "")
 
-    def _well(self) -> None:
-        if self._error is not None:
-            log.info("watching %s goes on", self._query.resource.full_name)
-            self._error = None
-            self._wake_all()
+    def _slim(self, found: dict[str, Any]) -> _Known:
+        """One that cannot be read is an error for those who follow it, and for nobody else."""
+        try:
+            return self._query.slim(found)
+        except Exception as error:
+            what = f"{self._query.resource.full_name} {found['metadata']['name']}"
+            log.exception("cannot read %s", what)
+            return KubeError(f"cannot read {what}: {type(error).__name__}: {error}")
+
+    # -- trouble -----------------------------------------------------------------------------------------------------
 
     def _in_trouble(self, error: KubeError) -> None:
         if self._error is None:
-            self._error_since = time.monotonic()
-            asyncio.get_running_loop().call_later(TROUBLE_SECONDS + 0.1, self._wake_all)
+            log.info("watching %s is interrupted: %s", self._query.resource.full_name, error)
+            self._alarm = asyncio.get_running_loop().call_later(TROUBLE_SECONDS, self._tell)
         self._error = error
-        if not self._synced or error.is_final:
-            self._wake_all()
+        if error.is_final:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told = True
+        self._wake_all()
+
+    def _well(self) -> None:
+        """The server has answered: with a list, or by beginning to watch."""
+        if self._error is None:
+            return
+        log.info("watching %s goes on", self._query.resource.full_name)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._error, self._told, self._alarm = None, False, None
+        self._wake_all()
 
     def _wake(self, key: str) -> None:
         for follower in self._followers.get(key, ()):
@@ -183,13 +263,13 @@ class Collection:
 class Hub:
     """One connection, and the collections that are followed over it. Get it from `hub`."""
 
-    def __init__(self, access: Access, client: Client) -> None:
+    def __init__(self, access: Access, client: Client, hubs: Hubs) -> None:
         self.client = client
         self._access = access
         self._collections: dict[Query, Collection] = {}
         self._users = 0
         self._left = asyncio.Event()
-        self._keeper = asyncio.create_task(self._keep(), name=f"hub {access!r}")
+        self._keeper = asyncio.create_task(self._keep(hubs), name=f"hub {access!r}")
 
     async def follow(self, key: str, *queries: Query) -> AsyncIterator[tuple[list[dict[str, Any]], ...]]:
         """The objects of a key, one list a query: at once, and after each change.
@@ -216,12 +296,10 @@ class Hub:
             self._collections[query] = Collection(self.client, query)
         return self._collections[query]
 
-    async def _keep(self) -> None:
+    async def _keep(self, hubs: Hubs) -> None:
         """End when nobody has used this for a while, or with the event loop."""
         try:
             while True:
-                await self._left.wait()
-                self._left.clear()
                 await asyncio.sleep(LINGER_SECONDS)
                 for query, collection in [*self._collections.items()]:
                     if collection.idle:
@@ -229,14 +307,16 @@ class Hub:
                         await collection.close()
                 if self._users == 0 and not self._left.is_set():
                     return
+                await self._left.wait()
+                self._left.clear()
         finally:
-            _hubs.pop((id(asyncio.get_running_loop()), self._access), None)
+            hubs.pop(self._access, None)
             for collection in self._collections.values():
                 await collection.close()
             await self.client.close()
 
     @contextlib.contextmanager
-    def using(self) -> Any:
+    def using(self) -> Iterator[None]:
         """Keep it from ending meanwhile."""
         self._users += 1
         try:
@@ -246,7 +326,9 @@ class Hub:
             self._left.set()
 
 
-_hubs: dict[tuple[int, Access], asyncio.Future[Hub]] = {}
+Hubs = dict[Access, "asyncio.Task[Hub]"]
+
+_hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Hubs] = weakref.WeakKeyDictionary()
 
 
 @contextlib.asynccontextmanager
@@ -256,21 +338,18 @@ async def hub(access: Access) -> AsyncIterator[Hub]:
     Raises:
         EngineError: there is no kubeconfig, or it cannot be used.
     """
-    loop = asyncio.get_running_loop()
-    place = (id(loop), access)
-    future = _hubs.get(place)
-    if future is None:
-        future = _hubs[place] = loop.create_future()
-        try:
-            future.set_result(Hub(access, await connect(access)))
-        except BaseException as error:
-            _hubs.pop(place, None)
-            if not isinstance(error, Exception):
-                future.cancel()
-                raise
-            future.set_exception(error)
-            future.exception()  # seen: whoever waits for it gets it too
-            raise
-    found = await asyncio.shield(future)
+    hubs = _hubs.setdefault(asyncio.get_running_loop(), {})
+    if access not in hubs:
+        # A task of its own: whoever asked first may be cancelled, and others wait for it too.
+        hubs[access] = asyncio.create_task(_open(access, hubs), name=f"connect {access!r}")
+    found = await asyncio.shield(hubs[access])
     with found.using():
         yield found
+
+
+async def _open(access: Access, hubs: Hubs) -> Hub:
+    try:
+        return Hub(access, await connect(access), hubs)
+    except BaseException:
+        hubs.pop(access, None)
+        raise
