@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
-from airflow_elastic.spec.status import Progress
+from airflow_elastic.spec.status import Progress, Wait
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
@@ -42,6 +42,27 @@ def write_orders(store: Store, attempt: int, orders: Orders) -> None:
 def read_orders(store: Store, attempt: int) -> Orders:
     """The newest orders; empty ones where there are none."""
     return _read(store, layout.orders(attempt), Orders) or Orders()
+
+
+def read_wait(store: Store, attempt: int, *, since: float = 0.0) -> Wait | None:
+    """What workers of an attempt wait for, as a controller says in the status document; None where nobody knows.
+
+    Only a controller hears the engine, and it journals nothing of this: there is no other place to have it from.
+
+    Args:
+        store: where the run lies.
+        attempt: number of the attempt.
+        since: what was written before, epoch seconds, is not believed any more.
+    """
+    data = store.get(layout.STATUS)
+    if data is None:
+        return None
+    try:
+        written = json.loads(data)
+        known = written["attempts"][-1]["number"] == attempt and written["at"] >= since
+        return decode(Wait, written["waiting"]) if known and written["waiting"] is not None else None
+    except (ValueError, LookupError, TypeError, SpecError):  # written by another release, or damaged
+        return None
 
 
 def raise_fence(store: Store, attempt: int) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.reports import read_progress
+from airflow_elastic.adapters.reports import read_progress, read_wait
 from airflow_elastic.adapters.stores import open_store, probe
-from airflow_elastic.control.waits import published_wait
 from airflow_elastic.core.document import document
 from airflow_elastic.core.machine import replay
 from airflow_elastic.engines.api import Engine, find_engine
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.status import Progress
+
+#: What a controller last wrote of workers that wait is believed for so long: twice the longest pause it makes.
+FRESH_SECONDS = 60.0
 
 
 class Run:
@@ -47,7 +49,7 @@ class Run:
     def status(self) -> dict[str, object]:
         """The status document, made now; what workers wait for is in it as a controller has just written it."""
         state, now = self.state, time.time()
-        wait = published_wait(self.store, state, now)
+        wait = None if state.ended else read_wait(self.store, state.attempt.number, since=now - FRESH_SECONDS)
         return document(self.store.uri, state, self.progress(state), now, wait)
 
     def ask_scale(self, workers: int, *, by: str) -> None:

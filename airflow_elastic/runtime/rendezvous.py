@@ -26,6 +26,7 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from airflow_elastic.adapters.jobfiles import Began, Meeting, Members
 from airflow_elastic.runtime.node import Stopped
+from airflow_elastic.runtime.patience import Patience
 
 if TYPE_CHECKING:
     from airflow_elastic.runtime.node import Node
@@ -46,10 +47,10 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
 
     Raises:
         RendezvousGracefulExitError: this worker is not in the newest generation, or the job is done without it.
-        RendezvousTimeoutError: somebody did not come within the time a start may take.
+        RendezvousTimeoutError: somebody did not come within the time a start may take, once nothing held it up.
         Stopped: the worker was told to end.
     """
-    deadline = time.monotonic() + node.record.spec.health.start_seconds
+    patience = Patience(node.store, node.record.attempt, node.record.spec.health.start_seconds)
     while True:
         members = node.files.newest_members()
         if members is None or node.index not in members.nodes:
@@ -57,13 +58,13 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
                 f"node-{node.index} is not among the workers of the newest generation"
             )
         node.begin(members)
-        found = _open(node, members) if node.index == members.nodes[0] else _join(node, members, deadline)
+        found = _open(node, members) if node.index == members.nodes[0] else _join(node, members, patience)
         if found is None:
             continue
         meeting, store = found
         store.set(f"came/{node.index}", "")
         everybody = [f"came/{index}" for index in members.nodes]
-        while _goes_on(node, members, deadline):
+        while _goes_on(node, members, patience):
             if store.check(everybody):
                 if node.index == members.nodes[0]:
                     node.files.create(f"rendezvous/{members.generation:04d}.began", Began(time.time()))
@@ -79,8 +80,8 @@ def _open(node: Node, members: Members) -> tuple[Meeting, TCPStore]:
     return meeting, store
 
 
-def _join(node: Node, members: Members, deadline: float) -> tuple[Meeting, TCPStore] | None:
-    while _goes_on(node, members, deadline):
+def _join(node: Node, members: Members, patience: Patience) -> tuple[Meeting, TCPStore] | None:
+    while _goes_on(node, members, patience):
         meeting = node.files.meeting(members.generation)
         if meeting is not None:
             with contextlib.suppress(DistNetworkError, DistStoreError):  # not yet reachable, or gone again
@@ -91,13 +92,13 @@ def _join(node: Node, members: Members, deadline: float) -> tuple[Meeting, TCPSt
     return None
 
 
-def _goes_on(node: Node, members: Members, deadline: float) -> bool:
+def _goes_on(node: Node, members: Members, patience: Patience) -> bool:
     """Whether to go on waiting for this generation's workers; False where there is a newer generation."""
     if node.stop_at is not None or node.files.closed:
         raise Stopped
     if _done_without_us(node, members):
         raise RendezvousGracefulExitError("the other workers have finished the training")
-    if time.monotonic() > deadline:
+    if patience.over:
         raise RendezvousTimeoutError(
             f"not all of workers {members.nodes} came to generation {members.generation}"
         )

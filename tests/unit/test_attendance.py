@@ -1,15 +1,21 @@
-"""When workers believe that nobody carries their run on."""
+"""When workers believe that nobody carries their run on, and when that the other workers do not come."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from airflow_elastic.adapters.folder import FolderStore
+from airflow_elastic.core.document import document
 from airflow_elastic.runtime.attendance import Attendance
+from airflow_elastic.runtime.patience import Patience
+from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
+from airflow_elastic.spec.status import Wait, Waiting
+from tests.support.builders import story
 
 
 class _Unreachable(FolderStore):
@@ -61,3 +67,40 @@ def test_while_storage_is_out_of_reach_the_time_does_not_run(store: _Unreachable
     store.broken = False
     assert _looks(attendance, clock, clock[0] + 50.0) is None
     assert _looks(attendance, clock, clock[0] + 15.0) is not None
+
+
+def _write(store: FolderStore, wait: Wait | None) -> None:
+    state = story(ev.AttemptSubmitted(1.0, 1, "a1"))
+    store.put(layout.STATUS, json.dumps(document(store.uri, state, None, 2.0, wait)).encode())
+
+
+def _until_over(patience: Patience, clock: list[float], limit: float) -> bool:
+    while clock[0] < limit and not patience.over:
+        clock[0] += 1.0
+    return patience.over
+
+
+def test_a_worker_waits_for_others_as_long_as_these_wait_for_a_machine(store: _Unreachable) -> None:
+    """Without that each `start_seconds` of a short cluster cost a restart, and the second one ended the run."""
+    clock = [0.0]
+    _write(store, Wait(Waiting.CAPACITY, 1, 2))
+    patience = Patience(store, 1, 600.0, lambda: clock[0])
+    assert not _until_over(patience, clock, 86_400.0)
+    _write(store, None)
+    assert not _until_over(patience, clock, 86_400.0 + 560.0), "it has just got one"
+    assert _until_over(patience, clock, 86_400.0 + 602.0)
+
+
+@pytest.mark.parametrize("word", [None, Wait(Waiting.CAPACITY, 1, 2)])
+def test_others_that_only_do_not_come_are_not_waited_for(store: _Unreachable, word: Wait | None) -> None:
+    clock = [0.0]
+    _write(store, word)
+    patience = Patience(store, 2, 600.0, lambda: clock[0])  # what is written is of attempt 1
+    assert not _until_over(patience, clock, 599.0)
+    assert _until_over(patience, clock, 602.0)
+
+
+def test_while_storage_is_out_of_reach_others_may_be_waiting(store: _Unreachable) -> None:
+    clock = [0.0]
+    store.broken = True
+    assert not _until_over(Patience(store, 1, 60.0, lambda: clock[0]), clock, 600.0)
