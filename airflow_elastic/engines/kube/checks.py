@@ -12,6 +12,7 @@ from airflow_elastic.adapters.kube.resources import PODS, Resource
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Finding
 from airflow_elastic.engines.kube.options import KubeOptions, options_of, quantity
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def check_spec(kind: Kind, spec: RunSpec) -> None:
 
 def refuse_unreachable(kind: Kind, job: Job, options: KubeOptions) -> None:
     """Refuse a run in a folder that no worker would see. Raises SubmitRefused."""
-    if open_store(job.run_uri).local_path("") is None:
+    if open_store(job.run_uri).local_path(layout.STATUS) is None:
         return
     template = _template(kind, job, options)
     mounts = [m["mountPath"].rstrip("/") for c in template["containers"] for m in c.get("volumeMounts", ())]
