@@ -198,7 +198,8 @@ class Controller:
         await self._record(ev.AttemptGone(self._now(), action.attempt, self._progress))
 
     def _job_of(self, attempt: int) -> Job:
-        return Job(self._store.uri, self.state.spec, attempt, self.state.attempts[attempt - 1].workers)
+        workers = self.state.attempts[attempt - 1].workers
+        return Job(self._store.uri, self.state.spec, attempt, workers, self.state.avoid)
 
     # -- waiting -------------------------------------------------------------------------------------------------
 

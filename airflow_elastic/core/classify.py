@@ -144,6 +144,7 @@ def _failure(rule: Rule, death: Death) -> Failure:
         reason=rule.tell(death),
         exit_code=code,
         worker=death.worker.name,
+        node=death.worker.node,
         rank=death.rank.rank,
         error=death.rank.error,
         traceback=death.rank.traceback,

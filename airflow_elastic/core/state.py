@@ -60,6 +60,21 @@ REPEATABLE = frozenset(
 )
 
 
+#: Failures that may come from the machine, and so follow it.
+OF_MACHINES = frozenset(
+    {
+        FailureKind.WORKER_LOST,
+        FailureKind.KILLED,
+        FailureKind.CRASHED,
+        FailureKind.CANNOT_START,
+        FailureKind.UNKNOWN,
+    }
+)
+
+#: A machine is avoided after so many of them.
+BAD_AFTER = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt failed: the class, and the evidence for it.
@@ -69,6 +84,7 @@ class Failure:
         reason: one sentence for a person.
         exit_code: as a shell would give it: 128 + signal for a signal, 137 for a lost worker; None where unknown.
         worker: name of the first failing worker.
+        node: the machine it was on, where the engine has several.
         rank: global rank of the first failing rank.
         error: type and text of its exception.
         traceback: its traceback.
@@ -78,6 +94,7 @@ class Failure:
     reason: str
     exit_code: int | None = None
     worker: str | None = None
+    node: str | None = None
     rank: int | None = None
     error: str | None = None
     traceback: str | None = None
@@ -203,6 +220,13 @@ class RunState:
     def lives(self) -> tuple[Attempt, ...]:
         """The attempts since the run was opened."""
         return self.attempts[self.first_attempt :]
+
+    @property
+    def avoid(self) -> tuple[str, ...]:
+        """Machines on which this life of the run has failed twice, for their sake perhaps: nothing starts there again."""
+        failures = (attempt.failure for attempt in self.lives)
+        nodes = [f.node for f in failures if f is not None and f.node is not None and f.kind in OF_MACHINES]
+        return tuple(sorted({node for node in nodes if nodes.count(node) >= BAD_AFTER}))
 
     @property
     def deadline_at(self) -> float | None:

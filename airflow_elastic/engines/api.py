@@ -35,12 +35,14 @@ class Job:
         spec: the run's specification.
         attempt: number of the attempt.
         workers: workers to start with.
+        avoid: machines on which the run has failed too often; an engine of several machines starts nothing there.
     """
 
     run_uri: str
     spec: RunSpec
     attempt: int
     workers: int
+    avoid: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -79,6 +79,13 @@ async def _load(access: Access, configuration: kube.Configuration) -> None:
     )
 
 
+def is_configured(access: Access) -> bool:
+    """Whether there is anything at all that says where a cluster is."""
+    places = access.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    given = access.content is not None or access.in_cluster or access.kubeconfig is not None
+    return given or "KUBECONFIG" in os.environ or _is_there(places) or _in_pod()
+
+
 def _is_there(places: str) -> bool:
     return any(place and Path(place).expanduser().is_file() for place in places.split(os.pathsep))
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.kube import Access, KubeError
+from airflow_elastic.adapters.kube.access import is_configured
 from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import PODS, Resource
 from airflow_elastic.adapters.stores import open_store
@@ -78,6 +79,8 @@ def doctor(kind: Kind, access: Access | None) -> list[Finding]:
 
 async def _doctor(kind: Kind, access: Access) -> list[Finding]:
     subject, namespace = f"{kind.name}: cluster", KubeOptions(image="any").namespace
+    if not is_configured(access):
+        return [Finding(subject, True, "none is set up: set KUBECONFIG to run workers on one")]
     try:
         async with hub(access) as shared:
             client = shared.client

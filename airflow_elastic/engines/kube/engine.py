@@ -8,6 +8,7 @@ makes anew, find that and end.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -31,7 +32,8 @@ from airflow_elastic.engines.kube.pod import (
     MARGIN_SECONDS,
     URI_ANNOTATION,
 )
-from airflow_elastic.spec.errors import EngineError, SubmitRefused
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import EngineError, StoreError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
@@ -40,6 +42,14 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.kube import Access
     from airflow_elastic.adapters.store import Store
     from airflow_elastic.spec.run import RunSpec
+
+log = logging.getLogger(__name__)
+
+#: Of the output of so many containers that failed without a word of our agent's, so many lines are kept.
+_LOG_PODS, _LOG_LINES = 4, 2000
+
+#: Nobody waits longer for them: training is to go on.
+_LOG_SECONDS = 2.0
 
 _OURS = f"{MANAGED_LABEL}={MANAGED_BY}"
 
@@ -184,6 +194,7 @@ class KubeEngine:
             owner = await client.get(resource, namespace, job.name)
         except Missing:
             owner = None
+        await self._keep_logs(shared, job, options)
         if owner is not None and _is_ours(owner, job):
             if job.spec.cleanup != "All" and await self._has_succeeded(shared, job, options, owner):
                 return
@@ -203,13 +214,33 @@ class KubeEngine:
         await client.delete_all(PODS, namespace, labels=selector, grace_seconds=0)
         await self._nothing_left(shared, job, options)
 
+    async def _keep_logs(self, shared: Hub, job: Job, options: KubeOptions) -> None:
+        """Copy the output of containers that failed into the run, before it goes with them. Best effort."""
+        store = await asyncio.to_thread(self._open_store, job.run_uri)
+
+        async def keep(pod: dict[str, Any]) -> None:
+            name = pod["metadata"]["name"]
+            data = await shared.client.log(options.namespace, name, self.kind.container, tail=_LOG_LINES)
+            await asyncio.to_thread(store.put, f"{layout.attempt_logs(job.attempt)}pod-{name}.log", data)
+
+        try:
+            async with asyncio.timeout(_LOG_SECONDS):
+                pods = await self._pods(shared, job, options)
+                failed = [pod for pod in pods if read.failed_silently(pod, self.kind.container)]
+                await asyncio.gather(*map(keep, failed[:_LOG_PODS]))
+        except (TimeoutError, KubeError, StoreError) as error:
+            log.info("the output of %s could not be kept: %s", job.name, error or "no answer")
+
+    async def _pods(self, shared: Hub, job: Job, options: KubeOptions) -> list[dict[str, Any]]:
+        selector = f"{self.kind.pod_label}={job.name}"
+        pods, _ = await shared.client.list(PODS, options.namespace, labels=selector)
+        return [read.slim(pod) for pod in pods]
+
     async def _has_succeeded(
         self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any]
     ) -> bool:
-        pods, _ = await shared.client.list(
-            PODS, options.namespace, labels=f"{self.kind.pod_label}={job.name}"
-        )
-        status = read_job(self.kind, self.kind.slim(owner), [read.slim(pod) for pod in pods], set())
+        pods = await self._pods(shared, job, options)
+        status = read_job(self.kind, self.kind.slim(owner), pods, set())
         return status.succeeded
 
     async def _nothing_left(self, shared: Hub, job: Job, options: KubeOptions) -> None:

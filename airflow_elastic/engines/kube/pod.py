@@ -22,6 +22,9 @@ MARGIN_SECONDS = 5
 _SHARED_MEMORY = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108 - the pod's own
 
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
 def labels(job: Job, options: KubeOptions) -> dict[str, str]:
     """Of every object of a job: what it is found by, and what users add."""
     return {
@@ -163,11 +166,18 @@ def _mounts(options: KubeOptions) -> list[dict[str, Any]]:
 
 
 def _affinity(job: Job, options: KubeOptions) -> dict[str, Any]:
-    if options.topology is None:
-        return dict(options.affinity)
-    term = {"labelSelector": {"matchLabels": {JOB_LABEL: job.name}}, "topologyKey": options.topology}
-    together = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    laid: dict[str, Any] = overlay(together, options.affinity)
+    """Together where `topology` is equal, not on machines to avoid, and what the user says beside that."""
+    laid: dict[str, Any] = dict(options.affinity)
+    if options.topology is not None:
+        term = {"labelSelector": {"matchLabels": {JOB_LABEL: job.name}}, "topologyKey": options.topology}
+        laid = overlay({"podAffinity": {_REQUIRED: [term]}}, laid)
+    if job.avoid:
+        bad = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(job.avoid)}
+        required = laid.get("nodeAffinity", {}).get(_REQUIRED, {})
+        # Terms are alternatives: each of them must exclude the machines.
+        terms = required.get("nodeSelectorTerms") or [{}]
+        terms = [{**one, "matchExpressions": [*one.get("matchExpressions", ()), bad]} for one in terms]
+        laid = overlay(laid, {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}})
     return laid
 
 

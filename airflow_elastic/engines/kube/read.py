@@ -113,6 +113,12 @@ def read_pod(pod: dict[str, Any], container: str, name: str) -> WorkerStatus:
     return WorkerStatus(name, WorkerPhase.PENDING, node=node, waiting=waiting, reason=reason)
 
 
+def failed_silently(pod: dict[str, Any], container: str) -> bool:
+    """Whether its container failed and our agent has not said how: then its own output is all the evidence."""
+    ended = [one["ended"] for one in pod["status"]["containers"] if one["name"] == container and one["ended"]]
+    return any(one["exitCode"] != 0 and _result(one.get("message")) is None for one in ended)
+
+
 def _taken(pod: dict[str, Any]) -> tuple[str | None, str | None]:
     """Why the platform took the pod away; and why it is lost, where its node is: nobody can tell what it still does."""
     for condition in pod["status"]["conditions"]:
