@@ -110,6 +110,19 @@ class FolderStore:
                             found[key] = Entry(key, about.st_size)
         return [found[key] for key in sorted(found)]
 
+    def names(self) -> Iterator[str]:
+        """Whatever lies here but folders, one after the other, also what is no object: temp files, odd names.
+
+        A folder that cannot be read (`lost+found`) is passed over, unless it is the root itself.
+        """
+        with self._told("list", ""):
+            self._require_folder()
+            for folder, below, files in os.walk(self._root):
+                below.sort()
+                links = (name for name in below if os.path.islink(os.path.join(folder, name)))
+                for name in sorted([*files, *links]):
+                    yield os.path.relpath(os.path.join(folder, name), self._root)
+
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             path = self._path(key)

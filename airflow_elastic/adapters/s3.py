@@ -101,8 +101,16 @@ class S3Store:
         )
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
+        found = [Entry(name, size) for name, size in self._listed(prefix) if not key_problem(name)]
+        return sorted(found, key=lambda entry: entry.key)  # S3 directory buckets list in no order
+
+    def names(self) -> Iterator[str]:
+        """Whatever lies here, a page of 1000 at a time, also what is no valid key; but no marks of "folders"."""
+        return (name for name, _ in self._listed("") if name and not name.endswith("/"))
+
+    def _listed(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Names and sizes. Consoles mark "folders" by empty objects named `folder/`."""
         full = self._below + check_prefix(prefix)
-        found = []
         with self._told("list", prefix):
             pages = (
                 self._clients.get()
@@ -111,10 +119,7 @@ class S3Store:
             )
             for page in pages:
                 for item in page.get("Contents", ()):
-                    key = str(item["Key"])[len(self._below) :]
-                    if not key_problem(key):  # consoles mark "folders" by empty objects named `folder/`
-                        found.append(Entry(key, int(item["Size"])))
-        return sorted(found, key=lambda entry: entry.key)  # S3 directory buckets list in no order
+                    yield str(item["Key"])[len(self._below) :], int(item["Size"])
 
     def delete(self, keys: Iterable[str]) -> None:
         names = [self._below + check_key(key) for key in keys]

@@ -9,6 +9,7 @@ from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import read_progress, read_wait
 from airflow_elastic.adapters.stores import open_store, probe
+from airflow_elastic.adapters.vacant import foreign
 from airflow_elastic.core.document import document
 from airflow_elastic.core.machine import replay
 from airflow_elastic.engines.api import Engine, find_engine
@@ -97,6 +98,7 @@ def start_run(store: Store, spec: RunSpec, *, owner: str | None = None, engine: 
         engine: the engine it will run on, where the caller has one already.
 
     Raises:
+        InvalidInput: something lies there that is no run; it would be mixed up with the run's files.
         SpecError: engine or launcher are unknown, or cannot carry the specification out.
         RunDiffers: another run is there; says what differs.
         StoreUnfit: the storage cannot carry a journal.
@@ -108,6 +110,7 @@ def start_run(store: Store, spec: RunSpec, *, owner: str | None = None, engine: 
     journal = Journal(store)
     events = journal.read()
     if not events:
+        _refuse_occupied(store, journal, spec)
         probe(store)
         in_place = launcher.elastic and engine.capabilities.scale_in_place
         if journal.append(0, ev.RunCreated(time.time(), spec, scales_in_place=in_place, owner=owner)):
@@ -115,6 +118,17 @@ def start_run(store: Store, spec: RunSpec, *, owner: str | None = None, engine: 
         events = journal.read()
     _carry_on(store, journal, spec, owner)
     return Run(store)
+
+
+def _refuse_occupied(store: Store, journal: Journal, spec: RunSpec) -> None:
+    """Refuse a place that holds something else: `local/` and `status.json` there may be somebody's own."""
+    found = foreign(store)
+    # It may be another controller's, which has just begun this very run.
+    if found is not None and not journal.read():
+        raise InvalidInput(
+            f"{store.uri} is not empty and holds no run (it has {found!r}): give an empty or new folder, "
+            f"e.g. {store.uri}/runs/{spec.name}"
+        )
 
 
 def _carry_on(store: Store, journal: Journal, spec: RunSpec, owner: str | None) -> None:

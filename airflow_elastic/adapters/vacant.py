@@ -1,0 +1,43 @@
+"""Whether a place may become a run's: nobody may find files of their own in between a run's, or removed with them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.folder import FolderStore
+from airflow_elastic.adapters.s3 import S3Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_elastic.adapters.store import Store
+
+#: What may lie where a run is about to begin. Exact forms only: `checkpoints/mine.pt` is somebody's own.
+_OURS = re.compile(
+    r"control/[0-9]{20}-[0-9a-f]{8}\.json"  # a request that came early, or was left behind
+    r"|checkpoints/manifests/[0-9]{12}\.json"  # copied from another run, to begin with: troubleshooting.md says so
+    r"|checkpoints/data/[0-9]{12}-a[0-9]{4,}-g[0-9]{2,}/.+"
+    r"|controller\.log"  # only ever appended to
+    r"|\.elastic-probe-[0-9a-f]{16}"  # of a probe at work, or one that was killed
+    r"|(.+/)?\.elastic-tmp-[^/]*"  # of a writer at work, or one that was killed
+    r"|(.+/)?\.nfs[0-9a-f]+",  # what NFS keeps of a removed file that somebody still reads
+    re.ASCII | re.DOTALL,
+)
+
+
+def foreign(store: Store) -> str | None:
+    """The name of something at `store` that is no part of a run about to begin; None where there is nothing.
+
+    Looks no further than that: what lies there may be somebody's home.
+
+    Raises:
+        StoreError: the storage is out of reach.
+    """
+    return next((name for name in _names(store) if not _OURS.fullmatch(name)), None)
+
+
+def _names(store: Store) -> Iterable[str]:
+    if isinstance(store, FolderStore | S3Store):
+        return store.names()
+    return (entry.key for entry in store.list())
