@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_elastic.cli import say
 from airflow_elastic.control.controller import Controller
@@ -16,25 +18,68 @@ if TYPE_CHECKING:
     from airflow_elastic.cli.story import Story
     from airflow_elastic.control.runs import Run
     from airflow_elastic.core.state import RunState
-    from airflow_elastic.engines.api import Engine
+    from airflow_elastic.engines.api import Engine, Job
+
+
+#: How long a second signal waits for the run to take the stop: a poll of the controller, and a slow disk or bucket.
+LEAVE_SECONDS = 5.0
+
+#: From an engine's `delete` to its workers' having been told. It tells them before anything else.
+_TOLD_SECONDS = 0.5
+
+
+class _Noting:
+    """An engine, and when it was last set to end workers: from then on they are ended, whatever becomes of us."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.ending_since: float | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def delete(self, job: Job, grace_seconds: float) -> None:
+        self.ending_since = time.monotonic()
+        try:
+            await self._engine.delete(job, grace_seconds)
+        except ElasticError:
+            self.ending_since = None
+            raise
+
+    @property
+    def told(self) -> bool:
+        return self.ending_since is not None and time.monotonic() - self.ending_since >= _TOLD_SECONDS
 
 
 async def drive(run: Run, engine: Engine, story: Story) -> RunState:
-    """Carry the run on to its end. The first Ctrl-C or SIGTERM asks it to save and end; the second one leaves."""
+    """Carry the run on to its end.
+
+    The first Ctrl-C or SIGTERM asks it to save and end. The second one leaves, as soon as workers have been told, and
+    says so where they could not be. The third one does not wait for that.
+    """
     loop = asyncio.get_running_loop()
+    noting = _Noting(engine)
     asking: list[asyncio.Task[None]] = []
+    leaving: list[asyncio.Task[None]] = []
 
     def on_signal(number: int) -> None:
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        if asking:
-            _leave(run, story)
-        again = "once more leaves at once" if number == signal.SIGINT else "a second signal leaves at once"
-        story.tell(f"{name}: stopping; workers save, then end ({again})", style="bold")
-        asking.append(loop.create_task(_ask_stop(run, story, f"{say.asker()} ({name})")))
+        if leaving:
+            _leave(run, story, posted=asking[0].done(), told=noting.told)
+        elif asking:
+            leaving.append(loop.create_task(_leave_once_told(run, story, asking[0], noting)))
+        else:
+            again = (
+                "once more leaves at once" if number == signal.SIGINT else "a second signal leaves at once"
+            )
+            story.tell(f"{name}: stopping; workers save, then end ({again})", style="bold")
+            asking.append(loop.create_task(_ask_stop(run, story, f"{say.asker()} ({name})")))
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
-    state = await Controller(run.store, engine, observer=story).drive()
+    state = await Controller(run.store, cast("Engine", noting), observer=story).drive()
+    for task in leaving:  # the run has ended while we were about to leave: say how
+        task.cancel()
     await story.show_output(last=True)
     # From here on there is nothing to be stopped any more.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -55,14 +100,32 @@ async def _ask_stop(run: Run, story: Story, by: str) -> None:
             return
 
 
-def _leave(run: Run, story: Story) -> None:
+async def _leave_once_told(run: Run, story: Story, asking: asyncio.Task[None], noting: _Noting) -> None:
+    """Leave when the run has taken the stop and its workers know, or when that takes too long."""
+    taken = False
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LEAVE_SECONDS):
+            await asyncio.shield(asking)
+            while not (taken and noting.told):
+                with contextlib.suppress(ElasticError):
+                    taken = taken or (await asyncio.to_thread(lambda: run.state)).ending is not None
+                await asyncio.sleep(0.05)
+    _leave(run, story, posted=asking.done(), told=taken and noting.told)
+
+
+def _leave(run: Run, story: Story, *, posted: bool, told: bool) -> None:
     """End this process at once, like a kill: threads that wait for workers to end are not waited for."""
     story.hush()
-    story.tell(
-        f"left: workers may still be saving and ending; look with `{say.command('status', run.store.uri)}`, "
-        f"carry on with `{say.carry_on(run.store.uri)}`",
-        style="bold",
-    )
+    carry_on = say.carry_on(run.store.uri)
+    if told:
+        text = (
+            "left: the workers have been told to stop, and may still be saving and ending; look with "
+            f"`{say.command('status', run.store.uri)}`, carry on with `{carry_on}`"
+        )
+    else:
+        text = "left before the workers were told to stop: they TRAIN ON; stop them with "
+        text += f"`{carry_on}`, " + ("which finds the request to stop" if posted else "and Ctrl-C there")
+    story.tell(text, style="bold")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

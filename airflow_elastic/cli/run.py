@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.option("--uri", "--run-uri", help="Where the run lies.  [default: ./elastic-runs/NAME-TIME]")
+@click.option(
+    "--uri",
+    "--run-uri",
+    help="Where the run lies; a new one: an empty or new folder or prefix.  [default: ./elastic-runs/NAME-TIME]",
+)
 @click.option(
     "--spec", "spec_path", metavar="SPEC.yaml", help="What the run is; options override its values."
 )
@@ -60,8 +64,8 @@ def run(
     replaced. Without COMMAND and --spec the run there is carried on as it is. A failed or stopped run is taken up again
     at its newest checkpoint, with a new budget of restarts.
 
-    Ctrl-C and SIGTERM stop the run: workers save, then end. A second one leaves at once. When this command is killed
-    the workers train on.
+    Ctrl-C and SIGTERM stop the run: workers save, then end. A second one leaves as soon as workers have been told; a
+    third one does not wait for that. When this command is killed the workers train on.
 
     Exit codes: 0 succeeded, 1 failed or stopped, 2 bad input (nothing was created).
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,9 +137,14 @@ def test_a_signal_saves_at_the_very_step_and_leaves_no_process(shell: Shell, num
 
 
 def test_a_second_signal_leaves_at_once(shell: Shell) -> None:
-    # count.py never saves and is never asked to: its worker gets all of the grace, which is long.
+    # It never saves and takes no hint: its worker gets all of the grace, which is long.
     (shell.cwd / "slow.yaml").write_text("health: {grace_seconds: 600}\n")
-    words = shell.count(1, shell.cwd / "go", options=("--spec", "slow.yaml"))
+    script = shell.cwd / "stubborn.py"
+    script.write_text(
+        f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{Path(COUNT).read_text()}"
+    )
+    options = ("--launcher", "python", "--uri", shell.uri, "--spec", "slow.yaml")
+    words = ("run", *options, "--", script, 1, shell.cwd / "go")
     process = shell.start(*words)
     until(shell.counted, "the rank to count")
     workers = shell.agents()
@@ -147,10 +153,39 @@ def test_a_second_signal_leaves_at_once(shell: Shell) -> None:
     process.send_signal(signal.SIGINT)
     code, said = ended(process)
     assert code == 1
-    assert "left: workers may still be saving" in said
+    assert "left: the workers have been told to stop, and may still be saving" in said
     assert "Traceback" not in said
     for pid in workers:
         os.kill(pid, 0)
+
+
+def test_two_quick_signals_stop_the_workers_all_the_same(shell: Shell) -> None:
+    process = shell.start("run", "--uri", shell.uri, "--workers", 1, "--", HOLD, 5, shell.cwd / "go")
+    until(lambda: _step(shell) >= 3, "some steps")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    code, said = ended(process)
+    assert code == 1
+    assert "TRAIN ON" not in said
+    assert shell.state.ending or shell.state.ended
+    until(lambda: not shell.agents(), "the worker to save and end")
+    saved = steps(open_store(shell.uri))
+    assert len(saved) == 1
+
+
+def test_leaving_before_the_workers_were_told_says_that_they_train_on(shell: Shell) -> None:
+    process = shell.start(*shell.count(1, shell.cwd / "go"))
+    until(shell.counted, "the rank to count")
+    Path(shell.uri, "control").touch()  # where the mailbox would be: no request can be posted
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    code, said = ended(process)
+    assert code == 1
+    assert "left before the workers were told to stop: they TRAIN ON; stop them with" in said
+    at = shell.counted()
+    until(lambda: shell.counted() > at + 3, "training to go on")
 
 
 def test_a_run_goes_on_when_nobody_reads_what_it_tells(shell: Shell) -> None:
