@@ -89,5 +89,11 @@ def _connection_type() -> dict[str, Any]:
                 "description": "Id of the connection with credentials for s3:// runs. Default: boto3's own chain.",
                 "schema": {"type": _TEXT, "default": None},
             },
+            "kubernetes_conn_id": {
+                "label": "Kubernetes connection",
+                "description": "Id of the connection to the cluster of engines whose workers are pods. "
+                "Default: KUBECONFIG, ~/.kube/config, or the pod's own service account.",
+                "schema": {"type": _TEXT, "default": None},
+            },
         },
     }

@@ -9,6 +9,9 @@ from typing import Any
 from airflow_elastic.spec.errors import Problem, SpecError
 
 
+_EXTRAS = {"kubernetes_asyncio": "kubernetes", "aiohttp": "kubernetes"}
+
+
 def names(group: str) -> list[str]:
     """The names of everything that is installed in an entry point group, sorted."""
     return sorted(point.name for point in entry_points(group=group))
@@ -27,7 +30,11 @@ def load(group: str, name: str, field: str) -> Any:
     """
     for point in entry_points(group=group):
         if point.name == name:
-            return point.load()
+            try:
+                return point.load()
+            except ModuleNotFoundError as error:
+                allowed = f"a name whose packages are installed: this one needs {error.name}{_extra(error.name)}"
+                raise SpecError(Problem(field, name, allowed)) from error
     if ":" not in name:
         known = names(group)
         close = difflib.get_close_matches(name, known, n=1)
@@ -39,3 +46,9 @@ def load(group: str, name: str, field: str) -> Any:
         raise SpecError(
             Problem(field, name, f"something that can be imported, as module:attribute ({error})")
         ) from error
+
+
+def _extra(module: str | None) -> str:
+    """How to get a package that one of our own extras brings."""
+    extra = _EXTRAS.get((module or "").partition(".")[0])
+    return f" (pip install 'airflow-elastic[{extra}]')" if extra else ""

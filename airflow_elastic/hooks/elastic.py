@@ -32,11 +32,13 @@ class Settings:
         run_root: the URI below which runs lie that are given none of their own.
         engine: the engine of tasks that name none.
         aws_conn_id: the AWS connection whose credentials serve `s3://` run URIs.
+        kubernetes_conn_id: the Kubernetes connection of engines whose workers are pods. Default: the usual kubeconfig.
     """
 
     run_root: str | None = None
     engine: str = "local"
     aws_conn_id: str | None = None
+    kubernetes_conn_id: str | None = None
 
 
 class ElasticHook(BaseHook):
@@ -113,9 +115,17 @@ class ElasticHook(BaseHook):
         Raises:
             SpecError: there is none of that name.
         """
-        if name != LocalEngine.name:
-            return find_engine(name)
-        return LocalEngine(environment=self._worker_environment(uri), open_store=self.open_store)
+        if name == LocalEngine.name:
+            return LocalEngine(environment=self._worker_environment(uri), open_store=self.open_store)
+        engine = find_engine(name)
+        # Here, not above: each parse of a DAG file would wait a second for a client it does not need.
+        from airflow_elastic.engines.kube.engine import KubeEngine
+        from airflow_elastic.hooks import kube
+
+        if isinstance(engine, KubeEngine):
+            conn_id = self.settings.kubernetes_conn_id
+            return type(engine)(access=kube.access(conn_id) if conn_id else None, open_store=self.open_store)
+        return engine
 
     def test_connection(self) -> tuple[bool, str]:
         """What the Test button shows: whether `run_root` can carry runs, and whether the engine can run workers."""

@@ -58,7 +58,7 @@ class KubeEngine:
     """An engine over one kind of job. Subclasses say which, and no more.
 
     Args:
-        access: how to reach the cluster, where not as `engine_options` say.
+        access: how to reach the cluster, where `engine_options` name no kubeconfig.
         open_store: opens run URIs, where that takes credentials that the environment does not hold.
     """
 
@@ -256,7 +256,8 @@ class KubeEngine:
     # -- places --------------------------------------------------------------------------------------------------
 
     def _reach(self, options: KubeOptions) -> Access:
-        return self._access or options.access
+        named = options.kubeconfig is not None or options.context is not None
+        return options.access if named or self._access is None else self._access
 
     def _files(self, job: Job) -> JobObjects:
         return JobObjects(self._open_store(job.run_uri), job.name, Path("."))
