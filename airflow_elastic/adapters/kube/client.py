@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 30.0
 
 #: A watch that says nothing for so long is taken to be dead: bookmarks come every minute.
-_SILENCE_SECONDS = 100.0
+SILENCE_SECONDS = 100.0
 
 _MERGE = "application/merge-patch+json"
 
@@ -199,7 +199,7 @@ class Client:
             "timeoutSeconds": str(seconds),
         }
         what = f"watch {resource.full_name} in namespace {namespace}"
-        timeout = aiohttp.ClientTimeout(connect=ANSWER_SECONDS, sock_read=_SILENCE_SECONDS)
+        timeout = aiohttp.ClientTimeout(connect=ANSWER_SECONDS, sock_read=SILENCE_SECONDS)
         path = resource.path(namespace)
         with _as_kube_errors(what):
             async with asyncio.timeout(ANSWER_SECONDS):
