@@ -27,7 +27,7 @@ _POD_RIGHTS = ("list", "watch", "delete", "deletecollection")
 
 def check_spec(kind: Kind, spec: RunSpec) -> None:
     """Refuse bad options, amounts that are none, secrets that cannot be handed on. Raises SpecError."""
-    options = options_of(spec)
+    options = options_of(spec, kind.options)
     problems = [
         Problem(f"workers.resources.{name}", value, "a quantity, e.g. 4, 500m or 8Gi")
         for name, value in spec.workers.resources.items()

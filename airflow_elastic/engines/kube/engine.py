@@ -85,7 +85,7 @@ class KubeEngine:
 
     def render(self, job: Job) -> dict[str, Any]:
         """All objects, as a List that `kubectl apply` takes."""
-        items = [body for _, body in self.kind.render(job, options_of(job.spec))]
+        items = [body for _, body in self.kind.render(job, options_of(job.spec, self.kind.options))]
         return {"apiVersion": "v1", "kind": "List", "items": items}
 
     def doctor(self) -> list[Finding]:
@@ -96,7 +96,7 @@ class KubeEngine:
 
     async def submit(self, job: Job) -> None:
         """Write the job down, then create its objects. Whoever is first has made them; all others adopt them."""
-        options = options_of(job.spec)
+        options = options_of(job.spec, self.kind.options)
         files = await asyncio.to_thread(self._write_down, job, options)
         async with hub(self._reach(options)) as shared:
             try:
@@ -137,7 +137,7 @@ class KubeEngine:
 
     async def watch(self, job: Job) -> AsyncIterator[JobStatus]:
         """Snapshots out of the shared watch."""
-        options = options_of(job.spec)
+        options = options_of(job.spec, self.kind.options)
         seen: set[int] = set()
         last: JobStatus | None = None
         async with hub(self._reach(options)) as shared:
@@ -162,7 +162,7 @@ class KubeEngine:
 
     async def scale(self, job: Job, workers: int) -> None:
         """Begin a new generation, then change the job: workers come at the end, or go from the end."""
-        options = options_of(job.spec)
+        options = options_of(job.spec, self.kind.options)
         await asyncio.to_thread(self._regroup, job, workers)
         async with hub(self._reach(options)) as shared:
             owner = await shared.client.get(self.kind.resource, options.namespace, job.name)
@@ -183,7 +183,7 @@ class KubeEngine:
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """Close the job, then remove it. A job that has succeeded stays to be looked at, unless cleanup is All."""
-        options = options_of(job.spec)
+        options = options_of(job.spec, self.kind.options)
         await asyncio.to_thread(self._files(job).create, "closed", {})
         async with hub(self._reach(options)) as shared:
             await self._remove(shared, job, options, grace_seconds)

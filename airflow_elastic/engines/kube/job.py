@@ -27,6 +27,7 @@ class JobKind:
     """batch/v1 Job."""
 
     name = "job"
+    options = KubeOptions
     resource = JOBS
     container = "trainer"
     pod_label = JOB_LABEL

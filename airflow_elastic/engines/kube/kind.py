@@ -30,6 +30,7 @@ class Kind(Protocol):
 
     Attributes:
         name: of the engine.
+        options: what its `engine_options` are read as.
         resource: of the object that owns everything else of a job.
         container: the name that the training container must have.
         pod_label: the pod label whose value is the job's name.
@@ -38,6 +39,7 @@ class Kind(Protocol):
     """
 
     name: str
+    options: type[KubeOptions]
     resource: Resource
     container: str
     pod_label: str

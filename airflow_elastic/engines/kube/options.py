@@ -135,10 +135,10 @@ class KubeOptions:
         return Access(kubeconfig=self.kubeconfig, context=self.context)
 
 
-def options_of(spec: RunSpec) -> KubeOptions:
-    """The options of a specification. Raises SpecError with the paths of bad ones, below `engine_options`."""
+def options_of(spec: RunSpec, cls: type[KubeOptions] = KubeOptions) -> KubeOptions:
+    """The options of a specification, as `cls` has them. Raises SpecError with the paths of bad ones."""
     try:
-        return decode(KubeOptions, dict(spec.engine_options))
+        return decode(cls, dict(spec.engine_options))
     except SpecError as error:
         raise error.below("engine_options") from None
 
