@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "airflow-elastic"
 
+_AFTER = f"`{PROGRAM} run --workers 2 -- train.py --epochs 1`"
+
 
 class _Group(click.Group):
     """Lists commands in the order in which one meets them, not by the alphabet."""
@@ -78,7 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 2
     except click.ClickException as error:
         context = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else PROGRAM
-        code = _fail(f"{error.format_message().rstrip('.')}; see `{context} --help`", error.exit_code)
+        text = f"{error.format_message().rstrip('.')}; see `{context} --help`"
+        if isinstance(error, click.NoSuchOption) and context.endswith(" run"):
+            text += f"; an option of the script stands after the script, and that after --: {_AFTER}"
+        code = _fail(text, error.exit_code)
     except (InvalidInput, StoreUnfit) as error:  # a place that can never hold a run was ill chosen
         code = _fail(str(error), 2)
     except ElasticError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.errors import InvalidInput, SpecError
 from airflow_elastic.spec.run import RESTART_POLICIES, SECRET_SOURCES, RunSpec
 
 Command = Callable[..., Any]
@@ -101,6 +101,48 @@ def overlaid(base: Mapping[str, Any], options: Mapping[str, Any], command: tuple
             {"at_step": _whole(step), "workers": _whole(n)} for step, n in options["scale_at"]
         ]
     return plain
+
+
+def as_typed(error: SpecError, options: Mapping[str, Any], *, nothing_else: bool) -> SpecError:
+    """The same problems, under the names of the options that they come from.
+
+    Args:
+        error: the problems.
+        options: what was typed.
+        nothing_else: whether whatever is no option has its default: then those too are known by their options.
+    """
+    names = {
+        ".".join(path): _option(option)
+        for option, path in _FIELDS.items()
+        if options[option] is not None or nothing_else
+    }
+    references = {path: name for path, name in names.items() if path not in _PLAIN_WORDS}
+    problems = []
+    for problem in error.problems:
+        path = _typed_path(problem.path, options) or names.get(problem.path) or problem.path
+        problems.append(problem.renamed(path, references))
+    return SpecError(*problems)
+
+
+#: Fields whose paths are also plain words.
+_PLAIN_WORDS = frozenset({"name", "engine", "launcher"})
+
+
+def _option(parameter: str) -> str:
+    return f"--{parameter.replace('_', '-')}"
+
+
+def _typed_path(path: str, options: Mapping[str, Any]) -> str | None:
+    """What to call a field of an option that may be given many times; None for any other."""
+    group, _, rest = path.partition(".")
+    index = rest.partition(".")[0]
+    if group == "scaling" and options["scale_at"] and index.isdigit():
+        return "--scale-at {}={}".format(*options["scale_at"][int(index)])
+    if group == "env" and rest in dict(options["env"]):
+        return f"--env {rest}"
+    if group == "engine_options" and rest in dict(options["engine_option"]):
+        return f"--engine-option {rest}"
+    return None
 
 
 def settled(plain: dict[str, Any]) -> dict[str, Any]:

@@ -16,17 +16,17 @@ from airflow_elastic.cli import say
 from airflow_elastic.cli.detach import detach, log_path
 from airflow_elastic.cli.drive import drive, last_words
 from airflow_elastic.cli.help import Command
-from airflow_elastic.cli.options import check_here, check_secrets, overlaid, settled, spec_options
-from airflow_elastic.cli.specfile import build, read_plain
+from airflow_elastic.cli.options import as_typed, check_here, check_secrets, overlaid, settled, spec_options
+from airflow_elastic.cli.specfile import in_file, read_plain
 from airflow_elastic.cli.story import Story, progress_line
 from airflow_elastic.control.runs import Run, start_run
 from airflow_elastic.core.machine import replay
 from airflow_elastic.engines.api import find_engine
-from airflow_elastic.spec.errors import InvalidInput, RunMissing
+from airflow_elastic.spec.errors import InvalidInput, RunDiffers, RunMissing, SpecError
+from airflow_elastic.spec.run import RunSpec
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
-    from airflow_elastic.spec.run import RunSpec
 
 
 @click.command(cls=Command)
@@ -81,8 +81,15 @@ def run(
         )
     if uri is not None and not uri.strip():
         raise InvalidInput("--uri is empty: name a folder or s3://bucket/prefix, or leave it out")
-    known, spec, store = _wanted(uri, spec_path, command, options)
-    found = start_run(store, spec, owner=None if detached else f"{say.asker()} (process {os.getpid()})")
+    owner = None if detached else f"{say.asker()} (process {os.getpid()})"
+    try:
+        known, spec, store = _wanted(uri, spec_path, command, options)
+        found = start_run(store, spec, owner=owner)
+    except SpecError as error:
+        typed = as_typed(error, options, nothing_else=spec_path is None and bool(command))
+        raise in_file(typed, spec_path) from None
+    except RunDiffers as error:
+        raise error.advised(_instead(uri or "", error.workers)) from None
     console = say.console(stderr=as_json)
     console.print(f"run: {store.uri}", soft_wrap=True, style="bold")
     if known:
@@ -102,6 +109,13 @@ def run(
     return 0 if state.outcome == "succeeded" else 1
 
 
+def _instead(uri: str, workers: int | None) -> str:
+    """What to do where another run lies at the URI."""
+    uri = open_store(uri).uri
+    scale = "" if workers is None else f"change its workers with `{say.command('scale', uri)} {workers}`, "
+    return f"{scale}carry that run on as it is with `{say.carry_on(uri)}`, or use another --uri"
+
+
 def _wanted(
     uri: str | None, spec_path: str | None, command: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[int, RunSpec, Store]:
@@ -114,11 +128,11 @@ def _wanted(
             raise RunMissing(
                 f"{store.uri} holds no run to carry on: to start one there, name a script after --"
             )
-        spec = build(overlaid(state.spec.to_dict(), options, ()))
+        spec = RunSpec.from_dict(overlaid(state.spec.to_dict(), options, ()))
         check_secrets(spec)
         return len(events), spec, store
     base = read_plain(spec_path) if spec_path is not None else {}
-    spec = build(settled(overlaid(base, options, command)), spec_path)
+    spec = RunSpec.from_dict(settled(overlaid(base, options, command)))
     find_engine(spec.engine)  # before the script: that may well lie where only that engine sees it
     check_here(spec)
     store = open_store(uri or _fresh(spec.name))

@@ -7,10 +7,26 @@ from typing import Any
 
 import yaml
 
-from airflow_elastic.spec.errors import InvalidInput, Problem, SpecError
+from airflow_elastic.spec.errors import InvalidInput, SpecError
 from airflow_elastic.spec.run import RunSpec
 
 _EXAMPLE = "a mapping such as `command: [train.py]`"
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which YAML would quietly take the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Before anything is merged into it."""
+        node = super().compose_mapping_node(anchor)
+        seen: dict[tuple[str, str], yaml.ScalarNode] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                first = seen.setdefault((key.tag, key.value), key)
+                if first is not key:
+                    text = f"the key {key.value!r} is given a second time, first in line {first.start_mark.line + 1}"
+                    raise yaml.MarkedYAMLError(None, None, text, key.start_mark)
+        return node
 
 
 def read_plain(path: str) -> dict[str, Any]:
@@ -26,7 +42,7 @@ def read_plain(path: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InvalidInput(f"{path}: it is no text, so it cannot be a YAML specification") from None
     try:
-        plain = yaml.safe_load(text)
+        plain = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise InvalidInput(f"{path}: it is no YAML: {_in_one_line(error)}") from None
     except RecursionError:
@@ -47,11 +63,12 @@ def build(plain: dict[str, Any], path: str | None = None) -> RunSpec:
 
 
 def in_file(error: SpecError, path: str | None) -> SpecError:
-    """The same problems, told with the file they are in."""
+    """The same problems, told with the file that they are in, but for those of options."""
     if path is None:
         return error
-    first, *others = error.problems
-    return SpecError(Problem(f"{path}: {first.path}", first.given, first.allowed), *others)
+    options = [problem.path.startswith("--") for problem in error.problems]
+    first = options.index(False) if False in options else None
+    return SpecError(*(p.at(f"{path}: {p.path}") if i == first else p for i, p in enumerate(error.problems)))
 
 
 def _in_one_line(error: yaml.YAMLError) -> str:

@@ -16,7 +16,7 @@ from airflow_elastic.engines.api import Engine, find_engine
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import InvalidInput, Problem, RunDiffers, RunMissing, SpecError
-from airflow_elastic.spec.run import RunSpec, differences
+from airflow_elastic.spec.run import RunSpec, differences, workers_apart
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
@@ -140,7 +140,9 @@ def _carry_on(store: Store, journal: Journal, spec: RunSpec, owner: str | None) 
             raise RunMissing(f"{store.uri} held a run a moment ago: somebody is removing it")
         if state.spec != spec:
             lines = "; ".join(differences(state.spec, spec))
-            raise RunDiffers(f"{store.uri} holds another run ({lines}): use another URI, or ask for that run")
+            raise RunDiffers(
+                f"{store.uri} holds another run ({lines})", workers=workers_apart(state.spec, spec)
+            )
         now = time.time()
         event: ev.Event
         if state.ended and state.outcome != "succeeded":

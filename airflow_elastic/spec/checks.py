@@ -60,10 +60,10 @@ class Checks:
         """Note a problem unless the rule holds for the value."""
         self.that(rule.holds(value), path, value, rule.allowed)
 
-    def that(self, holds: bool, path: str, given: object, allowed: str) -> None:
-        """Note a problem unless `holds`."""
+    def that(self, holds: bool, path: str, given: object, allowed: str, *, across: bool = False) -> None:
+        """Note a problem unless `holds`; `across` says that other fields have a part in it."""
         if not holds:
-            self._problems.append(Problem(path, given, allowed))
+            self._problems.append(Problem(path, given, allowed, across))
 
     def __enter__(self) -> Self:
         return self

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
-from airflow_elastic.spec.errors import Problem, SpecError
+from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 
 T = TypeVar("T")
 
@@ -99,38 +99,54 @@ def _decode_dataclass(cls: type, data: Any) -> Any:
         raise SpecError(Problem("", data, f"a mapping with the fields {', '.join(_hints(cls))}"))
     hints = _hints(cls)
     problems: list[Problem] = []
+    values: dict[str, Any] = {}
     for key in data:
         if key not in hints:
             close = difflib.get_close_matches(str(key), hints, n=1)
             meant = f"; did you mean {close[0]}?" if close else ""
-            problems.append(
-                Problem(str(key), data[key], f"no such field (there are {', '.join(hints)}){meant}")
-            )
+            text = f"there is no such field; there are {', '.join(hints)}{meant}"
+            problems.append(Problem(str(key), ABSENT, text))
     for field in dataclasses.fields(cls):
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in data:
-            problems.append(Problem(field.name, None, "a value: this field is required"))
-    try:
-        values = _gather({key: (hints[key], item) for key, item in data.items() if key in hints})
-    except SpecError as error:
-        raise SpecError(*problems, *error.problems) from None
+            problems.append(Problem(field.name, ABSENT, "this field is required"))
+    problems += _try_each({key: (hints[key], item) for key, item in data.items() if key in hints}, values)
     if problems:
-        raise SpecError(*problems)
+        raise SpecError(*problems, *_further(cls, values))
     return cls(**values)
+
+
+def _further(cls: type, values: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with those values that could be read, where others could not: all is to be told at once."""
+    required = (
+        f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING
+    )
+    try:
+        cls(**{**dict.fromkeys(required), **values})
+    except SpecError as error:
+        return [p for p in error.problems if p.path.partition(".")[0] in values and not p.across]
+    except (TypeError, AttributeError):  # its rules cannot do without what could not be read
+        pass
+    return []
 
 
 def _gather(parts: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
     """Decode each part; collect the problems of all before raising."""
     values: dict[str, Any] = {}
+    if problems := _try_each(parts, values):
+        raise SpecError(*problems)
+    return values
+
+
+def _try_each(parts: Mapping[str, tuple[Any, Any]], values: dict[str, Any]) -> list[Problem]:
+    """Decode each part into `values`, and return the problems of those that cannot be."""
     problems: list[Problem] = []
     for name, (hint, item) in parts.items():
         try:
             values[name] = _decode(hint, item)
         except SpecError as error:
-            problems += [Problem(f"{name}.{p.path}".rstrip("."), p.given, p.allowed) for p in error.problems]
-    if problems:
-        raise SpecError(*problems)
-    return values
+            problems += [p.at(f"{name}.{p.path}".rstrip(".")) for p in error.problems]
+    return problems
 
 
 @cache

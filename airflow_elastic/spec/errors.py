@@ -6,7 +6,10 @@ it (exit code 2), the others whoever runs the machine or the storage.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
 
 class ElasticError(Exception):
@@ -17,15 +20,45 @@ class InvalidInput(ElasticError):
     """What was asked for cannot be done as asked: nothing has been created or changed."""
 
 
+#: Given of a field that was left out, or that does not exist: there is no value to show.
+ABSENT: Final = object()
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One bad value: the path of its field, what was given, what is allowed."""
+    """One bad value: the path of its field, what was given, what is allowed.
+
+    Attributes:
+        path: of the field; of others, `allowed` speaks by their whole paths.
+        given: the value; ABSENT where the trouble is not with a value.
+        allowed: what is, in words; with ABSENT, what is wrong.
+        across: whether other fields have a part in it, so that it is none as long as those are not known.
+    """
 
     path: str
     given: object
     allowed: str
+    across: bool = False
+
+    def at(self, path: str) -> Problem:
+        """The same problem, under another path."""
+        return replace(self, path=path)
+
+    def renamed(self, path: str, names: Mapping[str, str]) -> Problem:
+        """The same problem under another path, with other words for other fields too.
+
+        Args:
+            path: what to call this field.
+            names: what to call fields in `allowed`, by their paths.
+        """
+        known = sorted(map(re.escape, names), key=len, reverse=True)
+        pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(known)})(?![\w-]|\.\w)")
+        allowed = pattern.sub(lambda found: names[found[0]], self.allowed) if known else self.allowed
+        return replace(self, path=path, allowed=allowed)
 
     def __str__(self) -> str:
+        if self.given is ABSENT:
+            return f"{self.path}: {self.allowed}"
         given = repr(self.given)
         if len(given) > 80:
             given = given[:77] + "..."
@@ -41,7 +74,7 @@ class SpecError(InvalidInput):
 
     def below(self, path: str) -> SpecError:
         """The same problems, seen from the object that holds this one under the field `path`."""
-        return SpecError(*(Problem(f"{path}.{p.path}", p.given, p.allowed) for p in self.problems))
+        return SpecError(*(p.at(f"{path}.{p.path}") for p in self.problems))
 
 
 class RunMissing(InvalidInput):
@@ -49,7 +82,23 @@ class RunMissing(InvalidInput):
 
 
 class RunDiffers(InvalidInput):
-    """A URI that holds another run than the one that was asked for."""
+    """A URI that holds another run than the one that was asked for.
+
+    Args:
+        problem: which URI, and in what the runs differ.
+        workers: the number that was asked for, where that is all, and one that the run allows.
+        advice: what to do. Whoever knows where this will be read has better advice, see `advised`.
+    """
+
+    def __init__(
+        self, problem: str, *, workers: int | None = None, advice: str = "use another run URI"
+    ) -> None:
+        super().__init__(f"{problem}: {advice}")
+        self.problem, self.workers = problem, workers
+
+    def advised(self, advice: str) -> RunDiffers:
+        """The same, with other advice."""
+        return RunDiffers(self.problem, workers=self.workers, advice=advice)
 
 
 class StoreError(ElasticError):

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_elastic.spec.checks import (
@@ -62,16 +62,21 @@ class Workers:
                 if getattr(self, name) is not None:
                     check(name, getattr(self, name), positive_int)
             if check.passed:
-                check.that(
-                    self.at_least <= self.count, "min", self.min, f"at most count, which is {self.count}"
-                )
-                check.that(
-                    self.at_most >= self.count, "max", self.max, f"at least count, which is {self.count}"
-                )
+                if self.min is not None and self.max is not None and self.min > self.max:
+                    # Whatever count is, which may not even have been given.
+                    most = f"at most workers.max, which is {self.max}"
+                    check.that(False, "min", self.min, most, across=True)
+                else:
+                    least, most = (
+                        f"at {bound} workers.count, which is {self.count}" for bound in ("least", "most")
+                    )
+                    check.that(self.at_least <= self.count, "min", self.min, most, across=True)
+                    check.that(self.at_most >= self.count, "max", self.max, least, across=True)
                 for name in ("count", "min", "max"):
                     value = getattr(self, name)
                     whole = value is None or value % self.node_unit == 0
-                    check.that(whole, name, value, f"a multiple of node_unit, {self.node_unit}")
+                    allowed = f"a multiple of workers.node_unit, {self.node_unit}"
+                    check.that(whole, name, value, allowed, across=True)
 
     @property
     def at_least(self) -> int:
@@ -192,7 +197,8 @@ class ScaleStep:
         with Checks() as check:
             check("workers", self.workers, positive_int)
             one = (self.at_step is None) != (self.after_seconds is None)
-            check.that(one, "at_step", self.at_step, "exactly one of at_step and after_seconds")
+            exactly = "exactly one of at_step and after_seconds"
+            check.that(one, "at_step", self.at_step, exactly, across=True)
             if self.at_step is not None:
                 check("at_step", self.at_step, positive_int)
             if self.after_seconds is not None:
@@ -221,7 +227,9 @@ class SecretRef:
             check.that(bool(self.key), "key", self.key, "the name of a variable, or the path of a file")
             if self.source == "kubernetes":
                 whole = len(self.key.split("/")) == 2 and all(self.key.split("/"))
-                check.that(whole, "key", self.key, "the Secret's name and key, e.g. s3-credentials/access-key")
+                check.that(
+                    whole, "key", self.key, "the Secret's name and key, e.g. s3-credentials/access-key"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +286,8 @@ class RunSpec:
             check("cleanup", self.cleanup, choice(CLEANUP_POLICIES))
             for i, step in enumerate(self.scaling):
                 permitted = self.workers.permits(step.workers)
-                check.that(permitted, f"scaling.{i}.workers", step.workers, self.workers.allowed())
+                allowed = self.workers.allowed() + _to_widen(self.workers, step.workers)
+                check.that(permitted, f"scaling.{i}.workers", step.workers, allowed, across=True)
             for key in self.env:
                 check(f"env.{key}", key, env_name)
                 check.that(
@@ -295,13 +304,15 @@ class RunSpec:
                     "a name that env does not set too",
                 )
             endless = self.restart.policy == "Always" and not (
+                    across=True,
                 self.restart.backoff_limit or self.active_deadline_seconds
             )
             check.that(
                 not endless,
                 "restart.policy",
                 "Always",
-                "a backoff_limit or active_deadline_seconds with Always",
+                "a restart.backoff_limit or active_deadline_seconds with Always",
+                across=True,
             )
 
     @classmethod
@@ -323,11 +334,31 @@ class RunSpec:
 
 def differences(old: RunSpec, new: RunSpec) -> list[str]:
     """The fields in which two specifications differ, one line each: `workers.count: 2 there, 4 asked for`."""
+def _to_widen(workers: Workers, wanted: int) -> str:
+    """What to change for a number of workers that is out of bounds."""
+    if wanted > workers.at_most:
+        return "; raise workers.max for more"
+    return "; lower workers.min for fewer" if wanted < workers.at_least else ""
+
+
     return _differences("", old.to_dict(), new.to_dict())
 
 
 def _differences(path: str, old: Any, new: Any) -> list[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
+def workers_apart(old: RunSpec, new: RunSpec) -> int | None:
+    """The new number of workers, where that is all in which two specifications differ, and the old one allows it."""
+    count = new.workers.count
+    same = (
+        replace(old, workers=replace(old.workers, count=count)) == new
+        if old.workers.permits(count)
+        else False
+    )
+    return count if same and old != new else None
+
+
         keys = sorted({*old, *new})
         return [line for key in keys for line in _differences(f"{path}{key}.", old.get(key), new.get(key))]
-    return [] if old == new else [f"{path.rstrip('.')}: {old!r} there, {new!r} asked for"]
+    there = "not set there" if old is None else f"{old!r} there"
+    asked = "left out now" if new is None else f"{new!r} asked for"
+    return [] if old == new else [f"{path.rstrip('.')}: {there}, {asked}"]

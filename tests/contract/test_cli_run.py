@@ -85,6 +85,8 @@ def test_another_run_replaces_one_that_was_killed_and_training_never_notices(she
     assert other.returncode == 2
     assert "workers.count: 2 there, 3 asked for" in other.stderr
     assert "command:" in other.stderr
+    assert "carry that run on as it is with `airflow-elastic run --uri" in other.stderr
+    assert "None" not in other.stderr
     assert shell.agents() == workers
 
     second = shell.start(*words)  # the same words attach
@@ -101,6 +103,14 @@ def test_another_run_replaces_one_that_was_killed_and_training_never_notices(she
         assert "run ended: succeeded" in said
         assert "created" not in said  # the past is not told again
     assert len(shell.state.attempts) == 1
+
+
+def test_asking_for_other_workers_only_is_answered_with_the_command_that_scales(shell: Shell) -> None:
+    bounds = ("--min", 1, "--max", 3)
+    assert shell(*shell.count(1, options=(*bounds, "--workers", 1, "--keep", 2))).returncode == 0
+    other = shell(*shell.count(1, options=(*bounds, "--workers", 2, "--keep", 2)))
+    assert other.returncode == 2
+    assert f"change its workers with `airflow-elastic scale '{shell.uri}' 2`" in other.stderr
 
 
 def test_carrying_on_a_run_that_has_succeeded_says_so(shell: Shell) -> None:

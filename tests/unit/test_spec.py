@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import (
     CheckpointPolicy,
     Health,
@@ -18,6 +18,7 @@ from airflow_elastic.spec.run import (
     SecretRef,
     Workers,
     differences,
+    workers_apart,
 )
 
 GOOD: dict[str, Any] = {"command": ["train.py"]}
@@ -39,9 +40,9 @@ GOOD: dict[str, Any] = {"command": ["train.py"]}
         ({"workers": {"count": 2.5}}, "workers.count", "an integer"),
         ({"workers": {"count": True}}, "workers.count", "an integer"),
         ({"workers": {"count": "2"}}, "workers.count", "an integer"),
-        ({"workers": {"count": 2, "min": 3}}, "min", "at most count, which is 2"),
-        ({"workers": {"count": 2, "max": 1}}, "max", "at least count, which is 2"),
-        ({"workers": {"count": 3, "node_unit": 2}}, "count", "a multiple of node_unit, 2"),
+        ({"workers": {"count": 2, "min": 3}}, "min", "at most workers.count, which is 2"),
+        ({"workers": {"count": 2, "max": 1}}, "max", "at least workers.count, which is 2"),
+        ({"workers": {"count": 3, "node_unit": 2}}, "count", "a multiple of workers.node_unit, 2"),
         ({"workers": {"procs": 0}}, "procs", "at least 1"),
         ({"workers": {"resources": {"cpu": 4}}}, "workers.resources.cpu", "a string"),
         ({"checkpoint": {"every_steps": 0}}, "every_steps", "at least 1"),
@@ -50,7 +51,11 @@ GOOD: dict[str, Any] = {"command": ["train.py"]}
         ({"restart": {"policy": "Sometimes"}}, "policy", "one of Never, OnFailure, Always, ExitCode"),
         ({"restart": {"exit_codes": [0]}}, "exit_codes.0", "an integer from 1 to 255"),
         ({"restart": {"backoff_limit": -1}}, "backoff_limit", "at least 0"),
-        ({"restart": {"policy": "Always", "backoff_limit": 0}}, "restart.policy", "a backoff_limit or"),
+        (
+            {"restart": {"policy": "Always", "backoff_limit": 0}},
+            "restart.policy",
+            "a restart.backoff_limit or",
+        ),
         ({"health": {"no_progress_seconds": 0}}, "no_progress_seconds", "greater than 0"),
         ({"health": {"unattended_seconds": 9}}, "unattended_seconds", "at least 10 seconds"),
         ({"health": {"grace_seconds": float("inf")}}, "health.grace_seconds", "a finite number"),
@@ -97,6 +102,59 @@ def test_all_problems_are_told_at_once() -> None:
         "command",
         "restart.policy",
     }
+
+
+def test_wrong_types_hide_no_wrong_values() -> None:
+    with pytest.raises(SpecError) as error:
+        RunSpec.from_dict(
+            {
+                "checkpoint": {"every_steps": 1.5, "every_seconds": 0},
+                "workers": {"count": "x", "min": 5, "max": 2, "procs": 0},
+                "scaling": [{"workers": 9, "at_step": 1}],
+                "cleanup": "Some",
+                "secrets": [{"source": "kubernetes"}],
+            }
+        )
+    # What depends on a value that could not be read is left out: `min`, and the workers of the scale step.
+    assert {p.path for p in error.value.problems} == {
+        "command",
+        "workers.count",
+        "workers.procs",
+        "checkpoint.every_steps",
+        "checkpoint.every_seconds",
+        "secrets.0.name",
+        "secrets.0.key",
+        "cleanup",
+    }
+
+
+def test_what_is_missing_or_unknown_is_not_told_as_a_value() -> None:
+    with pytest.raises(SpecError) as error:
+        RunSpec.from_dict({"workers": {"cuont": 2}})
+    fields = "count, min, max, procs, node_unit, resources"
+    assert str(error.value) == (
+        "command: this field is required; "
+        f"workers.cuont: there is no such field; there are {fields}; did you mean count?"
+    )
+
+
+def test_bounds_that_contradict_each_other_are_told_without_the_count() -> None:
+    with pytest.raises(SpecError) as error:
+        RunSpec.from_dict(GOOD | {"workers": {"min": 5, "max": 2}})
+    assert str(error.value) == "workers.min: given 5; allowed: at most workers.max, which is 2"
+
+
+def test_a_scale_step_out_of_bounds_names_the_bound() -> None:
+    with pytest.raises(SpecError, match=r"raise workers\.max for more"):
+        RunSpec.from_dict(GOOD | {"scaling": [{"workers": 9, "at_step": 1}]})
+    with pytest.raises(SpecError, match=r"lower workers\.min for fewer"):
+        RunSpec.from_dict(GOOD | {"workers": {"count": 3}, "scaling": [{"workers": 2, "at_step": 1}]})
+
+
+def test_problems_speak_of_other_fields_by_the_names_they_are_given() -> None:
+    problem = Problem("workers.min", 5, "at most workers.max, which is 2, not workers.maximum")
+    told = problem.renamed("--min", {"workers.max": "--max", "workers": "w"})
+    assert str(told) == "--min: given 5; allowed: at most --max, which is 2, not workers.maximum"
 
 
 def test_a_command_given_as_a_string_in_code_is_refused_too() -> None:
@@ -148,3 +206,17 @@ def test_the_digest_tells_specifications_apart(one: RunSpec, other: RunSpec) -> 
 def test_differences_are_told_by_field() -> None:
     old, new = RunSpec(command=("a",)), RunSpec(command=("a",), workers=Workers(4))
     assert differences(old, new) == ["workers.count: 1 there, 4 asked for"]
+    more = RunSpec(command=("a",), checkpoint=CheckpointPolicy(every_steps=5))
+    assert differences(more, old) == ["checkpoint.every_steps: 5 there, left out now"]
+    assert differences(old, more) == ["checkpoint.every_steps: not set there, 5 asked for"]
+
+
+def test_only_another_number_of_workers_that_the_run_allows_is_a_matter_of_scaling() -> None:
+    def run(*workers: int, name: str = "n") -> RunSpec:
+        return RunSpec(command=("a",), name=name, workers=Workers(*workers))
+
+    assert workers_apart(run(2, 1, 4), run(3, 1, 4)) == 3
+    assert workers_apart(run(2, 1, 4), run(2, 1, 4)) is None
+    assert workers_apart(run(2, 1, 4), run(3, 1, 5)) is None
+    assert workers_apart(run(2, 1, 4), run(3, 1, 4, name="m")) is None
+    assert workers_apart(run(2), run(3)) is None
