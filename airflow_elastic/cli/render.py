@@ -33,7 +33,7 @@ def render(engine: str | None, uri: str | None, attempt: int, spec_path: str) ->
     plain = read_plain(spec_path)
     spec = build(settled({**plain, "engine": engine} if engine is not None else plain), spec_path)
     try:
-        find_launcher(spec.launcher).check(spec)
+        find_launcher(spec.launcher).refuse(spec)
         found = find_engine(spec.engine)
         found.check(spec)
     except SpecError as error:

@@ -104,7 +104,7 @@ def start_run(store: Store, spec: RunSpec, *, owner: str | None = None, engine: 
         StoreUnfit: the storage cannot carry a journal.
     """
     launcher = find_launcher(spec.launcher)
-    launcher.check(spec)
+    launcher.refuse(spec)
     engine = engine or find_engine(spec.engine)
     engine.check(spec)
     journal = Journal(store)

@@ -6,9 +6,13 @@ can add one. It holds no policy and starts nothing itself: the agent of each wor
 
 from airflow_elastic.launchers.api import Launcher, Place, find_launcher, launcher_names
 from airflow_elastic.launchers.builtin import ACCELERATE, PYTHON, TORCHRUN, TORCHRUN_PLAIN
+from airflow_elastic.launchers.dlrover import DLROVER_RUN
+from airflow_elastic.launchers.horovod import HOROVODRUN
 
 __all__ = [
     "ACCELERATE",
+    "DLROVER_RUN",
+    "HOROVODRUN",
     "PYTHON",
     "TORCHRUN",
     "TORCHRUN_PLAIN",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import plugins
+from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,7 @@ class Launcher:
             which torch's elastic agent starts; for any other it is the command that starts all ranks of the worker.
         elastic: whether workers may join and leave a live attempt.
         check: refuses specifications that the launcher cannot carry out, by raising SpecError.
+        options: a dataclass that `launcher_options` are decoded into; None for a launcher without any.
         module: a module that must be importable on the workers; None for none but our own.
     """
 
@@ -54,6 +57,24 @@ class Launcher:
     elastic: bool = False
     check: Callable[[RunSpec], None] = lambda spec: None
     module: str | None = None
+    options: type[Any] | None = None
+
+    def refuse(self, spec: RunSpec) -> None:
+        """Raise SpecError for options that the launcher does not have, and for what its `check` refuses."""
+        self.options_of(spec)
+        self.check(spec)
+
+    def options_of(self, spec: RunSpec) -> Any:
+        """The launcher's options, decoded. Raises SpecError with the paths of bad ones, below `launcher_options`."""
+        try:
+            return decode(self.options or _NoOptions, dict(spec.launcher_options))
+        except SpecError as error:
+            raise error.below("launcher_options") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _NoOptions:
+    """Of a launcher that has none."""
 
 
 def launcher_names() -> list[str]:

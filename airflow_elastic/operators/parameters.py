@@ -23,6 +23,7 @@ PATHS = {
     "node_unit": "workers.node_unit",
     "worker_resources": "workers.resources",
     "launcher": "launcher",
+    "launcher_options": "launcher_options",
     "engine": "engine",
     "engine_options": "engine_options",
     "working_dir": "working_dir",

@@ -78,7 +78,9 @@ class ElasticTrainOperator(BaseOperator):
         procs_per_worker: ranks of each worker. Default: 1.
         node_unit: the number of workers is always a multiple of this. Default: 1.
         worker_resources: what each worker asks the engine for, e.g. `{"cpu": "4", "memory": "8Gi"}`.
-        launcher: how ranks are started: torchrun, torchrun-plain, accelerate, python. Default: torchrun.
+        launcher: how ranks are started: torchrun, torchrun-plain, accelerate, python, dlrover-run, horovodrun. Default:
+            torchrun.
+        launcher_options: what only that launcher understands.
         engine: where workers run. Default: that of the connection, else `local`.
         engine_options: what only that engine understands.
         working_dir: where the command runs. Default: the folder of the DAG file, where the command is a script with a
@@ -125,6 +127,7 @@ class ElasticTrainOperator(BaseOperator):
         "secrets",
         "engine",
         "engine_options",
+        "launcher_options",
         "worker_resources",
         "workers",
         "min_workers",
@@ -137,6 +140,7 @@ class ElasticTrainOperator(BaseOperator):
         "command": "json",
         "env": "json",
         "engine_options": "json",
+        "launcher_options": "json",
         "scaling": "json",
     }
     operator_extra_links = (ElasticRunLink(),)
@@ -153,6 +157,7 @@ class ElasticTrainOperator(BaseOperator):
         node_unit: int | None = None,
         worker_resources: Mapping[str, str] | None = None,
         launcher: str | None = None,
+        launcher_options: Mapping[str, Any] | None = None,
         engine: str | None = None,
         engine_options: Mapping[str, Any] | None = None,
         working_dir: str | None = None,
@@ -187,6 +192,7 @@ class ElasticTrainOperator(BaseOperator):
         self.node_unit = node_unit
         self.worker_resources = worker_resources
         self.launcher = launcher
+        self.launcher_options = launcher_options
         self.engine = engine
         self.engine_options = engine_options
         self.working_dir = working_dir

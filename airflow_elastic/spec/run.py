@@ -240,6 +240,7 @@ class RunSpec:
         command: the script and its arguments, e.g. `("train.py", "--epochs", "3")`; or `("-m", "pkg.train")`.
         name: names jobs and logs; letters, digits, `.`, `_`, `-`.
         launcher: how ranks are started: a name from the launcher registry.
+        launcher_options: what only that launcher understands; it validates them.
         engine: where workers run: a name from the engine registry.
         engine_options: what only that engine understands; it validates them.
         working_dir: where the command runs. Default: where it is submitted from.
@@ -253,6 +254,7 @@ class RunSpec:
     command: tuple[str, ...]
     name: str = "run"
     launcher: str = "torchrun"
+    launcher_options: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "local"
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     working_dir: str | None = None

@@ -183,6 +183,7 @@ def test_every_parameter_reaches_the_specification() -> None:
         "node_unit": 2,
         "worker_resources": {"cpu": "2"},
         "launcher": "accelerate",
+        "launcher_options": {"a": 1},
         "engine": "local",
         "engine_options": {"python": "/usr/bin/python3"},
         "working_dir": Path("/w"),

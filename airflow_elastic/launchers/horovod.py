@@ -1,0 +1,93 @@
+"""The launcher `horovodrun`: elastic Horovod, driven from the first worker.
+
+Horovod has one driver, which starts ranks on all hosts by ssh, and asks a script for the hosts that there are. So the
+first worker runs the driver; the others run an ssh server until the driver is done (`airflow_elastic.runtime.horovod`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_elastic.launchers.api import Launcher, Place
+from airflow_elastic.spec.checks import Checks, positive_int
+
+if TYPE_CHECKING:
+    from airflow_elastic.spec.run import RunSpec
+
+#: In the driver's command it stands for the path of the discovery script, which is known on the worker only.
+DISCOVERY = "{discovery}"
+
+
+@dataclass(frozen=True, slots=True)
+class HorovodOptions:
+    """`launcher_options` of horovodrun.
+
+    Attributes:
+        reset_limit: how often the ranks of an attempt may be formed anew. Default: Horovod's own, without limit.
+        elastic_timeout: seconds to wait for enough hosts. Default: Horovod's own, 600.
+        start_timeout: seconds in which all ranks must have started. Default: Horovod's own, 30.
+        ssh_port: where the workers' ssh servers listen.
+        ssh_identity_file: the private key, on the workers.
+        sshd: the ssh server, with its arguments; it must stay in the foreground.
+        network_interfaces: names, with commas between.
+        extra: further arguments of horovodrun.
+    """
+
+    reset_limit: int | None = None
+    elastic_timeout: int | None = None
+    start_timeout: int | None = None
+    ssh_port: int = 2222
+    ssh_identity_file: str | None = None
+    sshd: tuple[str, ...] = ("/usr/sbin/sshd", "-D", "-e")
+    network_interfaces: str | None = None
+    extra: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            for name in ("reset_limit", "elastic_timeout", "start_timeout"):
+                if getattr(self, name) is not None:
+                    check(name, getattr(self, name), positive_int)
+            check.that(1 <= self.ssh_port <= 65535, "ssh_port", self.ssh_port, "an integer from 1 to 65535")
+            check.that(bool(self.sshd), "sshd", self.sshd, "a program and its arguments")
+
+
+def _command(spec: RunSpec, place: Place) -> list[str]:
+    options: HorovodOptions = HOROVODRUN.options_of(spec)
+    ours = (place.python, "-m", "airflow_elastic.runtime.horovod")
+    meeting = (f"--lead={place.master_addr}:{place.master_port}", f"--slots={spec.workers.procs}")
+    server = [*options.sshd, "-p", str(options.ssh_port)]
+    if place.node_rank:
+        return [*ours, "follow", *meeting, "--", *server]
+    return [*ours, "lead", *meeting, f"--hosts={place.nodes}", "--", *_driver(spec, place, options)]
+
+
+def _driver(spec: RunSpec, place: Place, options: HorovodOptions) -> list[str]:
+    procs, words = spec.workers.procs, list(spec.command)
+    values = {
+        "--reset-limit": options.reset_limit,
+        "--elastic-timeout": options.elastic_timeout,
+        "--start-timeout": options.start_timeout,
+        "--ssh-identity-file": options.ssh_identity_file,
+        "--network-interfaces": options.network_interfaces,
+    }
+    return [
+        *("horovodrun", "-np", str(place.nodes * procs)),
+        *("--min-np", str(min(spec.workers.at_least, place.nodes) * procs)),
+        *("--max-np", str(max(spec.workers.at_most, place.nodes) * procs)),
+        *("--host-discovery-script", DISCOVERY),
+        *("--ssh-port", str(options.ssh_port)),
+        *(word for flag, value in values.items() if value is not None for word in (flag, str(value))),
+        *options.extra,
+        *([place.python] if words[0] == "-m" or words[0].endswith(".py") else []),
+        *words,
+    ]
+
+
+HOROVODRUN = Launcher(
+    name="horovodrun",
+    summary="elastic Horovod: horovodrun on the first worker, which reaches the others by ssh",
+    command=_command,
+    module="horovod",
+    options=HorovodOptions,
+)
