@@ -78,17 +78,18 @@ class Client:
         return await self._json("GET", resource, resource.path(namespace, name, part), what)
 
     async def list(
-        self, resource: Resource, namespace: str, *, labels: str = "", limit: int = 500
+        self, resource: Resource, namespace: str, *, labels: str = "", fields: str = "", limit: int = 500
     ) -> tuple[list[dict[str, Any]], str]:
-        """All objects with these labels, in pages of `limit`, and the resource version that a watch goes on from."""
+        """All objects with these labels and fields, in pages of `limit`; and from where a watch goes on."""
         what = f"list {resource.full_name} in namespace {namespace}"
         items: list[dict[str, Any]] = []
-        query = {"labelSelector": labels, "limit": str(limit)}
+        wanted = {"labelSelector": labels, **({"fieldSelector": fields} if fields else {})}
+        query = {**wanted, "limit": str(limit)}
         while True:
             try:
                 page = await self._json("GET", resource, resource.path(namespace), what, query=query)
             except Gone:  # the pages of a while ago: all at once, then, as other clients do
-                items, query = [], {"labelSelector": labels}
+                items, query = [], wanted
                 continue
             items += page["items"] or ()  # null where Go had nothing to list
             metadata = page["metadata"]

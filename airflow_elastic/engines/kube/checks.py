@@ -17,6 +17,8 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_elastic.engines.api import Job
     from airflow_elastic.engines.kube.kind import Kind
     from airflow_elastic.spec.run import RunSpec
@@ -71,13 +73,13 @@ def _template(kind: Kind, job: Job, options: KubeOptions) -> dict[str, list[dict
     return {"containers": []}
 
 
-def doctor(kind: Kind, access: Access | None) -> list[Finding]:
-    """Whether the cluster can be reached, knows the kind, and grants the rights. Blocks."""
+def doctor(kind: Kind, access: Access | None, further: Sequence[tuple[str, Resource]] = ()) -> list[Finding]:
+    """Whether the cluster can be reached, knows the kind, and grants the rights, also the further ones. Blocks."""
     with ThreadPoolExecutor(1) as thread:  # there may be an event loop in this one
-        return thread.submit(asyncio.run, _doctor(kind, access or Access())).result()
+        return thread.submit(asyncio.run, _doctor(kind, access or Access(), further)).result()
 
 
-async def _doctor(kind: Kind, access: Access) -> list[Finding]:
+async def _doctor(kind: Kind, access: Access, further: Sequence[tuple[str, Resource]]) -> list[Finding]:
     subject, namespace = f"{kind.name}: cluster", KubeOptions(image="any").namespace
     if not is_configured(access):
         return [Finding(subject, True, "none is set up: set KUBECONFIG to run workers on one")]
@@ -94,6 +96,7 @@ async def _doctor(kind: Kind, access: Access) -> list[Finding]:
                 ]
             wanted: list[tuple[str, Resource]] = [(verb, kind.resource) for verb in _RIGHTS]
             wanted += [(verb, PODS) for verb in _POD_RIGHTS]
+            wanted += further
             missing = [
                 f"{verb} {resource.full_name}"
                 for verb, resource in wanted

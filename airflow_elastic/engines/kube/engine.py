@@ -8,6 +8,8 @@ makes anew, find that and end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
 import math
 from pathlib import Path
@@ -22,7 +24,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.engines.kube import read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
-from airflow_elastic.engines.kube.kind import Kind, read_job
+from airflow_elastic.engines.kube.kind import Child, Kind, lacks_pods, read_job
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.pod import (
     DIGEST_ANNOTATION,
@@ -32,6 +34,7 @@ from airflow_elastic.engines.kube.pod import (
     MARGIN_SECONDS,
     URI_ANNOTATION,
 )
+from airflow_elastic.engines.kube.trouble import ticking, trouble
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, StoreError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
@@ -39,7 +42,7 @@ from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from airflow_elastic.adapters.kube import Access
+    from airflow_elastic.adapters.kube import Access, Resource
     from airflow_elastic.adapters.store import Store
     from airflow_elastic.spec.run import RunSpec
 
@@ -63,6 +66,9 @@ class KubeEngine:
     """
 
     kind: ClassVar[Kind]
+
+    #: What an operator makes between the owner and the pods, if that, and not the owner, holds the number of workers.
+    child: ClassVar[Child | None] = None
 
     def __init__(
         self, *, access: Access | None = None, open_store: Callable[[str], Store] = open_store
@@ -124,6 +130,7 @@ class KubeEngine:
 
     async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
         owner: dict[str, Any] | None = None
+        before: list[Resource] = []
         for resource, rendered in self.kind.render(job, options):
             body = rendered if owner is None else _owned(rendered, owner)
             try:
@@ -131,7 +138,13 @@ class KubeEngine:
             except Conflict as conflict:
                 made = await shared.client.get(resource, options.namespace, job.name)
                 _adopt(made, job, conflict)
-            owner = owner or {"apiVersion": resource.api_version, "kind": resource.kind, **made}
+            if resource == self.kind.resource:
+                owner = {"apiVersion": resource.api_version, "kind": resource.kind, **made}
+            elif owner is None:
+                before.append(resource)
+        for resource in before:
+            body = _owned({"metadata": {}}, owner or {})
+            await shared.client.patch(resource, options.namespace, job.name, body)
 
     # -- watch ---------------------------------------------------------------------------------------------------
 
@@ -140,10 +153,17 @@ class KubeEngine:
         options = options_of(job.spec, self.kind.options)
         seen: set[int] = set()
         last: JobStatus | None = None
+        why: str | None = None
+        lacking = asyncio.Event()
         async with hub(self._reach(options)) as shared:
-            async for owners, pods in shared.follow(job.name, *self._queries(options)):
+            follow = shared.follow(job.name, *self._queries(options))
+            async for (owners, pods, *others), again in ticking(follow, lacking):
                 owner = owners[0] if owners else await self._look(shared, job, options)
-                status = _deleted(job) if owner is None else read_job(self.kind, owner, pods, seen)
+                if owners and others:
+                    owner = {**owners[0], "child": others[0][0] if others[0] else None}
+                why = await trouble(shared.client, options.namespace, self._names(job)) if again else why
+                status = _deleted(job) if owner is None else read_job(self.kind, owner, pods, seen, why)
+                (lacking.set if lacks_pods(status) else lacking.clear)()
                 if status != last:
                     last = status
                     yield status
@@ -154,9 +174,24 @@ class KubeEngine:
     async def _look(self, shared: Hub, job: Job, options: KubeOptions) -> dict[str, Any] | None:
         """The owner, where the watch does not show it: it may be younger than the watch's newest word."""
         try:
-            return self.kind.slim(await shared.client.get(self.kind.resource, options.namespace, job.name))
+            owner = await shared.client.get(self.kind.resource, options.namespace, job.name)
+            return await self._read(shared, job, options, owner)
         except Missing:
             return None
+
+    async def _read(
+        self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The slim owner, with its child where there is one."""
+        slim = self.kind.slim(owner)
+        if self.child is None:
+            return slim
+        kind, name = self.child.kind, self.child.name(job)
+        try:
+            child = kind.slim(await shared.client.get(kind.resource, options.namespace, name))
+        except Missing:
+            child = None
+        return {**slim, "child": child}
 
     # -- scale and delete ----------------------------------------------------------------------------------------
 
@@ -164,11 +199,13 @@ class KubeEngine:
         """Begin a new generation, then change the job: workers come at the end, or go from the end."""
         options = options_of(job.spec, self.kind.options)
         await asyncio.to_thread(self._regroup, job, workers)
+        kind = self.kind if self.child is None else self.child.kind
+        name = job.name if self.child is None else self.child.name(job)
         async with hub(self._reach(options)) as shared:
-            owner = await shared.client.get(self.kind.resource, options.namespace, job.name)
-            if self.kind.workers(self.kind.slim(owner)) != workers:
-                body, part = self.kind.scaled(owner, workers)
-                await shared.client.patch(self.kind.resource, options.namespace, job.name, body, part)
+            found = await shared.client.get(kind.resource, options.namespace, name)
+            if kind.workers(kind.slim(found)) != workers:
+                body, part = kind.scaled(found, workers)
+                await shared.client.patch(kind.resource, options.namespace, name, body, part)
 
     def _regroup(self, job: Job, workers: int) -> None:
         files = self._files(job)
@@ -195,10 +232,12 @@ class KubeEngine:
         except Missing:
             owner = None
         await self._keep_logs(shared, job, options)
-        if owner is not None and _is_ours(owner, job):
-            if job.spec.cleanup != "All" and await self._has_succeeded(shared, job, options, owner):
-                return
-            await client.delete(resource, namespace, job.name, uid=owner["metadata"]["uid"])
+        if owner is not None and not _is_ours(owner, job):
+            owner = None
+        keep = owner is not None and job.spec.cleanup != "All"
+        if owner is not None and keep and await self._has_succeeded(shared, job, options, owner):
+            return
+        await self._end(shared, job, options, owner)
         selector = f"{self.kind.pod_label}={job.name}"
         if grace_seconds > 0:
             seconds = math.ceil(grace_seconds)
@@ -213,6 +252,20 @@ class KubeEngine:
         # there can write into no later attempt: the fence keeps it out.
         await client.delete_all(PODS, namespace, labels=selector, grace_seconds=0)
         await self._nothing_left(shared, job, options)
+
+    async def _end(self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any] | None) -> None:
+        """Have no new pods come: delete the owner, which is None where it is gone, and what was made before it."""
+        if owner is not None:
+            uid = owner["metadata"]["uid"]
+            await shared.client.delete(self.kind.resource, options.namespace, job.name, uid=uid)
+        for resource, _ in itertools.takewhile(
+            lambda made: made[0] != self.kind.resource, self.kind.render(job, options)
+        ):
+            with contextlib.suppress(Missing):
+                found = await shared.client.get(resource, options.namespace, job.name)
+                if _is_ours(found, job):
+                    uid = found["metadata"]["uid"]
+                    await shared.client.delete(resource, options.namespace, job.name, uid=uid)
 
     async def _keep_logs(self, shared: Hub, job: Job, options: KubeOptions) -> None:
         """Copy the output of containers that failed into the run, before it goes with them. Best effort."""
@@ -240,11 +293,11 @@ class KubeEngine:
         self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any]
     ) -> bool:
         pods = await self._pods(shared, job, options)
-        status = read_job(self.kind, self.kind.slim(owner), pods, set())
+        status = read_job(self.kind, await self._read(shared, job, options, owner), pods, set())
         return status.succeeded
 
     async def _nothing_left(self, shared: Hub, job: Job, options: KubeOptions) -> None:
-        _, pods_query = self._queries(options)
+        _, pods_query, *_ = self._queries(options)
         async for (pods,) in shared.follow(job.name, pods_query):
             # One that is to end without grace is only kept by a finalizer: its node kills it, if it can be reached.
             if all(pod["metadata"].get("deletionGracePeriodSeconds") == 0 for pod in pods):
@@ -262,12 +315,18 @@ class KubeEngine:
     def _files(self, job: Job) -> JobObjects:
         return JobObjects(self._open_store(job.run_uri), job.name, Path("."))
 
-    def _queries(self, options: KubeOptions) -> tuple[Query, Query]:
+    def _names(self, job: Job) -> tuple[str, ...]:
+        """Of the objects whose events can tell why there are no pods."""
+        return (job.name,) if self.child is None else (job.name, self.child.name(job))
+
+    def _queries(self, options: KubeOptions) -> tuple[Query, ...]:
         kind, namespace = self.kind, options.namespace
         labels = _OURS if kind.pod_label == JOB_LABEL else kind.pod_label
+        child = self.child and self.child.kind
         return (
             Query(kind.resource, namespace, _OURS, JOB_LABEL, kind.slim),
             Query(PODS, namespace, labels, kind.pod_label, read.slim),
+            *([] if child is None else [Query(child.resource, namespace, _OURS, JOB_LABEL, child.slim)]),
         )
 
 

@@ -20,7 +20,7 @@ from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
 
-_INDEX = "batch.kubernetes.io/job-completion-index"
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 
 class JobKind:
@@ -40,7 +40,7 @@ class JobKind:
 
     def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
         """The Job, and a headless Service that gives its pods names."""
-        index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{_INDEX}']"}}}
+        index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}}
         template = pod_template(job, options, container=self.container, index=index)
         template["spec"].setdefault("subdomain", job.name)
         metadata = {
@@ -81,7 +81,7 @@ class JobKind:
 
     def index(self, pod: Object) -> int | None:
         """The pod's completion index."""
-        value = pod["metadata"].get("labels", {}).get(_INDEX)
+        value = pod["metadata"].get("labels", {}).get(INDEX_ANNOTATION)
         return None if value is None else int(value)
 
     def scaled(self, owner: Object, workers: int) -> Change:

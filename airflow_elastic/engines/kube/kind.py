@@ -51,7 +51,7 @@ class Kind(Protocol):
         ...
 
     def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
-        """The objects of a job, its owner first."""
+        """The objects of a job in the order of their creation. The owner owns those before it, too."""
         ...
 
     def workers(self, owner: Object) -> int:
@@ -79,7 +79,32 @@ class Kind(Protocol):
         ...
 
 
-def read_job(kind: Kind, owner: Object, pods: Sequence[Object], seen: set[int]) -> JobStatus:
+class Child(NamedTuple):
+    """What an operator makes between the owner and the pods, and what holds the number of workers.
+
+    It bears the labels of the job. The kind of the owner finds it, slim or None, as the owner's `child`.
+
+    Attributes:
+        kind: reads and scales it.
+        suffix: of its name, behind the job's.
+    """
+
+    kind: Kind
+    suffix: str
+
+    def name(self, job: Job) -> str:
+        """Its name."""
+        return f"{job.name}{self.suffix}"
+
+
+def lacks_pods(status: JobStatus) -> bool:
+    """Whether a worker is to start that has no pod, or one that nobody has put anywhere."""
+    return any(w.waiting is Waiting.STARTING and w.node is None for w in status.workers)
+
+
+def read_job(
+    kind: Kind, owner: Object, pods: Sequence[Object], seen: set[int], why: str | None = None
+) -> JobStatus:
     """A snapshot of a job.
 
     Args:
@@ -87,6 +112,7 @@ def read_job(kind: Kind, owner: Object, pods: Sequence[Object], seen: set[int]) 
         owner: the job's own object.
         pods: all pods of the job, slim.
         seen: numbers of workers whose pods were there before; extended.
+        why: what is in the way of pods that are not there yet; None where nothing is known.
     """
     by_index: dict[int, Object] = {}
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
@@ -96,7 +122,7 @@ def read_job(kind: Kind, owner: Object, pods: Sequence[Object], seen: set[int]) 
                 pod  # the newest: one that was made in place of another tells that it may not start
             )
     count, held = kind.workers(owner), kind.held(owner)
-    workers = [_worker(kind, owner, by_index.get(i), i, held, seen) for i in range(count)]
+    workers = [_worker(kind, owner, by_index.get(i), i, held, seen, why) for i in range(count)]
     left = [
         WorkerStatus(f"node-{i}", WorkerPhase.LEFT, reason="left by a scale step")
         for i in by_index
@@ -108,7 +134,13 @@ def read_job(kind: Kind, owner: Object, pods: Sequence[Object], seen: set[int]) 
 
 
 def _worker(
-    kind: Kind, owner: Object, pod: Object | None, index: int, held: str | None, seen: set[int]
+    kind: Kind,
+    owner: Object,
+    pod: Object | None,
+    index: int,
+    held: str | None,
+    seen: set[int],
+    why: str | None,
 ) -> WorkerStatus:
     name = f"node-{index}"
     if held is not None:
@@ -122,6 +154,5 @@ def _worker(
         return told
     if index in seen:
         return WorkerStatus(name, WorkerPhase.LOST, reason="its pod was deleted")
-    return WorkerStatus(
-        name, WorkerPhase.PENDING, waiting=Waiting.STARTING, reason="its pod is not there yet"
-    )
+    reason = why or "its pod is not there yet"
+    return WorkerStatus(name, WorkerPhase.PENDING, waiting=Waiting.STARTING, reason=reason)

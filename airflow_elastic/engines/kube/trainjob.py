@@ -1,0 +1,267 @@
+"""Engine `trainjob`: a TrainJob of the Kubeflow Trainer 2, which makes a JobSet, which makes an Indexed Job.
+
+By default each attempt brings its own TrainingRuntime, so that the whole pod is as our options say, and so that nobody
+but the run restarts anything: no failure policy, and `backoffLimitPerIndex` 0 in the child Job. With the option
+`runtime` one that exists is used; then a pod is what `spec.trainer` and `runtimePatches` can make of it. It scales in
+place by its child Job, which neither Trainer nor JobSet put back (seen with Trainer 2.3 on JobSet 0.12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_elastic.adapters.kube import Invalid, KubeError, Missing, Resource
+from airflow_elastic.adapters.kube.hub import Hub
+from airflow_elastic.adapters.kube.resources import EVENTS, JOBS
+from airflow_elastic.engines.api import MAX_JOB_NAME, Finding, Job
+from airflow_elastic.engines.kube.checks import doctor
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.job import INDEX_ANNOTATION, JobKind
+from airflow_elastic.engines.kube.kind import Change, Child, Object
+from airflow_elastic.engines.kube.options import KubeOptions
+from airflow_elastic.engines.kube.pod import JOB_LABEL, labels, marks, pod_template
+from airflow_elastic.engines.kube.runtime_patch import beyond_patches, patched
+from airflow_elastic.spec.checks import Checks, choice
+from airflow_elastic.spec.errors import Problem
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
+
+log = logging.getLogger(__name__)
+
+_GROUP, _VERSION, _NEEDS = "trainer.kubeflow.org", "v1alpha1", "the Kubeflow Trainer"
+TRAINJOBS = Resource(_GROUP, _VERSION, "trainjobs", "TrainJob", needs=_NEEDS)
+RUNTIMES = Resource(_GROUP, _VERSION, "trainingruntimes", "TrainingRuntime", needs=_NEEDS)
+
+#: The one replicated job of a runtime that trains, and by Trainer's rule also its container.
+_NODE = "node"
+
+#: Within this a suspended TrainJob has no pods any more that are not about to end; Trainer needs 0.1 s.
+_SUSPEND_SECONDS, _LOOK_SECONDS = 10.0, 0.05
+
+#: Trainer asks a memory of its own whether there is a runtime, and that may be a moment old.
+_KNOWN_SECONDS = 5.0
+
+_INDEX = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}}
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A runtime that exists.
+
+    Attributes:
+        name: its name.
+        kind: ClusterTrainingRuntime, or TrainingRuntime for one of the namespace.
+    """
+
+    name: str
+    kind: str = "ClusterTrainingRuntime"
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            check("kind", self.kind, choice(("ClusterTrainingRuntime", "TrainingRuntime")))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJobOptions(KubeOptions):
+    """How workers become pods of a TrainJob.
+
+    Attributes:
+        runtime: one that exists, e.g. `{name: torch-distributed}`. Default: each attempt brings one of our own.
+    """
+
+    runtime: Runtime | None = None
+
+
+class TrainJobKind:
+    """trainer.kubeflow.org/v1alpha1 TrainJob."""
+
+    name = "trainjob"
+    options: type[KubeOptions] = TrainJobOptions
+    resource = TRAINJOBS
+    container = _NODE
+    pod_label = JOB_LABEL
+    longest_name = 47  # pods are named <job>-node-0-<index>-<5 letters>; too long a name hangs without a word
+    scales_in_place = True
+
+    def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
+        """With a runtime of somebody else's: what runtimePatches cannot carry."""
+        runtime = _runtime(options)
+        if runtime is None:
+            return []
+        job = Job("s3://any/run", spec, 1, spec.workers.count)
+        return beyond_patches(self._pod(job, options), runtime.name)
+
+    def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
+        """The TrainJob, after its runtime where that is our own."""
+        assert len(job.name) <= min(self.longest_name, MAX_JOB_NAME), job.name  # noqa: S101 - Job.name promises it
+        template = self._pod(job, options)
+        existing = _runtime(options)
+        if existing is not None:
+            ref = {"kind": existing.kind, "name": existing.name}
+            told = patched(template, _labelled(job, options), _NODE)
+            return [(TRAINJOBS, self._train_job(job, options, ref, told))]
+        ref = {"kind": RUNTIMES.kind, "name": job.name}
+        runtime = {
+            "apiVersion": RUNTIMES.api_version,
+            "kind": RUNTIMES.kind,
+            "metadata": _metadata(job, options),
+            "spec": {
+                "mlPolicy": {"numNodes": job.workers},
+                "template": {
+                    "metadata": _labelled(job, options),
+                    "spec": {
+                        # Names must be there before a worker is ready: it becomes ready by meeting the others.
+                        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+                        "replicatedJobs": [{"name": _NODE, "template": _child(job, options, template)}],
+                    },
+                },
+            },
+        }
+        return [(RUNTIMES, runtime), (TRAINJOBS, self._train_job(job, options, ref, {}))]
+
+    def workers(self, owner: Object) -> int:
+        """What the child Job says; without one, with how many the job began."""
+        child = owner.get("child")
+        return int(owner["spec"]["workers"]) if child is None else _CHILD.workers(child)
+
+    def index(self, pod: Object) -> int | None:
+        """The pod's completion index."""
+        return _CHILD.index(pod)
+
+    def scaled(self, owner: Object, workers: int) -> Change:
+        """Never asked: the child Job is what is scaled."""
+        return _CHILD.scaled(owner, workers)
+
+    def held(self, owner: Object) -> str | None:
+        """Suspended: by a queue, or by a person."""
+        if owner["spec"]["suspend"]:
+            return "the TrainJob is suspended"
+        child = owner.get("child")
+        return None if child is None else _CHILD.held(child)
+
+    def gone(self, owner: Object, index: int) -> WorkerStatus | None:
+        """What the child Job tells; without one, or where it is silent, the TrainJob's own end."""
+        child, status = owner.get("child"), owner["status"]
+        told = None if child is None else _CHILD.gone(child, index)
+        if told is None and status["complete"]:
+            return WorkerStatus(f"node-{index}", WorkerPhase.SUCCEEDED)
+        if told is None and status["failed"] is not None:
+            reason = f"the TrainJob has failed: {status['failed']}"
+            return WorkerStatus(f"node-{index}", WorkerPhase.LOST, reason=reason)
+        return told
+
+    def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
+        """The number at the beginning, suspension, and the terminal conditions."""
+        spec, conditions = owner["spec"], _conditions(owner)
+        failed = conditions.get("Failed")
+        return {
+            "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
+            "spec": {
+                "workers": (spec.get("trainer") or {}).get("numNodes", 1),
+                "suspend": spec.get("suspend", False),
+            },
+            "status": {
+                "complete": "Complete" in conditions,
+                "failed": None if failed is None else failed.get("message") or failed.get("reason"),
+            },
+        }
+
+    def _pod(self, job: Job, options: KubeOptions) -> dict[str, Any]:
+        return pod_template(job, options, container=self.container, index=_INDEX)
+
+    def _train_job(
+        self, job: Job, options: KubeOptions, ref: dict[str, str], told: dict[str, Any]
+    ) -> dict[str, Any]:
+        trainer = {**told.get("trainer", {}), "numNodes": job.workers}
+        spec = {"runtimeRef": {"apiGroup": _GROUP, **ref}, **told, "trainer": trainer}
+        return {
+            "apiVersion": TRAINJOBS.api_version,
+            "kind": TRAINJOBS.kind,
+            "metadata": _metadata(job, options),
+            "spec": spec,
+        }
+
+
+_CHILD = JobKind()
+
+
+def _runtime(options: KubeOptions) -> Runtime | None:
+    return options.runtime if isinstance(options, TrainJobOptions) else None
+
+
+def _labelled(job: Job, options: KubeOptions) -> dict[str, Any]:
+    return {"labels": labels(job, options), "annotations": marks(job, options)}
+
+
+def _metadata(job: Job, options: KubeOptions) -> dict[str, Any]:
+    return {"name": job.name, "namespace": options.namespace, **_labelled(job, options)}
+
+
+def _child(job: Job, options: KubeOptions, template: dict[str, Any]) -> dict[str, Any]:
+    """The child Job's template. Trainer finds by its label which job of a runtime is the one that trains."""
+    metadata = _labelled(job, options)
+    metadata["labels"] = {**metadata["labels"], "trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    spec = {"completionMode": "Indexed", "backoffLimitPerIndex": 0, "template": template}
+    return {"metadata": metadata, "spec": spec}
+
+
+def _conditions(owner: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Those that hold, by type."""
+    found = owner.get("status", {}).get("conditions") or ()
+    return {one["type"]: one for one in found if one["status"] == "True"}
+
+
+class TrainJobEngine(KubeEngine):
+    """Workers as the pods of a TrainJob."""
+
+    kind = TrainJobKind()
+    child = Child(_CHILD, f"-{_NODE}-0")
+
+    def doctor(self) -> list[Finding]:
+        """Whether the cluster can be reached, knows the kind, and grants the rights."""
+        further = [(verb, RUNTIMES) for verb in ("create", "get", "patch", "delete")]
+        further += [(verb, JOBS) for verb in ("get", "list", "watch", "patch")]
+        return doctor(self.kind, self._access, [*further, ("list", EVENTS)])
+
+    async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
+        deadline = asyncio.get_running_loop().time() + _KNOWN_SECONDS
+        while True:
+            try:
+                return await super()._create(shared, job, options)
+            except Invalid as error:
+                late = asyncio.get_running_loop().time() > deadline
+                if _runtime(options) is not None or late or "must be created before" not in str(error):
+                    raise
+                await asyncio.sleep(0.1)
+
+    async def _end(self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any] | None) -> None:
+        """Suspend it first: of a plain deletion Trainer learns late, and makes pods anew meanwhile."""
+        if owner is not None:
+            body = {"metadata": {"uid": owner["metadata"]["uid"]}, "spec": {"suspend": True}}
+            try:
+                await shared.client.patch(TRAINJOBS, options.namespace, job.name, body)
+                await self._suspended(shared, job, options)
+            except KubeError as error:
+                # Its webhook does not answer, e.g.: then whoever could make pods does not work either.
+                log.warning("%s cannot be suspended before it is deleted: %s", job.name, error)
+        await super()._end(shared, job, options, owner)
+
+    async def _suspended(self, shared: Hub, job: Job, options: KubeOptions) -> None:
+        """Wait until the TrainJob and its child Job have heard it, or have ended, or are gone."""
+        client, namespace = shared.client, options.namespace
+        try:
+            async with asyncio.timeout(_SUSPEND_SECONDS):
+                for resource, name in ((TRAINJOBS, job.name), (JOBS, f"{job.name}-{_NODE}-0")):
+                    while not _at_rest(await client.get(resource, namespace, name)):  # noqa: ASYNC110
+                        await asyncio.sleep(_LOOK_SECONDS)
+        except Missing:
+            return
+        except TimeoutError:
+            log.warning("%s is not suspended %g s after it was to be", job.name, _SUSPEND_SECONDS)
+
+
+def _at_rest(found: dict[str, Any]) -> bool:
+    return not {"Suspended", "Complete", "Failed"}.isdisjoint(_conditions(found))

@@ -1,0 +1,64 @@
+"""Why a job has no pods: its operator was refused what it wanted to make, and tells only in events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_elastic.adapters.kube import KubeError
+from airflow_elastic.adapters.kube.resources import EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+
+    from airflow_elastic.adapters.kube import Client
+
+T = TypeVar("T")
+
+#: An operator needs less than that from one object to the next, as a rule.
+LOOK_SECONDS = 2.0
+
+
+async def ticking(steps: AsyncIterator[T], still: asyncio.Event) -> AsyncGenerator[tuple[T, bool]]:
+    """Each step with False; while `still` is set, the newest one again with True whenever none came for a while."""
+    following: asyncio.Future[T] = asyncio.ensure_future(anext(steps))
+    newest: T | None = None
+    try:
+        while True:
+            seconds = LOOK_SECONDS if newest is not None and still.is_set() else None
+            done, _ = await asyncio.wait({following}, timeout=seconds)
+            if done:
+                try:
+                    newest = following.result()
+                except StopAsyncIteration:
+                    return
+                following = asyncio.ensure_future(anext(steps))
+            if newest is not None:
+                yield newest, not done
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, KubeError):
+            await following
+
+
+async def trouble(client: Client, namespace: str, names: Iterable[str]) -> str | None:
+    """The newest warning about objects of these names; None where there is none, or where we may not know."""
+    events: list[dict[str, Any]] = []
+    try:
+        for name in names:
+            fields = f"involvedObject.name={name},type=Warning"
+            events += (await client.list(EVENTS, namespace, fields=fields))[0]
+    except KubeError:
+        return None
+    if not events:
+        return None
+    newest = max(events, key=_when)
+    return f"{newest.get('reason', 'Warning')}: {newest.get('message', '')}".rstrip(": ")
+
+
+def _when(event: dict[str, Any]) -> str:
+    """Its time, as text that can be compared."""
+    series = event.get("series") or {}
+    at = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return str(at or event["metadata"].get("creationTimestamp"))
