@@ -1,0 +1,136 @@
+"""Training on a real cluster, from the first step to the last, while things happen to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_elastic.adapters.kube import Client
+from airflow_elastic.adapters.kube.resources import PODS, SECRETS
+from airflow_elastic.core.state import Cause, FailureKind
+from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, RunSpec, SecretRef, Workers
+from tests.support.cluster import pod_spec
+from tests.support.driving import Driven, driving
+from tests.support.s3 import S3Server, s3_server
+
+
+def training(engine: str, options: dict[str, Any], *arguments: str, **changes: Any) -> RunSpec:
+    """scripts/train.py on 2 pods, a checkpoint every 5 steps. Below 3 GiB the import of torch itself thrashes."""
+    defaults: dict[str, Any] = {
+        "launcher": "torchrun",
+        "workers": Workers(2, min=1, max=3, resources={"memory": "3Gi"}),
+        "checkpoint": CheckpointPolicy(every_steps=5),
+        "restart": RestartPolicy(backoff_seconds=0.1),
+    }
+    return pod_spec(engine, options, "train.py", *arguments, **{**defaults, **changes})
+
+
+async def lose_a_pod(driven: Driven, client: Client, namespace: str) -> None:
+    """Delete the last worker's pod, without grace: as a node does that goes away."""
+    job = driven.state.attempt.job
+    pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={job}")
+    last = max(pod["metadata"]["name"] for pod in pods)
+    await client.delete(PODS, namespace, last, grace_seconds=0)
+
+
+async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
+    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
+) -> None:
+    spec = training("job", pod_options, "--epochs=400", "--step-seconds=0.05")
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        await lose_a_pod(driven, client, namespace)
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
+        first, second = driven.state.attempts
+        assert first.failure is not None
+        assert (first.cause, first.failure.kind) == (Cause.FAILURE, FailureKind.WORKER_LOST)
+        assert second.from_step >= 5
+        for workers in (3, 1):
+            await driven.at_step(driven.step + 10)
+            driven.run.ask_scale(workers, by="test")
+            await driven.until(lambda n=workers: _world(driven) == n, f"{workers} ranks")  # type: ignore[misc]
+        before = driven.step
+        await driven.at_step(before + 5)
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
+    newest = state.checkpoint
+    assert newest is not None
+    assert newest.step >= before, "it was stopped without saving its last step"
+    stretches = state.attempts[1].progress.stretches if state.attempts[1].progress else ()
+    assert [stretch.world_size for stretch in stretches] == [2, 3, 1]
+
+
+def _world(driven: Driven) -> int:
+    progress = driven.run.progress(driven.state)
+    stretch = progress.stretches[-1] if progress and progress.stretches else None
+    return stretch.world_size if stretch and stretch.first_step_at else 0
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A real S3 server that pods reach, too: an imitation in this process would not do."""
+    with s3_server() as server:
+        if server.kind != "given":
+            pytest.skip(
+                "set ELASTIC_TEST_S3_ENDPOINT to an S3 server that this machine and pods reach to run this"
+            )
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture
+async def credentials(s3: S3Server, namespace: str, client: Client) -> tuple[SecretRef, ...]:
+    """The server's credentials, as a Secret of the cluster."""
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    body = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s3"},
+        "stringData": {name: s3.env[name] for name in names},
+    }
+    await client.create(SECRETS, namespace, body)
+    return tuple(SecretRef(name, "kubernetes", f"s3/{name}") for name in names)
+
+
+async def test_on_s3_it_ends_with_a_verified_model_and_its_output(
+    s3: S3Server,
+    credentials: tuple[SecretRef, ...],
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+) -> None:
+    port = s3.address.rpartition(":")[2]
+    spec = training("job", pod_options, "--epochs=1", "--step-seconds=0.3", secrets=credentials)
+    spec = RunSpec.from_dict(
+        {
+            **spec.to_dict(),
+            "env": {
+                **spec.env,
+                "AWS_ENDPOINT_URL": f"http://host.cluster.internal:{port}",
+                "AWS_DEFAULT_REGION": s3.env.get("AWS_DEFAULT_REGION", "us-east-1"),
+            },
+        }
+    )
+    async with driving(f"s3://{s3.bucket}/{namespace}", spec) as driven:
+        await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
+        await lose_a_pod(driven, client, namespace)
+        state = await driven.end()
+        output = driven.run.store.get(layout.attempt_logs(2) + layout.rank_log(1, 0))
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 2)
+    assert state.checkpoint is not None
+    assert b"from step" in (output or b"")
+    assert s3.env["AWS_SECRET_ACCESS_KEY"].encode() not in _everything(driven)
+
+
+def _everything(driven: Driven) -> bytes:
+    """The journal and the job's documents, where a secret must not stand."""
+    store = driven.run.store
+    keys = [entry.key for prefix in (layout.JOURNAL, layout.JOBS) for entry in store.list(prefix)]
+    return b"".join(store.get(key) or b"" for key in keys)
