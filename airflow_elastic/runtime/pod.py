@@ -53,7 +53,10 @@ def main() -> int:
     )
     env = os.environ
     uri, name = env["AIRFLOW_ELASTIC_RUN_URI"], env["AIRFLOW_ELASTIC_JOB"]
-    index, attempt = int(env["AIRFLOW_ELASTIC_INDEX"]), int(env["AIRFLOW_ELASTIC_ATTEMPT"])
+    attempt = int(env["AIRFLOW_ELASTIC_ATTEMPT"])
+    index = int(env["AIRFLOW_ELASTIC_INDEX"]) + int(env.get("AIRFLOW_ELASTIC_WORKERS_BEFORE", "0"))
+    for theirs in [key for key in env if key.startswith("PET_")]:
+        del env[theirs]  # an operator's options of torchrun: ranks are started by ours
     results: list[Result] = []
     try:
         store = open_store(uri)

@@ -39,12 +39,14 @@ class Kind(Protocol):
     """
 
     name: str
-    options: type[KubeOptions]
     resource: Resource
     container: str
     pod_label: str
     longest_name: int
     scales_in_place: bool
+
+    @property
+    def options(self) -> type[KubeOptions]: ...
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
         """What this kind cannot carry out."""

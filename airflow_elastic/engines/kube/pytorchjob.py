@@ -1,0 +1,183 @@
+"""Engine `pytorchjob`: a PyTorchJob of kubeflow.org/v1, as the training-operator runs it (seen with 1.9.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from airflow_elastic.adapters.kube.resources import Resource
+from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.kind import Change, Object
+from airflow_elastic.engines.kube.options import KubeOptions
+from airflow_elastic.engines.kube.pod import JOB_LABEL, labels, marks, pod_template
+from airflow_elastic.spec.errors import EngineError, Problem
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
+
+PYTORCHJOBS = Resource(
+    "kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", needs="the training-operator (Kubeflow, v1)"
+)
+
+_INDEX = "training.kubeflow.org/replica-index"
+
+#: On pods beside a Master: what to add to their index to get the number of the worker, as the Master is worker 0.
+_BEFORE = "airflow-elastic/workers-before"
+
+_RUN_POLICY = ("schedulingPolicy", "managedBy", "suspend")
+_NOT_OURS = {
+    "cleanPodPolicy": "nothing: pods stay until the run has read how they ended; what stays then is `cleanup`'s to say",
+    "backoffLimit": "nothing: the run counts its restarts itself (restart.backoff_limit)",
+    "activeDeadlineSeconds": "nothing: the run keeps its own clock (active_deadline_seconds)",
+    "ttlSecondsAfterFinished": "nothing: say it as engine_options.ttl_seconds",
+}
+_ELASTIC_POLICY = (
+    *("minReplicas", "maxReplicas", "rdzvBackend", "rdzvPort", "rdzvHost", "rdzvId", "rdzvConf"),
+    *("standalone", "nProcPerNode", "maxRestarts"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PyTorchJobOptions(KubeOptions):
+    """What only a PyTorchJob has.
+
+    Attributes:
+        master: worker 0 is the Master: the job succeeds when it does. Needs at least 2 workers.
+        elastic_policy: an `elasticPolicy`, as Kubernetes writes it, for whoever reads it; `{}` is one with the least
+            and most workers of the run. The workers do not need it: they meet by themselves.
+        run_policy: `schedulingPolicy`, `managedBy` and `suspend` of the `runPolicy`, as Kubernetes writes them.
+    """
+
+    master: bool = False
+    elastic_policy: Mapping[str, Any] | None = None
+    run_policy: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PyTorchJobKind:
+    """kubeflow.org/v1 PyTorchJob."""
+
+    name = "pytorchjob"
+    options = PyTorchJobOptions
+    resource = PYTORCHJOBS
+    container = "pytorch"
+    pod_label = JOB_LABEL
+    longest_name = 53  # pods are named <job>-worker-<index>: 63 letters, for up to 100 workers
+    scales_in_place = True
+
+    def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
+        """Policies hold what the run leaves to the operator, and nothing else; a Master is never alone."""
+        mine = cast("PyTorchJobOptions", options)
+        problems = []
+        for key, value in mine.run_policy.items():
+            if key not in _RUN_POLICY:
+                allowed = _NOT_OURS.get(key, f"one of {', '.join(_RUN_POLICY)}")
+                problems.append(Problem(f"engine_options.run_policy.{key}", value, allowed))
+        for key, value in (mine.elastic_policy or {}).items():
+            if key == "metrics":
+                allowed = "nothing: an autoscaler would change the job without the run; scale the run instead"
+                problems.append(Problem("engine_options.elastic_policy.metrics", value, allowed))
+            elif key not in _ELASTIC_POLICY:
+                allowed = f"one of {', '.join(_ELASTIC_POLICY)}"
+                problems.append(Problem(f"engine_options.elastic_policy.{key}", value, allowed))
+        if mine.master and spec.workers.at_least < 2:
+            allowed = "at least 2 with engine_options.master: the Master is worker 0, and others beside it must stay"
+            problems.append(Problem("workers.min", spec.workers.at_least, allowed))
+        return problems
+
+    def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
+        """The PyTorchJob; the operator makes a headless Service for each pod by itself."""
+        mine = cast("PyTorchJobOptions", options)
+        before = 1 if mine.master else 0
+        replicas = {"Worker": self._replicas(job, options, job.workers - before, before)}
+        if mine.master:
+            replicas = {"Master": self._replicas(job, options, 1, 0), **replicas}
+        spec: dict[str, Any] = {
+            "nprocPerNode": str(job.spec.workers.procs),
+            "runPolicy": {
+                **mine.run_policy,
+                "cleanPodPolicy": "None",
+                "ttlSecondsAfterFinished": options.ttl_seconds,
+            },
+            "pytorchReplicaSpecs": replicas,
+        }
+        if mine.elastic_policy is not None:
+            workers = job.spec.workers
+            bounds = {"minReplicas": workers.at_least - before, "maxReplicas": workers.at_most - before}
+            spec["elasticPolicy"] = {**bounds, **mine.elastic_policy}
+        metadata = {
+            "name": job.name,
+            "namespace": options.namespace,
+            "labels": labels(job, options),
+            "annotations": marks(job, options),
+        }
+        head = {"apiVersion": PYTORCHJOBS.api_version, "kind": PYTORCHJOBS.kind}
+        return [(PYTORCHJOBS, {**head, "metadata": metadata, "spec": spec})]
+
+    def _replicas(self, job: Job, options: KubeOptions, replicas: int, before: int) -> dict[str, Any]:
+        index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_INDEX}']"}}}
+        template = pod_template(job, options, container=self.container, index=index)
+        if before:
+            template["metadata"]["labels"][_BEFORE] = str(before)
+            for container in template["spec"]["containers"]:
+                if container["name"] == self.container:
+                    container["env"].append({"name": "AIRFLOW_ELASTIC_WORKERS_BEFORE", "value": str(before)})
+        return {"replicas": replicas, "restartPolicy": "Never", "template": template}
+
+    def workers(self, owner: Object) -> int:
+        """Of all kinds of replicas."""
+        return sum(one["replicas"] for one in owner["spec"]["pytorchReplicaSpecs"].values())
+
+    def index(self, pod: Object) -> int | None:
+        """The operator's index of the pod, past the Master."""
+        found = pod["metadata"].get("labels", {})
+        return int(found[_INDEX]) + int(found.get(_BEFORE, 0)) if _INDEX in found else None
+
+    def scaled(self, owner: Object, workers: int) -> Change:
+        """The number of workers; never 0, with which a PyTorchJob has succeeded at once."""
+        others = len(owner["spec"]["pytorchReplicaSpecs"].keys() - {"Worker"})
+        if workers - others < 1:
+            raise EngineError(f"a PyTorchJob must have a worker{' beside its Master' if others else ''}")
+        return Change({"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers - others}}}})
+
+    def held(self, owner: Object) -> str | None:
+        """Suspended: by a queue, or by a person."""
+        return "the PyTorchJob is suspended" if owner["spec"]["suspend"] else None
+
+    def gone(self, owner: Object, index: int) -> WorkerStatus | None:
+        """A job that has ended makes no more pods: what is missing then will not come."""
+        name, spec, ended = f"node-{index}", owner["spec"], owner["status"]["ended"]
+        if ended is None:
+            return None
+        everybody = index == 0 or "Master" not in spec["pytorchReplicaSpecs"]
+        if ended["type"] == "Succeeded" and not spec["elastic"] and everybody:
+            return WorkerStatus(name, WorkerPhase.SUCCEEDED)
+        reason = f"the PyTorchJob has ended, and makes no more pods: {ended['message']}"
+        return WorkerStatus(name, WorkerPhase.LOST, reason=reason)
+
+    def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
+        """Numbers, suspension, and the terminal condition, which is not always the last one."""
+        spec = owner["spec"]
+        ended = [
+            {"type": c["type"], "message": c.get("message") or c.get("reason")}
+            for c in owner.get("status", {}).get("conditions") or ()
+            if c["type"] in ("Succeeded", "Failed") and c["status"] == "True"
+        ]
+        return {
+            "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
+            "spec": {
+                "pytorchReplicaSpecs": {
+                    kind: {"replicas": one.get("replicas", 1)}
+                    for kind, one in spec["pytorchReplicaSpecs"].items()
+                },
+                "elastic": "elasticPolicy" in spec,
+                "suspend": spec.get("runPolicy", {}).get("suspend", False),
+            },
+            "status": {"ended": ended[0] if ended else None},
+        }
+
+
+class PyTorchJobEngine(KubeEngine):
+    """Workers as the pods of a PyTorchJob."""
+
+    kind = PyTorchJobKind()
