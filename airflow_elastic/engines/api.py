@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 GROUP = "airflow_elastic.engines"
 
-#: Kubernetes is the strictest: a TrainJob's name may have 47 letters, or its pods hang without a word.
-MAX_JOB_NAME = 47
+#: DLRover is the strictest: the Service of an ElasticJob's master is `elasticjob-<name>-dlrover-master`, of 63 letters.
+#: (A TrainJob's name may have 47, or its pods hang without a word.)
+MAX_JOB_NAME = 37
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,6 @@ def test_job_names_are_legal_everywhere_and_distinct(name: str) -> None:
     object.__setattr__(spec, "name", name)
     names = {Job(uri, spec, attempt, 1).name for uri in ("s3://a/b", "s3://a/c") for attempt in (1, 12, 999)}
     assert len(names) == 6
-    assert all(re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", found) and len(found) <= 47 for found in names), (
+    assert all(re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", found) and len(found) <= 37 for found in names), (
         names
     )

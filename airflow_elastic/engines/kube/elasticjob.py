@@ -1,0 +1,400 @@
+"""Engine `elasticjob`: an ElasticJob of DLRover 0.6, whose operator starts a job master, which makes the pods.
+
+The master would restart workers by rules of its own. It is told not to (`restartCount` 0), and what it makes anew all
+the same, a worker that was deleted, finds that it has had its life and ends. Our labels do not reach the pods, so they
+are found by DLRover's own. A job may be scaled up in place, by a ScalePlan where the cluster has that kind; not down:
+DLRover counts its ranks on, so that the numbers of workers which went would never come again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_elastic.adapters.kube import Conflict
+from airflow_elastic.adapters.kube.hub import hub
+from airflow_elastic.adapters.kube.resources import Resource
+from airflow_elastic.engines.api import MAX_JOB_NAME, Job
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.kind import Change, Object
+from airflow_elastic.engines.kube.merge import overlay
+from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.pod import labels, marks, pod_template
+from airflow_elastic.spec.checks import Checks, choice, non_negative_int, positive_int
+from airflow_elastic.spec.errors import EngineError, Problem
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
+
+_GROUP, _VERSION, _NEEDS = "elastic.iml.github.io", "v1alpha1", "the DLRover operator"
+ELASTICJOBS = Resource(_GROUP, _VERSION, "elasticjobs", "ElasticJob", needs=_NEEDS)
+SCALEPLANS = Resource(_GROUP, _VERSION, "scaleplans", "ScalePlan", needs="the ScalePlan CRD of DLRover 0.4")
+
+NAME_LABEL = "elasticjob.dlrover/name"
+_TYPE_LABEL = "elasticjob.dlrover/replica-type"
+_RANK_LABEL = "elasticjob.dlrover/rank-index"
+
+STRATEGIES = ("AllreduceStrategy", "ParameterServerStrategy", "CustomStrategy", "Local")
+MODES = ("manual", "single-job", "cluster")
+
+#: Where the operator's Service leads.
+MASTER_PORT = 50001
+
+#: What the master's command takes, each by the annotation of that name where the operator writes the command.
+MASTER_OPTIONS = (
+    *("pending_timeout", "pending_fail_strategy", "service_type", "pre_check_ops", "pre_check_bypass"),
+    *("training_elastic_mode", "enable_dashboard", "dashboard_port"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Processes beside the workers, for ParameterServerStrategy. They are DLRover's alone: no agent of ours is in them.
+
+    Attributes:
+        replicas: how many.
+        command: what runs in their container.
+        image: Default: the workers'.
+        resources: what each asks for.
+        env: plain variables.
+        restart_count: how often DLRover may replace each.
+        auto_scale: whether DLRover may change their number and size.
+        restart_timeout: seconds until one that does not start is replaced.
+        priority: high, low, or which part of them is high, e.g. 0.5.
+        pod_template: laid over the pod last.
+    """
+
+    replicas: int
+    command: tuple[str, ...]
+    image: str | None = None
+    resources: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    restart_count: int = 0
+    auto_scale: bool = False
+    restart_timeout: int | None = None
+    priority: str | None = None
+    pod_template: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            check("replicas", self.replicas, positive_int)
+            check.that(bool(self.command), "command", self.command, "a program and its arguments")
+            check("restart_count", self.restart_count, non_negative_int)
+            _check_priority(check, self.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """The pod of the job master. Its service account needs rights on pods, services, elasticjobs and scaleplans.
+
+    Attributes:
+        image: with dlrover and kubernetes<37. Default: the workers'.
+        python: the interpreter in it. Default: the workers'.
+        resources: what it asks for.
+        service_account: Default: the namespace's.
+        options: of its command: pending_timeout, pending_fail_strategy, service_type, pre_check_ops,
+            pre_check_bypass, training_elastic_mode, enable_dashboard, dashboard_port.
+        pod_template: laid over the pod last.
+    """
+
+    image: str | None = None
+    python: str | None = None
+    resources: Mapping[str, str] = field(
+        default_factory=lambda: {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "2Gi"}
+    )
+    service_account: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    pod_template: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            for name in self.options:
+                check(f"options.{name}", name, choice(MASTER_OPTIONS))
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticJobOptions(KubeOptions):
+    """How workers become pods of an ElasticJob.
+
+    Attributes:
+        distribution_strategy: AllreduceStrategy, ParameterServerStrategy, CustomStrategy or Local.
+        optimize_mode: manual (the run decides), single-job, or cluster (Brain decides).
+        brain_service: address of Brain.
+        resource_limits: what all pods of the job may have together, for auto-scaling: cpu, memory, gpu.
+        envs: as ElasticJobs have it.
+        suspend: create the job suspended.
+        enable_dynamic_sharding: hand out data in shards; where the installed ElasticJob has the field.
+        enable_elastic_scheduling: where the installed ElasticJob has the field.
+        auto_scale: whether DLRover may change the workers.
+        restart_timeout: seconds until a worker that does not start is replaced.
+        priority: of the workers: high, low, or which part of them is high, e.g. 0.5.
+        replicas: further kinds of processes, by name: ps, chief, evaluator.
+        master: the job master.
+    """
+
+    distribution_strategy: str = "AllreduceStrategy"
+    optimize_mode: str = "manual"
+    brain_service: str | None = None
+    resource_limits: Mapping[str, str] = field(default_factory=dict)
+    envs: Mapping[str, Any] = field(default_factory=dict)
+    suspend: bool = False
+    enable_dynamic_sharding: bool | None = None
+    enable_elastic_scheduling: bool | None = None
+    auto_scale: bool = False
+    restart_timeout: int | None = None
+    priority: str | None = None
+    replicas: Mapping[str, Replicas] = field(default_factory=dict)
+    master: Master = field(default_factory=Master)
+
+    def __post_init__(self) -> None:
+        KubeOptions.__post_init__(self)
+        with Checks() as check:
+            check("distribution_strategy", self.distribution_strategy, choice(STRATEGIES))
+            check("optimize_mode", self.optimize_mode, choice(MODES))
+            brain = self.optimize_mode != "cluster" or bool(self.brain_service)
+            check.that(brain, "brain_service", None, "the address of Brain, with optimize_mode cluster")
+            _check_priority(check, self.priority)
+            for name in self.replicas:
+                check(f"replicas.{name}", name, choice(("ps", "chief", "evaluator")))
+            of_ps = self.distribution_strategy == "ParameterServerStrategy"
+            none = "none, unless distribution_strategy is ParameterServerStrategy"
+            check.that(of_ps or not self.replicas, "replicas", sorted(self.replicas), none)
+            check.that(not of_ps or "ps" in self.replicas, "replicas", sorted(self.replicas), "ps, at least")
+
+
+def _check_priority(check: Checks, priority: str | None) -> None:
+    try:
+        good = priority in (None, "high", "low") or 0 < float(priority or 0) <= 1
+    except ValueError:
+        good = False
+    check.that(good, "priority", priority, "high, low, or a part of 1 such as 0.5")
+
+
+class ElasticJobKind:
+    """elastic.iml.github.io/v1alpha1 ElasticJob."""
+
+    name = "elasticjob"
+    options: type[KubeOptions] = ElasticJobOptions
+    resource = ELASTICJOBS
+    container = "main"
+    pod_label = NAME_LABEL
+    longest_name = 37  # the master's Service is elasticjob-<job>-dlrover-master: 63 letters
+    scales_in_place = True
+
+    def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
+        """DLRover writes some fields of its pods itself; and it knows no queues."""
+        whose = {
+            "queue": (options.queue, "none with elasticjob: no queue knows ElasticJobs"),
+            "priority_class": (options.priority_class, "priority, with elasticjob: DLRover sets the class"),
+        }
+        return [
+            Problem(f"engine_options.{name}", given, allowed)
+            for name, (given, allowed) in whose.items()
+            if given is not None
+        ]
+
+    def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
+        """The ElasticJob; operator and master make the rest."""
+        assert isinstance(options, ElasticJobOptions)  # noqa: S101 - the engine has read them so
+        assert len(job.name) <= min(self.longest_name, MAX_JOB_NAME), job.name  # noqa: S101 - Job.name promises it
+        metadata = {
+            "name": job.name,
+            "namespace": options.namespace,
+            "labels": labels(job, options),
+            "annotations": {**marks(job, options), **options.master.options},
+        }
+        spec = {
+            "distributionStrategy": options.distribution_strategy,
+            "optimizeMode": options.optimize_mode,
+            "brainService": options.brain_service,
+            "resourceLimits": dict(options.resource_limits) or None,
+            "envs": dict(options.envs) or None,
+            "suspend": options.suspend or None,
+            "enableDynamicSharding": options.enable_dynamic_sharding,
+            "enableElasticScheduling": options.enable_elastic_scheduling,
+            "replicaSpecs": {
+                "dlrover-master": _master(job, options),
+                "worker": self._workers(job, options),
+                **{name: _others(job, options, one) for name, one in options.replicas.items()},
+            },
+        }
+        body = {"apiVersion": ELASTICJOBS.api_version, "kind": ELASTICJOBS.kind, "metadata": metadata}
+        return [(ELASTICJOBS, {**body, "spec": _said(spec)})]
+
+    def _workers(self, job: Job, options: ElasticJobOptions) -> dict[str, Any]:
+        index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_RANK_LABEL}']"}}}
+        template = pod_template(job, options, container=self.container, index=index)
+        return _said(
+            {
+                "replicas": job.workers,
+                "restartPolicy": "Never",
+                "restartCount": 0,
+                "autoScale": options.auto_scale,
+                "restartTimeout": options.restart_timeout,
+                "priority": options.priority,
+                "template": template,
+            }
+        )
+
+    def workers(self, owner: Object) -> int:
+        """What we wrote there, at submission or by a scale step: DLRover never changes it."""
+        return int(owner["spec"]["workers"])
+
+    def index(self, pod: Object) -> int | None:
+        """The rank index of a worker: one that was made anew has that of its predecessor."""
+        found = pod["metadata"].get("labels", {})
+        return int(found[_RANK_LABEL]) if found.get(_TYPE_LABEL) == "worker" else None
+
+    def scaled(self, owner: Object, workers: int) -> Change:
+        """For us, and for the next look; DLRover itself follows a ScalePlan."""
+        return Change({"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}})
+
+    def held(self, owner: Object) -> str | None:
+        """Suspended, by a person."""
+        suspended = owner["spec"]["suspend"] or owner["status"]["phase"] == "Suspended"
+        return "the ElasticJob is suspended" if suspended else None
+
+    def gone(self, owner: Object, index: int) -> WorkerStatus | None:
+        """The phase is the master's: where that has ended, nobody makes pods any more."""
+        name, status = f"node-{index}", owner["status"]
+        if status["phase"] == "Succeeded":
+            return WorkerStatus(name, WorkerPhase.SUCCEEDED)
+        if status["phase"] == "Failed":
+            why = f"the ElasticJob has failed: {status['failed'] or 'it does not say why'}"
+            return WorkerStatus(name, WorkerPhase.LOST, reason=why)
+        return None
+
+    def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
+        """Number of workers, suspension, phase and the condition that tells of a failure."""
+        spec, status = owner["spec"], owner.get("status") or {}
+        conditions = (status.get("status") or {}).get("conditions") or ()
+        failed = [c for c in conditions if c["type"] == "Failed" and c["status"] == "True"]
+        return {
+            "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
+            "spec": {
+                "workers": spec["replicaSpecs"]["worker"].get("replicas", 0),
+                "suspend": spec.get("suspend", False),
+            },
+            "status": {
+                "phase": status.get("phase") or None,
+                "failed": (failed[-1].get("message") or failed[-1].get("reason")) if failed else None,
+            },
+        }
+
+
+def _master(job: Job, options: ElasticJobOptions) -> dict[str, Any]:
+    """The pod that the operator makes first, as it would make it, but with our image, resources and pull policy.
+
+    Without `restartPolicy` or labels in a template the operator makes this pod and no other, silently.
+    """
+    master = options.master
+    words = [
+        *(master.python or options.python, "-m", "dlrover.python.master.main"),
+        *("--platform", "pyk8s", "--namespace", options.namespace),
+        *("--job_name", job.name, "--port", str(MASTER_PORT)),
+        *(word for name, value in master.options.items() for word in (f"--{name}", value)),
+    ]
+    container = {
+        "command": words,
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "image": master.image or options.image,
+        "resources": _resources(master.resources),
+    }
+    account = master.service_account or options.service_account
+    template = _template(job, options, container, master.pod_template, service_account=account)
+    return {"replicas": 1, "restartPolicy": "Never", "restartCount": 0, "template": template}
+
+
+def _others(job: Job, options: ElasticJobOptions, one: Replicas) -> dict[str, Any]:
+    container = {
+        "command": list(one.command),
+        "env": [{"name": name, "value": value} for name, value in one.env.items()],
+        "image": one.image or options.image,
+        "resources": _resources(one.resources),
+        "volumeMounts": None,
+    }
+    return _said(
+        {
+            "replicas": one.replicas,
+            "restartPolicy": "Never",
+            "restartCount": one.restart_count,
+            "autoScale": one.auto_scale,
+            "restartTimeout": one.restart_timeout,
+            "priority": one.priority,
+            "template": _template(
+                job, options, container, one.pod_template, service_account=options.service_account
+            ),
+        }
+    )
+
+
+def _template(
+    job: Job,
+    options: ElasticJobOptions,
+    container: dict[str, Any],
+    over: Mapping[str, Any],
+    *,
+    service_account: str | None,
+) -> dict[str, Any]:
+    """A pod that is no worker of ours, where workers may be, with what they may mount."""
+    spec = {
+        "restartPolicy": "Never",
+        "containers": [_said({"name": "main", "imagePullPolicy": options.image_pull_policy, **container})],
+        "nodeSelector": dict(options.node_selector) or None,
+        "tolerations": [dict(one) for one in options.tolerations] or None,
+        "serviceAccountName": service_account,
+        "schedulerName": options.scheduler,
+        "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets] or None,
+    }
+    template = {
+        "metadata": {"labels": labels(job, options), "annotations": marks(job, options)},
+        "spec": _said(spec),
+    }
+    laid: dict[str, Any] = overlay(template, over)
+    return laid
+
+
+def _resources(amounts: Mapping[str, str]) -> dict[str, Any] | None:
+    return {"requests": dict(amounts), "limits": dict(amounts)} if amounts else None
+
+
+def _said(plain: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in plain.items() if value is not None}
+
+
+class ElasticJobEngine(KubeEngine):
+    """Workers as pods of DLRover."""
+
+    kind = ElasticJobKind()
+
+    async def scale(self, job: Job, workers: int) -> None:
+        """More workers, by a new ScalePlan. For fewer, or without that kind, a new attempt has to do it."""
+        options = options_of(job.spec, self.kind.options)
+        async with hub(self._reach(options)) as shared:
+            owner = await shared.client.get(ELASTICJOBS, options.namespace, job.name)
+            if workers < self.kind.workers(self.kind.slim(owner)):
+                raise EngineError(f"job {job.name} cannot lose workers in place: DLRover counts its ranks on")
+            if not await shared.client.knows(SCALEPLANS):
+                raise EngineError(
+                    f"job {job.name} cannot be scaled in place: there is no {SCALEPLANS.full_name}"
+                )
+            await super().scale(job, workers)
+            with contextlib.suppress(Conflict):  # made before: only ever one for a number of workers
+                await shared.client.create(SCALEPLANS, options.namespace, scale_plan(owner, job, workers))
+
+
+def scale_plan(owner: Mapping[str, Any], job: Job, workers: int) -> dict[str, Any]:
+    """What the master takes for a manual scale step; it goes with the job."""
+    reference = {"apiVersion": ELASTICJOBS.api_version, "kind": ELASTICJOBS.kind}
+    reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
+    return {
+        "apiVersion": SCALEPLANS.api_version,
+        "kind": SCALEPLANS.kind,
+        "metadata": {
+            "name": f"{job.name}-to-{workers}",
+            "labels": {NAME_LABEL: job.name, "scale-type": "manual"},
+            "ownerReferences": [reference],
+        },
+        "spec": {"ownerJob": job.name, "replicaResourceSpecs": {"worker": {"replicas": workers}}},
+    }
