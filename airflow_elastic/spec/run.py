@@ -304,9 +304,9 @@ class RunSpec:
                     f"secrets.{i}.name",
                     secret.name,
                     "a name that env does not set too",
+                    across=True,
                 )
             endless = self.restart.policy == "Always" and not (
-                    across=True,
                 self.restart.backoff_limit or self.active_deadline_seconds
             )
             check.that(
@@ -334,8 +334,6 @@ class RunSpec:
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def differences(old: RunSpec, new: RunSpec) -> list[str]:
-    """The fields in which two specifications differ, one line each: `workers.count: 2 there, 4 asked for`."""
 def _to_widen(workers: Workers, wanted: int) -> str:
     """What to change for a number of workers that is out of bounds."""
     if wanted > workers.at_most:
@@ -343,11 +341,11 @@ def _to_widen(workers: Workers, wanted: int) -> str:
     return "; lower workers.min for fewer" if wanted < workers.at_least else ""
 
 
+def differences(old: RunSpec, new: RunSpec) -> list[str]:
+    """The fields in which two specifications differ, one line each: `workers.count: 2 there, 4 asked for`."""
     return _differences("", old.to_dict(), new.to_dict())
 
 
-def _differences(path: str, old: Any, new: Any) -> list[str]:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
 def workers_apart(old: RunSpec, new: RunSpec) -> int | None:
     """The new number of workers, where that is all in which two specifications differ, and the old one allows it."""
     count = new.workers.count
@@ -359,6 +357,8 @@ def workers_apart(old: RunSpec, new: RunSpec) -> int | None:
     return count if same and old != new else None
 
 
+def _differences(path: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = sorted({*old, *new})
         return [line for key in keys for line in _differences(f"{path}{key}.", old.get(key), new.get(key))]
     there = "not set there" if old is None else f"{old!r} there"
