@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import PurePath
 from typing import Any
 
-from airflow_elastic.spec.errors import Problem, SpecError
+from airflow_elastic.adapters import plugins
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.engines import api as engines
+from airflow_elastic.launchers import api as launchers
+from airflow_elastic.spec.checks import finite_positive
+from airflow_elastic.spec.errors import ABSENT, InvalidInput, Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 
 #: Where each parameter of the operator stands in a run specification.
@@ -44,6 +49,13 @@ PATHS = {
     "secrets": "secrets",
 }
 
+#: The way back.
+PARAMETERS = {path: parameter for parameter, path in PATHS.items()}
+
+#: More often would keep a triggerer busy with one run.
+LEAST_POLL_SECONDS = 0.01
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _NUMBER = re.compile(r"\s*(\d+)(\.\d+)?\s*")
 _COUNTS = ("workers", "min_workers", "max_workers")
 _SLUG = re.compile(r"[^A-Za-z0-9._=-]+")
@@ -60,8 +72,13 @@ def build_spec(parameters: Mapping[str, Any], *, name: str) -> RunSpec:
         SpecError: with every problem, each under the name of its parameter.
     """
     plain: dict[str, Any] = {"name": name}
+    problems: list[Problem] = []
     for parameter, path in PATHS.items():
-        value = _plain(parameter, parameters.get(parameter))
+        try:
+            value = _plain(parameter, parameters.get(parameter))
+        except SpecError as error:
+            problems += error.problems
+            value = ["?"]  # so that the others are judged too
         if value is not None:
             *parents, last = path.split(".")
             place = plain
@@ -69,9 +86,88 @@ def build_spec(parameters: Mapping[str, Any], *, name: str) -> RunSpec:
                 place = place.setdefault(parent, {})
             place[last] = value
     try:
-        return RunSpec.from_dict(plain)
+        spec = RunSpec.from_dict(plain)
     except SpecError as error:
-        raise SpecError(*(Problem(_parameter(p.path), p.given, p.allowed) for p in error.problems)) from None
+        problems += in_own_names(error).problems
+    if problems:
+        raise SpecError(*problems)
+    return spec
+
+
+def in_own_names(error: SpecError) -> SpecError:
+    """The same problems, under the names of the operator's parameters."""
+    return SpecError(*(p.renamed(_parameter(p.path), PARAMETERS) for p in error.problems))
+
+
+def early_problems(given: Mapping[str, Any], late: Collection[str]) -> list[Problem]:
+    """What can be known to be wrong with an operator's parameters while its DAG is parsed: no I/O, no heavy imports.
+
+    Args:
+        given: all parameters of the operator, by their names.
+        late: names of those that a template, or another task, has yet to give.
+    """
+    fixed = {name: value for name, value in given.items() if name not in late}
+    parameters = {name: fixed.get(name) for name in PATHS}
+    problems: list[Problem] = []
+    words = parameters["command"]
+    if "command" in late:
+        parameters["command"] = ["?"]
+    elif isinstance(words, list | tuple):  # a template may well render to a number
+        allowed = "text: put it in quotes"
+        problems += [
+            Problem(f"command.{i}", word, allowed)
+            for i, word in enumerate(words)
+            if isinstance(word, int | float)
+        ]
+    try:
+        build_spec(parameters, name="run")
+    except SpecError as error:
+        problems += [problem for problem in error.problems if not (problem.across and late)]
+    for name, group in (("engine", engines.GROUP), ("launcher", launchers.GROUP)):
+        value = parameters[name]
+        if isinstance(value, str) and value and (unknown := plugins.unknown(group, value, name)):
+            problems.append(unknown)
+    return problems + _own_problems(fixed)
+
+
+def uri_problem(uri: object, name: str = "run_uri") -> Problem | None:
+    """What is wrong with where a run is to lie, without looking there; None where nothing is."""
+    if not isinstance(uri, str | PurePath):
+        return Problem(name, uri, "text: an absolute path, or s3://bucket/prefix")
+    text = str(uri)
+    try:
+        open_store(text)
+    except InvalidInput as error:
+        return Problem(name, ABSENT, str(error))
+    if text.startswith(("/", "~")) or _SCHEME.match(text):
+        return None
+    return Problem(
+        name,
+        text,
+        "an absolute path, or s3://bucket/prefix: a relative one is another in each part of Airflow",
+    )
+
+
+def _own_problems(fixed: Mapping[str, Any]) -> list[Problem]:
+    """Of parameters that are no part of a run specification."""
+    problems = []
+    if fixed.get("run_uri") is not None:
+        problems.append(uri_problem(fixed["run_uri"]))
+    if "elastic_conn_id" in fixed and not _is_text(fixed["elastic_conn_id"]):
+        problems.append(Problem("elastic_conn_id", fixed["elastic_conn_id"], "the id of a connection"))
+    if fixed.get("aws_conn_id") is not None and not _is_text(fixed["aws_conn_id"]):
+        problems.append(Problem("aws_conn_id", fixed["aws_conn_id"], "the id of a connection, or None"))
+    if not isinstance(fixed["deferrable"], bool):
+        problems.append(Problem("deferrable", fixed["deferrable"], "True or False"))
+    seconds = _plain("poll_interval", fixed["poll_interval"])
+    if not finite_positive.holds(seconds) or seconds < LEAST_POLL_SECONDS:
+        allowed = f"seconds, a finite number of at least {LEAST_POLL_SECONDS}, or a timedelta"
+        problems.append(Problem("poll_interval", fixed["poll_interval"], allowed))
+    return [problem for problem in problems if problem is not None]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def is_templated(value: object) -> bool:

@@ -20,9 +20,26 @@ from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.attach import acknowledge, attach
 from airflow_elastic.operators.foreground import Foreground
 from airflow_elastic.operators.link import ElasticRunLink
-from airflow_elastic.operators.parameters import PATHS, build_spec, is_templated, slug
+from airflow_elastic.operators.parameters import (
+    PARAMETERS,
+    PATHS,
+    build_spec,
+    early_problems,
+    in_own_names,
+    is_templated,
+    slug,
+    uri_problem,
+)
 from airflow_elastic.operators.result import failure, result
-from airflow_elastic.spec.errors import ElasticError, InvalidInput, SpecError, StoreError, StoreUnfit
+from airflow_elastic.spec.errors import (
+    ElasticError,
+    InvalidInput,
+    RunDiffers,
+    SpecError,
+    StoreError,
+    StoreUnfit,
+    in_words,
+)
 from airflow_elastic.triggers import ElasticRunTrigger
 from airflow_elastic.triggers.driving import stop
 from airflow_elastic.triggers.observer import TaskObserver
@@ -71,7 +88,8 @@ class ElasticTrainOperator(BaseOperator):
     and `metrics` at its end; `return_value` holds `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
 
     Args:
-        command: the script and its arguments, or `["-m", "package.module", …]`; a string is split as a shell would.
+        command: the script and its arguments, all of them text, or `["-m", "package.module", …]`; a string is split as
+            a shell would.
         workers: workers (machines or pods) to start with. Default: 1.
         min_workers: fewest workers it may go on with. Default: `workers`.
         max_workers: most workers a scale step may ask for. Default: `workers`.
@@ -105,18 +123,21 @@ class ElasticTrainOperator(BaseOperator):
         scaling: planned scale steps, e.g. `[{"workers": 4, "at_step": 1000}]`.
         env: plain environment variables of the workers; no secrets, they are written down.
         secrets: variables by reference, e.g. `[{"name": "TOKEN", "source": "env", "key": "WANDB_API_KEY"}]`.
-        run_uri: where the run lies: a folder or `s3://bucket/prefix`, reachable from workers, triggerer and Airflow's
-            workers. Default: `<root>/<dag_id>/<task_id>/<run_id>[/<map_index>]`; the root is the connection's
-            `run_root`, else `[elastic] run_root`, else `AIRFLOW_HOME/elastic-runs`.
+        run_uri: where the run lies: a folder by its absolute path, or `s3://bucket/prefix`, reachable from workers,
+            triggerer and Airflow's workers; empty, new, or holding this very run. Default:
+            `<root>/<dag_id>/<task_id>/<run_id>[/<map_index>]`; the root is the connection's `run_root`, else
+            `[elastic] run_root`, else `AIRFLOW_HOME/elastic-runs`.
         elastic_conn_id: an `elastic` connection. The default one need not exist.
         aws_conn_id: an AWS connection for `s3://` run URIs. Default: that of the elastic connection, else boto3's own
             chain.
         deferrable: False drives the run in a worker slot.
-        poll_interval: seconds between two looks for requests, reports and checkpoints; failures of workers are
-            noticed at once all the same. Default: 2.
+        poll_interval: seconds (or a timedelta) between two looks for requests, reports and checkpoints; failures of
+            workers are noticed at once all the same. Default: 2.
 
     Raises:
-        SpecError: at parse time, where no parameter is templated: with every bad value.
+        SpecError: at parse time, with every bad value among the parameters that are not templated. What only an engine
+            or a launcher knows (`engine_options`, whether a folder exists on the worker's machine), and what templates
+            render to, is refused when the task begins, before anything is created.
     """
 
     template_fields: Sequence[str] = (
@@ -180,7 +201,7 @@ class ElasticTrainOperator(BaseOperator):
         elastic_conn_id: str = ElasticHook.default_conn_name,
         aws_conn_id: str | None = None,
         deferrable: bool = True,
-        poll_interval: float = 2.0,
+        poll_interval: float | timedelta = 2.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -215,7 +236,7 @@ class ElasticTrainOperator(BaseOperator):
         self.elastic_conn_id = elastic_conn_id
         self.aws_conn_id = aws_conn_id
         self.deferrable = deferrable
-        self.poll_interval = poll_interval
+        self.poll_interval: Any = poll_interval
         self._foreground: Foreground | None = None
         self._refuse_early()
 
@@ -232,6 +253,11 @@ class ElasticTrainOperator(BaseOperator):
             spec = self._spec(context, hook)
             run = attach(hook, self._run_uri(context, hook), spec, owner)
             state = run.state
+        except RunDiffers as error:
+            advised = error.advised("start a new DAG run, or give another run_uri")
+            raise AirflowFailException(in_words(str(advised), PARAMETERS)) from error
+        except SpecError as error:
+            raise AirflowFailException(str(in_own_names(error))) from error
         except (InvalidInput, StoreUnfit) as error:
             raise AirflowFailException(str(error)) from error
         except ElasticError as error:
@@ -360,14 +386,21 @@ class ElasticTrainOperator(BaseOperator):
         seconds = [
             one.total_seconds() if isinstance(one, timedelta) else one for one in given if one is not None
         ]
-        return min(seconds) if seconds else None
+        wrong = [one for one in seconds if not isinstance(one, int | float)]
+        return (
+            wrong[0] if wrong else min(seconds, default=None)
+        )  # the specification says what is wrong with it
 
     def _run_uri(self, context: Context, hook: ElasticHook) -> str:
-        if self.run_uri:
-            return str(self.run_uri)
+        given = bool(self.run_uri)
+        root = str(self.run_uri) if given else hook.run_root
+        if (problem := uri_problem(root, "run_uri" if given else "run_root")) is not None:
+            raise SpecError(problem)
+        if given:
+            return root
         ti = context["ti"]
         parts = [ti.dag_id, ti.task_id, ti.run_id, *_mapped(ti)]
-        return "/".join([hook.run_root, *map(slug, parts)])
+        return "/".join([root, *map(slug, parts)])
 
     def _name(self, context: Context) -> str:
         ti = context["ti"]
@@ -375,13 +408,13 @@ class ElasticTrainOperator(BaseOperator):
 
     def _refuse_early(self) -> None:
         """Refuse bad values while the DAG is parsed, where Airflow will not change them any more."""
-        parameters = {name: getattr(self, name) for name in PATHS}
-        if any(map(is_templated, parameters.values())):
-            return
-        try:
-            build_spec(parameters | {"active_deadline": self._deadline()}, name="run")
-        except SpecError as error:
-            raise error.below(self.task_id) from None
+        names = [*PATHS, "run_uri", "elastic_conn_id", "aws_conn_id", "deferrable", "poll_interval"]
+        given = {name: getattr(self, name) for name in names}
+        late = {name for name in self.template_fields if name in given and is_templated(given[name])}
+        if problems := early_problems(given | {"active_deadline": self._deadline()}, late):
+            raise SpecError(*problems).below(self.task_id)
+        if isinstance(self.poll_interval, timedelta):
+            self.poll_interval = self.poll_interval.total_seconds()
 
 
 def _mapped(ti: Any) -> list[str]:

@@ -10,7 +10,8 @@ from airflow.sdk.bases.sensor import PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_elastic.hooks import ElasticHook
-from airflow_elastic.spec.errors import ElasticError, InvalidInput
+from airflow_elastic.operators.parameters import is_templated, uri_problem
+from airflow_elastic.spec.errors import ElasticError, InvalidInput, SpecError
 from airflow_elastic.triggers.plain import require_plain
 from airflow_elastic.triggers.reached import ElasticRunReachedTrigger
 from airflow_elastic.triggers.target import Target, reached
@@ -64,6 +65,8 @@ class ElasticRunSensor(BaseSensorOperator):
         self.aws_conn_id = aws_conn_id
         self.deferrable = deferrable
         Target(self.state, self.step, self.checkpoint)
+        if not is_templated(run_uri) and (problem := uri_problem(run_uri)) is not None:
+            raise SpecError(problem).below(self.task_id)
 
     def execute(self, context: Context) -> Any:
         """Look once; then wait in the triggerer, or poke."""
@@ -107,6 +110,8 @@ class ElasticRunSensor(BaseSensorOperator):
                 f"run_uri is {self.run_uri!r}: the task that it is taken from has pushed none (yet); give both tasks "
                 "the same run_uri, or put this one after it"
             )
+        if (problem := uri_problem(self.run_uri)) is not None:
+            raise AirflowFailException(str(problem))
         hook = ElasticHook(self.elastic_conn_id, aws_conn_id=self.aws_conn_id)
         try:
             return reached(hook.open_store(self.run_uri), Target(self.state, self.step, self.checkpoint))

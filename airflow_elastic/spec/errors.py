@@ -51,10 +51,7 @@ class Problem:
             path: what to call this field.
             names: what to call fields in `allowed`, by their paths.
         """
-        known = sorted(map(re.escape, names), key=len, reverse=True)
-        pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(known)})(?![\w-]|\.\w)")
-        allowed = pattern.sub(lambda found: names[found[0]], self.allowed) if known else self.allowed
-        return replace(self, path=path, allowed=allowed)
+        return replace(self, path=path, allowed=in_words(self.allowed, names))
 
     def __str__(self) -> str:
         if self.given is ABSENT:
@@ -63,6 +60,13 @@ class Problem:
         if len(given) > 80:
             given = given[:77] + "..."
         return f"{self.path}: given {given}; allowed: {self.allowed}"
+
+
+def in_words(text: str, names: Mapping[str, str]) -> str:
+    """The same text, with other words for the fields that it names by their whole paths."""
+    known = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    pattern = rf"(?<![\w.-])(?:{known})(?![\w-]|\.\w)"
+    return re.sub(pattern, lambda found: names[found[0]], text) if names else text
 
 
 class SpecError(InvalidInput):

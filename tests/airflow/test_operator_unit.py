@@ -27,6 +27,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from airflow_elastic.adapters import plugins
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.stores import open_store
@@ -112,6 +113,13 @@ class FakeTask:
         return self.xcoms.get(key)
 
 
+@pytest.fixture(autouse=True)
+def engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine of these tests is installed."""
+    real = plugins._names
+    monkeypatch.setattr(plugins, "_names", lambda group: [*real(group), "fake"])
+
+
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeHook:
     """Also what operators and triggers make of their connection ids."""
@@ -155,14 +163,105 @@ def test_bad_values_are_refused_when_the_dag_is_parsed_each_under_its_own_name()
         )
     text = str(refused.value)
     for part in (
-        "train.min_workers: given 3; allowed: at most count, which is 2",
+        "train.min_workers: given 3; allowed: at most workers, which is 2",
         "train.checkpoint_every_seconds: given 0.0; allowed: a finite number greater than 0",
         "train.restart_policy: given 'Sometimes'",
-        "train.secrets.0.keys: given 'X'; allowed: no such field",
+        "train.secrets.0.keys: there is no such field",
+        "train.cleanup: given 'Some'",
     ):
         assert part in text
     with pytest.raises(SpecError, match=r"train\.command: .*No closing quotation"):
         operator(command="train.py 'x")
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (
+            {"poll_interval": "5s"},
+            "train.poll_interval: given '5s'; allowed: seconds, a finite number of at least",
+        ),
+        ({"poll_interval": 0}, "train.poll_interval: given 0"),
+        ({"poll_interval": True}, "train.poll_interval: given True"),
+        ({"poll_interval": None}, "train.poll_interval: given None"),
+        ({"poll_interval": float("nan")}, "train.poll_interval: given nan"),
+        ({"poll_interval": object()}, "train.poll_interval: given <object"),
+        ({"poll_interval": timedelta(0)}, "train.poll_interval: given datetime.timedelta(0)"),
+        ({"deferrable": "no"}, "train.deferrable: given 'no'; allowed: True or False"),
+        ({"elastic_conn_id": None}, "train.elastic_conn_id: given None; allowed: the id of a connection"),
+        ({"elastic_conn_id": ""}, "train.elastic_conn_id: given ''"),
+        ({"aws_conn_id": 3}, "train.aws_conn_id: given 3; allowed: the id of a connection, or None"),
+        ({"active_deadline": "5s", "execution_timeout": timedelta(1)}, "train.active_deadline: given '5s'"),
+        ({"engine": "locla"}, "train.engine: given 'locla'; allowed: one of "),
+        ({"launcher": "torchrn"}, "did you mean torchrun?"),
+        (
+            {"run_uri": "runs/x"},
+            "train.run_uri: given 'runs/x'; allowed: an absolute path, or s3://bucket/prefix: a",
+        ),
+        (
+            {"run_uri": "ftp://x/y"},
+            "train.run_uri: 'ftp://x/y' cannot be a run URI: there is no store for ftp://",
+        ),
+        ({"run_uri": 3}, "train.run_uri: given 3"),
+        (
+            {"command": ["/train.py", "--epochs", 3]},
+            "train.command.2: given 3; allowed: text: put it in quotes",
+        ),
+        ({"command": ["/train.py", None]}, "train.command.1: given None; allowed: a string"),
+        ({"backoff_limit": "{{ params.limit }}"}, "train.backoff_limit: given '{{ params.limit }}'"),
+        ({"workers": 2, "scaling": [{"workers": 9, "at_step": 1}]}, "raise max_workers for more"),
+        ({"restart_policy": "Always", "backoff_limit": 0}, "a backoff_limit or active_deadline with Always"),
+    ],
+)
+def test_every_parameter_is_judged_when_the_dag_is_parsed(bad: dict[str, Any], told: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        operator(**bad)
+    assert told in str(refused.value)
+    assert len(refused.value.problems) == 1
+
+
+def test_a_template_hides_no_other_bad_value() -> None:
+    with pytest.raises(SpecError) as refused:
+        operator(
+            command="train.py 'x",
+            workers="{{ params.workers }}",
+            min_workers=5,  # may well do: it depends on the template
+            max_workers=6,
+            run_uri="{{ params.uri }}",
+            engine="{{ params.engine }}",
+            cleanup="Some",
+            checkpoint_every_steps=1.5,
+            checkpoint_every_seconds=0,
+        )
+    told = [problem.path for problem in refused.value.problems]
+    assert sorted(told) == [
+        f"train.{name}"
+        for name in ("checkpoint_every_seconds", "checkpoint_every_steps", "cleanup", "command")
+    ]
+    operator(command=["{{ params.script }}"], workers="{{ params.workers }}", min_workers=5, max_workers=6)
+
+
+def test_looking_at_the_names_of_engines_imports_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be heavy, and every DAG file with the operator in it is parsed all the time."""
+    monkeypatch.setattr("airflow_elastic.adapters.plugins.load", mock.Mock(side_effect=AssertionError))
+    operator(engine="local", launcher="torchrun")
+    operator(engine="no_such.module:Engine", launcher="no_such.module:LAUNCHER")
+    began = time.perf_counter()
+    for _ in range(20):
+        operator(engine="local", launcher="torchrun")
+    assert (time.perf_counter() - began) / 20 < 0.01
+
+
+def test_a_relative_run_uri_is_refused_wherever_it_comes_from(hook: FakeHook) -> None:
+    late = operator(run_uri="{{ params.uri }}")
+    late.run_uri = "runs/x"
+    with pytest.raises(AirflowFailException, match="run_uri: given 'runs/x'; allowed: an absolute path"):
+        late.execute({"ti": FakeTask()})
+    hook.__dict__["settings"].run_root = "runs"
+    with pytest.raises(AirflowFailException, match="run_root: given 'runs'; allowed: an absolute path"):
+        operator().execute({"ti": FakeTask()})
+    with pytest.raises(SpecError, match=r"s\.run_uri: given 'runs/x'"):
+        ElasticRunSensor(task_id="s", run_uri="runs/x")
 
 
 def test_templated_values_are_checked_when_the_task_begins(hook: FakeHook) -> None:
@@ -281,8 +380,11 @@ def test_what_is_no_plain_json_is_named_and_refused(poison: object) -> None:
 
 
 def test_the_operator_refuses_to_defer_with_poison(hook: FakeHook) -> None:
+    made = operator(engine="fake", poll_interval=timedelta(seconds=1))
+    assert made.poll_interval == 1.0
+    made.poll_interval = timedelta(seconds=1)
     with pytest.raises(AirflowFailException, match=r"poll_seconds: datetime\.timedelta.* is a timedelta"):
-        operator(engine="fake", poll_interval=timedelta(seconds=1)).execute({"ti": FakeTask()})
+        made.execute({"ti": FakeTask()})
 
 
 def test_triggers_survive_the_database_and_hold_no_secret() -> None:
@@ -502,6 +604,15 @@ async def test_every_stop_names_the_try_that_it_is_for(hook: FakeHook, tmp_path:
 
 
 # -- what a try works on -----------------------------------------------------------------------------------------
+
+
+def test_another_run_at_the_uri_is_told_in_the_operators_words(hook: FakeHook, tmp_path: Path) -> None:
+    uri = str(tmp_path / "r")
+    begun(hook, uri, spec=RunSpec(("/train.py",), engine="fake", launcher="python"))
+    with pytest.raises(AirflowFailException) as failed:
+        operator(run_uri=uri, workers=2).execute({"ti": FakeTask()})
+    assert "workers: 1 there, 2 asked for" in str(failed.value)
+    assert str(failed.value).endswith("): start a new DAG run, or give another run_uri")
 
 
 def test_tries_find_the_run_that_is_there(hook: FakeHook, tmp_path: Path) -> None:
