@@ -133,12 +133,12 @@ def _leave(run: Run, story: Story, *, posted: bool, told: bool) -> None:
 
 def last_words(run: Run, state: RunState, document: dict[str, object]) -> list[str]:
     """What to say of a run that has ended: how far it came, and what to do next."""
-    uri, seconds = run.store.uri, float((state.ended_at or 0.0) - state.created_at)
+    uri, spent = run.store.uri, cast("dict[str, float]", document["seconds"])
     failures = [attempt.failure for attempt in state.lives if attempt.failure is not None]
     restarts = len(state.attempts) - 1
     facts = [
         f"step {say.step_of(document)}" if document["step"] else "",
-        say.duration(seconds),
+        say.duration(spent["wall"]),
         f"{restarts} further attempt{'' if restarts == 1 else 's'}" if restarts else "",
         f"goodput {100 * float(str(document['goodput'])):.0f} %" if document["step"] else "",
         f"checkpoint {state.checkpoint.step}" if state.checkpoint else "no checkpoint",

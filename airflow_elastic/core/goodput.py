@@ -26,7 +26,10 @@ ROWS: Mapping[str, str] = {
 
 
 def goodput(state: RunState, progress: Progress | None, now: float) -> dict[str, float]:
-    """Seconds for each row, and under `wall` their sum, from the run's creation to its end, or to `now`."""
+    """Seconds for each row, and under `wall` their sum: from the run's creation to its end, or to `now`.
+
+    What lies between an end and a reopening is nobody's time: the run took none of it.
+    """
     end = state.ended_at or now
     seconds = dict.fromkeys(ROWS, 0.0)
     stretches = _all_stretches(state, progress)
@@ -40,7 +43,7 @@ def goodput(state: RunState, progress: Progress | None, now: float) -> dict[str,
         mine = [stretch for owner, stretch in stretches if owner is attempt]
         for name, value in _edges(attempt, mine, end).items():
             seconds[name] += value
-    wall = max(0.0, end - state.created_at)
+    wall = max(0.0, end - state.created_at - state.rested_seconds)
     seconds["other"] = max(0.0, wall - sum(seconds.values()))
     return {"wall": wall, **seconds}
 

@@ -231,10 +231,11 @@ def _grace(state: RunState) -> float:
 
 
 def _reopen(state: RunState, event: ev.RunReopened) -> RunState:
-    if not state.ended or state.outcome == "succeeded":
+    if state.ended_at is None or state.outcome == "succeeded":
         return state
     state = replace(
         state,
+        rested_seconds=state.rested_seconds + max(0.0, event.at - state.ended_at),
         opened_at=event.at,
         owner=event.owner,
         first_attempt=len(state.attempts),

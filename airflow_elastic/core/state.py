@@ -177,6 +177,7 @@ class RunState:
         spec: what the run is.
         created_at: epoch seconds.
         opened_at: when this life of the run began: its creation or its newest reopening.
+        rested_seconds: how long it lay ended before it was reopened, all times together.
         first_attempt: index of the first attempt of this life; earlier ones do not count against budget or crash loop.
         scales_in_place: whether a live attempt can change its workers.
         owner: whose word to stop counts.
@@ -201,6 +202,7 @@ class RunState:
     target: int
     attempts: tuple[Attempt, ...]
     first_attempt: int = 0
+    rested_seconds: float = 0.0
     checkpoint: Checkpoint | None = None
     checkpoints: int = 0
     restarts_used: int = 0

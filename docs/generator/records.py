@@ -90,5 +90,9 @@ def status_example() -> str:
 
 
 def status_seconds() -> str:
-    rows = [("`wall`", "from the run's creation to its end, or to now: the sum of the others")]
+    wall = (
+        "from the run's creation to its end, or to now, without the time it lay ended before it was reopened: "
+        "the sum of the others"
+    )
+    rows = [("`wall`", wall)]
     return table(("row", "meaning"), (*rows, *((code(name), text) for name, text in ROWS.items())))

@@ -48,6 +48,29 @@ def test_repeated_steps_are_not_goodput() -> None:
     assert sum(spent[row] for row in ROWS) == pytest.approx(34.0)
 
 
+def test_the_time_a_run_lay_stopped_is_nobodys() -> None:
+    first = Progress(1, 14.0, step=100, stretches=(stretch(2.0, 4.0, 14.0, 0, 100),))
+    second = Progress(2, 1030.0, step=200, stretches=(stretch(1006.0, 1010.0, 1030.0, 100, 200),))
+    state = story(
+        SUBMITTED,
+        ev.StopRequested(14.0, "r", "ada"),
+        ev.CheckpointCommitted(14.5, 1, 100, "k"),
+        ev.AttemptGone(15.0, 1, first),
+        ev.RunEnded(16.0, "stopped", "ada"),
+        ev.RunReopened(1005.0, "ada"),
+        ev.AttemptSubmitted(1006.0, 2, "a2"),
+        ev.WorkersEnded(1031.0, 2, done(), second),
+        ev.AttemptGone(1032.0, 2),
+        ev.RunEnded(1033.0, "succeeded", "complete"),
+    )
+    spent = goodput(state, None, 9999.0)
+    assert spent["wall"] == pytest.approx(16.0 + 28.0)
+    assert spent["training"] == pytest.approx(10.0 + 20.0)
+    assert spent["starting"] == pytest.approx(4.0 + 5.0)
+    assert spent["other"] == pytest.approx(1.0 + 1.0)  # from an attempt's being gone to the last word
+    assert document("/r", state, None, 9999.0)["goodput"] == pytest.approx(30 / 44)
+
+
 def test_an_attempt_that_never_made_a_step_costs_time_and_loses_nothing() -> None:
     state = story(SUBMITTED, ev.WorkersEnded(6.0, 1, lost()), ev.AttemptGone(7.0, 1))
     spent = goodput(state, None, 9.0)
@@ -58,9 +81,13 @@ def test_an_attempt_that_never_made_a_step_costs_time_and_loses_nothing() -> Non
 @given(
     st.lists(st.tuples(st.floats(0.1, 50), st.floats(0.1, 50), st.integers(0, 100)), min_size=1, max_size=5),
     st.floats(0, 100),
+    st.lists(st.none() | st.floats(0, 1e5), min_size=5, max_size=5),
 )
-def test_every_second_is_in_exactly_one_row(lives: list[tuple[float, float, int]], after: float) -> None:
-    now, events, step = 1.0, [], 0
+def test_every_second_is_in_exactly_one_row(
+    lives: list[tuple[float, float, int]], after: float, rests: list[float | None]
+) -> None:
+    """Whether an attempt is followed by the next one, or by the run's end and, `rests` later, its reopening."""
+    now, events, step, rested = 1.0, [], 0, 0.0
     for number, (starting, busy, done_steps) in enumerate(lives, start=1):
         progress = Progress(
             number,
@@ -75,7 +102,12 @@ def test_every_second_is_in_exactly_one_row(lives: list[tuple[float, float, int]
             ev.AttemptGone(end, number),
         ]
         now, step = end, step + done_steps // 2
+        if (rest := rests[number - 1]) is not None and number < len(lives):
+            events.insert(-2, ev.StopRequested(end, f"r{number}", "ada"))
+            events += [ev.RunEnded(end, "stopped", "ada"), ev.RunReopened(end + rest)]
+            now, rested = end + rest, rested + rest
     spent = goodput(story(*events), None, now + after)
+    assert spent["wall"] == pytest.approx(now + after - rested, rel=1e-6)
     assert sum(spent[row] for row in ROWS) == pytest.approx(spent["wall"], rel=1e-6)
     assert all(value >= 0 for value in spent.values())
 
