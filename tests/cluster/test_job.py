@@ -2,8 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_elastic.adapters.kube import Client
+from airflow_elastic.adapters.kube.resources import JOBS
+from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.job import JobEngine
+from airflow_elastic.spec.errors import SubmitRefused
+from airflow_elastic.spec.run import Workers
+from airflow_elastic.spec.status import Waiting
+from airflow_elastic.testing.engine_conformance import running, until
 from tests.support.cluster import ClusterEngine
+from tests.support.kube import Account
+
+RIGHTS = Path(__file__).parents[2] / "docs/kubernetes.md"
 
 
 class TestJob(ClusterEngine):
     engine_name = "job"
+
+    async def test_the_documented_rights_are_enough(
+        self, uri: str, account: Callable[..., Awaitable[Account]]
+    ) -> None:
+        engine = JobEngine(access=(await account(*documented_rights("job"))).access)
+        self.options = {name: value for name, value in self.options.items() if name != "kubeconfig"}
+        job = self.job(uri)
+        async with self.live(engine, job):
+            await until(engine, job, running(2))
+            await engine.scale(job, 3)
+            await until(engine, job, running(3))
+
+    async def test_without_rights_it_says_which_are_missing(
+        self, uri: str, account: Callable[..., Awaitable[Account]]
+    ) -> None:
+        engine = JobEngine(access=(await account()).access)
+        self.options = {name: value for name, value in self.options.items() if name != "kubeconfig"}
+        with pytest.raises(SubmitRefused, match=r"create jobs\.batch .*forbidden.*grant"):
+            await engine.submit(self.job(uri))
+
+    async def test_suspended_before_it_starts_it_is_queued(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        """As a queue holds it: nothing fails, and it begins when it is let go."""
+        spec = self.make_spec(workers=Workers(1, resources={"nvidia.com/gpu": "64"}))
+        job = Job(uri, spec, 1, 1)
+        async with self.live(engine, job):
+            await client.patch(JOBS, self.options["namespace"], job.name, {"spec": {"suspend": True}})
+            await until(engine, job, lambda status: status.waiting is Waiting.QUEUED)
+
+
+def documented_rights(engine: str) -> list[dict[str, Any]]:
+    """The rules that docs/kubernetes.md gives for an engine."""
+    text = RIGHTS.read_text().split(f"<!-- rights: {engine} -->")[1]
+    role = yaml.safe_load(text.split("```yaml")[1].split("```")[0])
+    rules: list[dict[str, Any]] = role["rules"]
+    return rules

@@ -113,7 +113,7 @@ def read_job(
         kind: which reads the owner.
         owner: the job's own object.
         pods: all pods of the job, slim.
-        seen: numbers of workers whose pods were there before; extended.
+        seen: numbers of workers whose pods have run; extended.
         why: what is in the way of pods that are not there yet; None where nothing is known.
     """
     by_index: dict[int, Object] = {}
@@ -130,7 +130,9 @@ def read_job(
         for i in by_index
         if i >= count
     ]
-    seen |= by_index.keys()
+    seen |= {
+        i for i, worker in enumerate(workers) if i in by_index and worker.phase is not WorkerPhase.PENDING
+    }
     seen &= {*range(count)}
     return JobStatus((*workers, *left))
 
@@ -145,12 +147,13 @@ def _worker(
     why: str | None,
 ) -> WorkerStatus:
     name = f"node-{index}"
+    read = None if pod is None else read_pod(dict(pod), kind.container, name)
     if held is not None:
-        if pod is None and index not in seen:
+        if index not in seen and (read is None or read.phase is WorkerPhase.PENDING):
             return WorkerStatus(name, WorkerPhase.PENDING, waiting=Waiting.QUEUED, reason=held)
         return WorkerStatus(name, WorkerPhase.LOST, reason=held, preempted=True)
-    if pod is not None:
-        return read_pod(dict(pod), kind.container, name)
+    if read is not None:
+        return read
     told = kind.gone(owner, index)
     if told is not None:
         return told
