@@ -161,7 +161,7 @@ class ClusterEngine(EngineConformance):
     ) -> None:
         job, namespace = self.job(uri), self.options["namespace"]
         resource = engine.kind.resource
-        body = dict(engine.kind.render(job, options_of(job.spec)))[resource]
+        body = dict(engine.kind.render(job, options_of(job.spec, engine.kind.options)))[resource]
         body = {**body, "metadata": {"name": job.name, "namespace": namespace}}
         made = await client.create(resource, namespace, body)
         with pytest.raises(SubmitRefused, match="not this run's"):

@@ -1,17 +1,44 @@
-"""Engine `pytorchjob`: a PyTorchJob of kubeflow.org/v1, as the training-operator runs it (seen with 1.9.3)."""
+"""Engine `pytorchjob`: a PyTorchJob of kubeflow.org/v1, as the training-operator runs it (seen with 1.9.3).
+
+What it can do: scale in place, and wait while it is suspended. What it cannot: gang scheduling, unless the operator was
+set up for it (`run_policy.schedulingPolicy`); be scaled by anybody but the run.
+
+Replicas have the restartPolicy Never, as it is the only one that leaves decisions and evidence to the run:
+
+- ExitCode deletes a pod that ended with 128 or more, and with it the only word of how it ended; makes another one, at
+  once, for ever; and ends the job for any pod that ends with less, also for one that is only surplus for a moment.
+- OnFailure and Always start the container again in the same pod, for ever; the second end covers the first.
+- With Never a pod stays as it ended, and none is made anew. To the operator the job has `Failed` as soon as there is a
+  pod that ended, or is ending, and fewer pods run than the job is to have. It leaves the others alone then
+  (cleanPodPolicy None), but makes no more pods.
+
+So Never must not be told a failure where there is none. Scaled down, the job is well: those that stay run. Scaled up
+while a worker that was sent away is still ending, it has failed, so `scale` waits for that one first. What is left: a
+worker that is sent away while another one that stays has not started, or while the API server is away for longer than
+it takes to save. Then training goes on, and only the next growth takes a new attempt. This is why a job gets its
+`ttlSecondsAfterFinished` when the run is over, and no sooner: what has failed to the operator may be training.
+
+Without a Master a job has succeeded when all workers have; with an elasticPolicy when any has, with a Master when that
+has. All leave the pods running, and pods are what is read. Nothing here reads the conditions `Running`, which is there
+before the pods are, and `Restarting`, or the `replicaStatuses`, which count pods that run as succeeded or failed.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from airflow_elastic.adapters.kube.resources import Resource
+from airflow_elastic.adapters.kube import Missing
+from airflow_elastic.adapters.kube.hub import Hub, hub
+from airflow_elastic.adapters.kube.resources import PODS, Resource
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
-from airflow_elastic.engines.kube.options import KubeOptions
-from airflow_elastic.engines.kube.pod import JOB_LABEL, labels, marks, pod_template
+from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.pod import JOB_LABEL, MARGIN_SECONDS, labels, marks, pod_template
 from airflow_elastic.spec.errors import EngineError, Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -97,7 +124,6 @@ class PyTorchJobKind:
             "runPolicy": {
                 **mine.run_policy,
                 "cleanPodPolicy": "None",
-                "ttlSecondsAfterFinished": options.ttl_seconds,
             },
             "pytorchReplicaSpecs": replicas,
         }
@@ -125,8 +151,8 @@ class PyTorchJobKind:
         return {"replicas": replicas, "restartPolicy": "Never", "template": template}
 
     def workers(self, owner: Object) -> int:
-        """Of all kinds of replicas."""
-        return sum(one["replicas"] for one in owner["spec"]["pytorchReplicaSpecs"].values())
+        """Of all kinds of replicas; of none, which only somebody else can have asked for, that is one that is lost."""
+        return max(1, sum(int(one["replicas"]) for one in owner["spec"]["pytorchReplicaSpecs"].values()))
 
     def index(self, pod: Object) -> int | None:
         """The operator's index of the pod, past the Master."""
@@ -147,12 +173,16 @@ class PyTorchJobKind:
     def gone(self, owner: Object, index: int) -> WorkerStatus | None:
         """A job that has ended makes no more pods: what is missing then will not come."""
         name, spec, ended = f"node-{index}", owner["spec"], owner["status"]["ended"]
+        replicas = spec["pytorchReplicaSpecs"]
+        if not replicas["Worker"]["replicas"]:
+            reason = "somebody else has scaled the PyTorchJob to 0, with which it has ended"
+            return WorkerStatus(name, WorkerPhase.LOST, reason=reason)
         if ended is None:
             return None
-        everybody = index == 0 or "Master" not in spec["pytorchReplicaSpecs"]
-        if ended["type"] == "Succeeded" and not spec["elastic"] and everybody:
+        told = not spec["elastic"] and ("Master" not in replicas or index == 0)
+        if ended["type"] == "Succeeded" and told:
             return WorkerStatus(name, WorkerPhase.SUCCEEDED)
-        reason = f"the PyTorchJob has ended, and makes no more pods: {ended['message']}"
+        reason = f"the PyTorchJob makes no more pods: {ended['message']}"
         return WorkerStatus(name, WorkerPhase.LOST, reason=reason)
 
     def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
@@ -181,3 +211,42 @@ class PyTorchJobEngine(KubeEngine):
     """Workers as the pods of a PyTorchJob."""
 
     kind = PyTorchJobKind()
+
+    async def scale(self, job: Job, workers: int) -> None:
+        """As on every cluster; but others come only when those that left are gone: meanwhile these count as failed."""
+        options = options_of(job.spec, self.kind.options)
+        async with hub(self._reach(options)) as shared:
+            owner = await shared.client.get(self.kind.resource, options.namespace, job.name)
+            self.kind.scaled(owner, workers)
+            now = self.kind.workers(self.kind.slim(owner))
+            seconds = job.spec.health.grace_seconds + 2 * MARGIN_SECONDS
+            if workers > now and not await self._have_left(shared, job, options, now, seconds):
+                for pod in await self._leaving(shared, job, options, now):
+                    name = pod["metadata"]["name"]  # on a node that does not answer
+                    await shared.client.delete(PODS, options.namespace, name, grace_seconds=0)
+                await self._have_left(shared, job, options, now, MARGIN_SECONDS)
+        await super().scale(job, workers)
+
+    async def _have_left(self, shared: Hub, job: Job, options: KubeOptions, now: int, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                async for (pods,) in shared.follow(job.name, self._queries(options)[1]):
+                    if not any((self.kind.index(pod) or 0) >= now for pod in pods):
+                        return True
+        return False
+
+    async def _leaving(self, shared: Hub, job: Job, options: KubeOptions, now: int) -> list[dict[str, Any]]:
+        pods = await self._pods(shared, job, options)
+        return [pod for pod in pods if (self.kind.index(pod) or 0) >= now]
+
+    async def close(self, job: Job) -> None:
+        """Have the cluster remove what is left of the job, after `ttl_seconds`."""
+        options = options_of(job.spec, self.kind.options)
+        async with hub(self._reach(options)) as shared:
+            client, place = shared.client, (self.kind.resource, options.namespace, job.name)
+            with contextlib.suppress(Missing):
+                owner = await client.get(*place)
+                theirs = owner["metadata"].get("annotations") or {}
+                if marks(job, options).items() <= theirs.items():
+                    policy = {"ttlSecondsAfterFinished": options.ttl_seconds}
+                    await client.patch(*place, {"spec": {"runPolicy": policy}})
