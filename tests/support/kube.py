@@ -10,6 +10,7 @@ import secrets
 import subprocess
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -238,6 +239,7 @@ _NODE_MENDS = {
     **dict.fromkeys(("partition", "loss", "bandwidth", "freeze", "throttle", "gpu-unhealthy"), "heal"),
 }
 _SERVICE_MENDS = {"stop": "start", "pause": "resume"}
+_NEVER = "2000-01-01T00:00:00Z"
 _POD_FAULTS_THAT_STAY = ("freeze", "throttle", "partition")
 
 
@@ -249,9 +251,11 @@ class Faults:
         self._services: dict[str, str] = {}
         self._mends: list[tuple[str, ...]] = []
         self._nodes: set[str] = set()
+        self._gpus: dict[str, int] = {}
 
     def node(self, node: str, fault: str, value: object = None) -> None:
         """Do something to a node: see `cluster node-fault --help`."""
+        self._begin()
         self._nodes.add(node)
         if fault in _NODE_MENDS:
             self._mends.append(("node-fault", node, _NODE_MENDS[fault]))
@@ -269,13 +273,14 @@ class Faults:
 
     def control_plane(self, service: str, verb: str) -> None:
         """Do so to etcd, the API server, the controllers, the scheduler, DNS or this machine's way to the cluster."""
+        self._begin()
         command = ("apiserver",) if service == "kube-apiserver" else ("control-plane", service)
         if verb in _SERVICE_MENDS:
             self._services[service] = _SERVICE_MENDS[verb]
         self._run(*command, verb)
 
     def heal(self) -> None:
-        """End the faults that are on, and wait until the nodes are ready again."""
+        """End the faults that are on, and wait until their nodes are at work again."""
         failures = []
         restarted = {"etcd", "kube-apiserver"} & self._services.keys()
         for service, verb in [*self._services.items()]:
@@ -285,16 +290,41 @@ class Faults:
             said = self._try(*mend)
             failures += said if mend[0] != "pod-fault" else []  # the pod may be gone, and its faults with it
         if restarted:  # after an outage kubelets take their time, unless they begin anew
-            self._nodes |= {
-                name.partition("/")[2] for name in self._run("kubectl", "get", "nodes", "-o", "name").split()
-            }
+            self._nodes |= self._gpus.keys()
             for node in self._nodes:
                 failures += self._try("node-fault", node, "kill-kubelet")
-        if self._nodes:
-            nodes = [f"node/{node}" for node in sorted(self._nodes)]
-            failures += self._try("kubectl", "wait", "--for=condition=Ready", "--timeout=120s", *nodes)
-        self._services, self._mends, self._nodes = {}, [], set()
+        mended = datetime.now(UTC)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not failures and (tired := self._nodes - self._at_work(mended)):
+            if time.monotonic() > deadline:
+                failures.append(f"not at work again: {', '.join(sorted(tired))}")
+            time.sleep(0.2)
+        self._services, self._mends, self._nodes, self._gpus = {}, [], set(), {}
         assert not failures, f"the cluster may not be whole; `cluster up` mends it: {failures}"
+
+    def _begin(self) -> None:
+        """Keep in mind how many GPUs the nodes have, before the first fault."""
+        if not self._gpus:
+            self._gpus = {one["metadata"]["name"]: _gpus(one) for one in self._get("nodes")}
+
+    def _at_work(self, since: datetime) -> set[str]:
+        """The nodes that are ready and have their GPUs, by their own words after `since`."""
+        found = self._get("nodes,leases.coordination.k8s.io", "-n", "kube-node-lease")
+        leases = {
+            one["metadata"]["name"]: one["spec"]["renewTime"] for one in found if one["kind"] == "Lease"
+        }
+        nodes = {one["metadata"]["name"]: one for one in found if one["kind"] == "Node"}
+        return {
+            name
+            for name, node in nodes.items()
+            if datetime.fromisoformat(leases.get(name, _NEVER)) > since
+            and _gpus(node) >= self._gpus.get(name, 0)
+            and any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
+        }
+
+    def _get(self, *what: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._run("kubectl", "get", *what, "-o", "json"))["items"]
+        return found
 
     def audit(self, *, user: str | None = None, since: str | None = None) -> str:
         """Lines `COUNT USER VERB RESOURCE`: what the API server has answered."""
@@ -327,6 +357,10 @@ class Kubectl:
         done = _typed(*self.command, *words, stdin=stdin)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr.strip()}"
         return done.stdout
+
+
+def _gpus(node: dict[str, Any]) -> int:
+    return int(node["status"]["allocatable"].get("nvidia.com/gpu", 0))
 
 
 def _given(value: object) -> list[str]:
