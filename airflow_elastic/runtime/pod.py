@@ -27,6 +27,7 @@ from airflow_elastic.runtime.echo import Echo
 from airflow_elastic.runtime.node import Node
 from airflow_elastic.runtime.reporter import Reporter
 from airflow_elastic.runtime.telling import ThroughLead
+from airflow_elastic.runtime.trainer_status import also_to_trainer
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError
 
@@ -57,6 +58,10 @@ def main() -> int:
     index = int(env["AIRFLOW_ELASTIC_INDEX"]) + int(env.get("AIRFLOW_ELASTIC_WORKERS_BEFORE", "0"))
     for theirs in [key for key in env if key.startswith("PET_")]:
         del env[theirs]  # an operator's options of torchrun: ranks are started by ours
+    for variable in [one for one in env if one.startswith("PET_")]:
+        del env[
+            variable
+        ]  # an operator's word to a torchrun that would meet by it; our own meeting says otherwise
     results: list[Result] = []
     try:
         store = open_store(uri)
@@ -70,7 +75,7 @@ def main() -> int:
                 Result("lost", time.time(), reason=f"node-{index} did not start: {refusal or 'no job'}")
             )
         node = Node(files, record, index, store, address=env["AIRFLOW_ELASTIC_POD_IP"])
-        reporter = Reporter(node, ThroughLead(node))
+        reporter = Reporter(node, also_to_trainer(ThroughLead(node), env))
         with Echo(node):
             run_worker(node, reporter, results.append)
         files.write(f"node-{index}/result.json", results[0])
