@@ -213,7 +213,7 @@ def _end_run(state: RunState, ending: Ending) -> RunState:
             state = state.with_attempt(
                 phase=Phase.GONE, cause=ending.cause, ended_at=ending.at, gone_at=ending.at
             )
-            return replace(state, outcome=outcome, reason=ending.by)
+            return replace(state, outcome=outcome, reason=ending.reason)
         case Phase.SUBMITTING | Phase.LIVE:
             return _end_attempt(state, ending.cause, ending.at)
         case _:

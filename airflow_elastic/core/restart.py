@@ -47,7 +47,7 @@ def decide(state: RunState) -> Restart | End:
         return Restart(cost=1, delay=0.0)
     if state.ending:
         stopped = state.ending.cause is Cause.STOP
-        return End("stopped" if stopped else "failed", state.ending.by)
+        return End("stopped" if stopped else "failed", state.ending.reason)
     if attempt.cause in (Cause.SCALE_STEP, Cause.PREEMPTION, Cause.UNATTENDED):
         return Restart(cost=0, delay=0.0)
     if failure is None:

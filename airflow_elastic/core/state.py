@@ -168,6 +168,11 @@ class Ending:
     by: str
     at: float
 
+    @property
+    def reason(self) -> str:
+        """In a sentence."""
+        return f"stopped by {self.by}" if self.cause is Cause.STOP else self.by
+
 
 @dataclass(frozen=True, slots=True)
 class RunState:

@@ -74,7 +74,11 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
                 state
             )
         case ev.RunEnded():
-            return f"run ended: {event.outcome} ({event.reason})"
+            return f"run ended: {_ended(event.outcome, event.reason)}"
+
+
+def _ended(outcome: str, reason: str) -> str:
+    return reason if reason.startswith(f"{outcome} ") else f"{outcome} ({reason})"
 
 
 def workers(count: int) -> str:

@@ -60,9 +60,11 @@ def failure(run: Run, state: RunState, log: Log) -> AirflowException:
         who = f"rank {failed.rank} on {failed.worker}" if failed.rank is not None else f"{failed.worker}"
         log.error("%s", f"{who}, the first to fail:\n{failed.traceback.rstrip()}")
     kept = f"; its newest checkpoint is of step {state.checkpoint.step}" if state.checkpoint else ""
-    text = (
-        f"the run {run.store.uri} {'was stopped' if state.outcome == 'stopped' else 'failed'}: {reason}{kept}"
-    )
+    if state.outcome == "stopped":
+        ended = f"was {reason if reason.startswith('stopped') else f'stopped: {reason}'}"
+    else:
+        ended = f"failed: {reason}"
+    text = f"the run {run.store.uri} {ended}{kept}"
     stopped = attempt.cause is Cause.STOP or state.outcome == "stopped"
     own = failed is not None and failed.kind in _USERS_OWN and attempt.cause is Cause.FAILURE
     return AirflowFailException(text) if stopped or own else AirflowException(text)

@@ -290,7 +290,7 @@ def test_marking_failed_ends_the_training(deferred: dict[str, Try]) -> None:
     doomed.mark("failed")
     doomed.wait_gone()
     state = doomed.wait_ended(timeout=10.0)
-    assert (state.outcome, state.reason) == ("stopped", "Airflow: the task is failed")
+    assert (state.outcome, state.reason) == ("stopped", "stopped by Airflow: the task is failed")
 
 
 def test_a_cleared_task_takes_its_run_over_and_training_never_stops(deferred: dict[str, Try]) -> None:
@@ -333,8 +333,8 @@ def test_a_task_cleared_in_a_paused_dag_is_driven_on_and_one_of_a_failed_dag_run
     paused.airflow.rest("PATCH", f"dags/{paused.dag}/dagRuns/{paused.run_id}", json={"state": "failed"})
     paused.wait_gone()
     assert paused.wait_ended(timeout=10.0).reason in (
-        "Airflow: the task is failed",
-        "Airflow: the task is skipped",
+        "stopped by Airflow: the task is failed",
+        "stopped by Airflow: the task is skipped",
     )
 
 

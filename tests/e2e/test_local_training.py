@@ -126,7 +126,7 @@ async def test_stop_saves_the_very_step_and_leaves_nothing(tmp_path: Path) -> No
         await driven.at_step(7)
         driven.run.ask_stop(by="the test")
         state = await driven.end()
-    assert (state.outcome, state.reason) == ("stopped", "the test")
+    assert (state.outcome, state.reason) == ("stopped", "stopped by the test")
     assert state.checkpoint is not None
     assert state.attempt.progress is not None
     assert state.checkpoint.step == state.attempt.progress.step >= 7

@@ -90,7 +90,7 @@ def test_stop_saves_then_ends() -> None:
     state = story(*LIVE, ev.StopRequested(2.0, "r", "me"))
     assert due(state) == (Delete(1, 30.0),)
     state = evolve(state, ev.AttemptGone(3.0, 1))
-    assert due(state) == (Finish("stopped", "me"),)
+    assert due(state) == (Finish("stopped", "stopped by me"),)
 
 
 def test_a_stop_by_a_former_owner_is_void() -> None:
@@ -114,7 +114,7 @@ def test_the_deadline_ends_the_run_as_failed() -> None:
 def test_a_deadline_during_a_pause_needs_nothing_deleted() -> None:
     state = _paused()
     state = evolve(state, ev.StopRequested(9.0, "r", "me"))
-    assert due(state) == (Finish("stopped", "me"),)
+    assert due(state) == (Finish("stopped", "stopped by me"),)
 
 
 def test_a_second_fruitless_failure_is_waited_out() -> None:
