@@ -11,7 +11,9 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,14 @@ class Stateful:
     others: Mapping[str, Any]
 
 
+@contextmanager
+def alone_on_purpose() -> Iterator[None]:
+    """Leaves out torch's warning at each save and load of a process without siblings: there need be none."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
 class Checkpointer:
     """Checkpoints of one rank of one attempt.
 
@@ -92,7 +102,8 @@ class Checkpointer:
                 final.mkdir(parents=True)
             self._ranks.barrier()
             writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
-            save(_state_of(objects, self._ranks), storage_writer=writer, no_dist=self._ranks.alone)
+            with alone_on_purpose():
+                save(_state_of(objects, self._ranks), storage_writer=writer, no_dist=self._ranks.alone)
             fsync_folder(folder)  # torch syncs the files, but not their names
             mine = self._mine(folder)
             entries = []
@@ -196,7 +207,8 @@ class Checkpointer:
             random_key = f"random.{self._ranks.rank}"
             if not any(key.startswith(random_key) for key in stored):
                 del state[random_key]  # a rank that was not there when this was saved keeps its own seed
-            load(state, storage_reader=reader, no_dist=self._ranks.alone)
+            with alone_on_purpose():
+                load(state, storage_reader=reader, no_dist=self._ranks.alone)
             set_state_dict(
                 objects.model,
                 objects.optimizers,

@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
+    script = os.path.abspath(command[0])  # before the script changes the folder
     try:
         if command[0] == "-m":
             sys.argv = command[1:]
@@ -37,14 +38,14 @@ def main(arguments: list[str]) -> None:
     except FileNotFoundError as error:
         if error.filename == command[0] or (command[0].endswith(".py") and not os.path.exists(command[0])):
             _refuse(command[0], "no such file")
-        _keep(error)
+        _keep(error, command[0], script)
         raise
     except PermissionError:
         if not os.access(command[0], os.X_OK) and not command[0].endswith(".py"):
             _refuse(command[0], "not executable")
         raise
     except Exception as error:
-        _keep(error)
+        _keep(error, command[0], script)
         raise
 
 
@@ -56,11 +57,16 @@ def _refuse(command: str, why: str) -> None:
     sys.exit(127 if why == "no such file" else 126)
 
 
-def _keep(error: BaseException) -> None:
-    _write(
-        error=f"{type(error).__name__}: {error}"[:2000],
-        trace="".join(traceback.format_exception(error))[-20000:],
-    )
+def _keep(error: BaseException, command: str, script: str) -> None:
+    """Write down, and have printed, where the script failed: without the frames that led to it, by its whole path."""
+    trace, ours = error.__traceback__, (__file__, runpy.__file__, runpy.run_path.__code__.co_filename)
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    told = "".join(traceback.format_exception(type(error), error, trace))
+    told = told.replace(f'File "{command}", line', f'File "{script}", line')
+    _write(error=f"{type(error).__name__}: {error}"[:2000], trace=told[-20000:])
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = lambda *_: sys.stderr.write(told)
 
 
 def _write(*, error: str, trace: str | None) -> None:

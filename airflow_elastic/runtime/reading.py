@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,9 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.runtime.checkpointer import alone_on_purpose
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -46,18 +47,20 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
         The manifest of what was loaded: its step, its metrics, and its files with their checksums.
 
     Raises:
+        RunMissing: there is neither a run nor a checkpoint.
         CheckpointDamaged: there is no such checkpoint, or no whole one.
         InvalidInput: the model is another one than was saved. It is unchanged.
     """
     store = open_store(run) if isinstance(run, str) else run
+    if store.get(layout.journal_entry(0)) is None and not checkpoints.steps(store):
+        raise RunMissing(f"{store.uri} holds no run, and no checkpoint: check the URI")
     manifest = _whole(store, step) if step is not None else _newest_whole(store)
     with _files(store, manifest) as folder:
         reader = FileSystemReader(folder)
         weights = get_model_state_dict(model)
         _compare(weights, reader, f"checkpoint {manifest.step} of {store.uri}")
         state = {"model": {name: _room_for(value) for name, value in weights.items()}}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # that is what we are here for
+        with alone_on_purpose():
             load(state, storage_reader=reader, no_dist=True)
     set_model_state_dict(model, state["model"], options=StateDictOptions(strict=True))
     return manifest

@@ -15,7 +15,8 @@ from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.checkpointer import Checkpointer, Position, Stateful
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from tests.support import s3
 
 
@@ -73,6 +74,9 @@ def test_a_damaged_one_is_never_opened(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_no_checkpoint_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RunMissing, match="holds no run, and no checkpoint: check the URI"):
+        elastic.load_model(str(tmp_path), network())
+    open_store(str(tmp_path)).put(layout.journal_entry(0), b"of a run that has just begun")
     with pytest.raises(CheckpointDamaged, match="there is no checkpoint"):
         elastic.load_model(str(tmp_path), network())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,13 @@ def test_what_is_saved_is_what_is_restored(tmp_path: Path) -> None:
     assert (manifest.step, manifest.epoch, manifest.offset, manifest.samples) == (7, 1, 10, 70)
     assert same(saved, loaded)
     assert torch.equal(torch.rand(3), expected), "the generators do not go on from where they were"
+
+
+def test_one_process_alone_is_not_warned_of(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(tmp_path, 7, objects(1))
+        assert checkpointer(tmp_path, attempt=2).restore(objects(2)) is not None
 
 
 def test_where_there_is_none_nothing_changes(tmp_path: Path) -> None:
