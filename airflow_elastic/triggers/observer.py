@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.document import word
 from airflow_elastic.core.tell import sentence, waiting
+from airflow_elastic.spec.status import Progress
 from airflow_elastic.triggers.output import RankOutput
 from airflow_elastic.triggers.task import call
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.errors import ElasticError
     from airflow_elastic.spec.events import Event
-    from airflow_elastic.spec.status import JobStatus, Progress, Wait
+    from airflow_elastic.spec.status import JobStatus, Wait
 
 #: The XCom that shows how far a running task is.
 PROGRESS_KEY = "progress"
@@ -63,12 +64,14 @@ class TaskObserver(Observer):
         self._output = RankOutput(store, lambda line: log.info("%s", f"[rank 0] {line}"), since=self._since)
         self._pushed = pushed
         self._resuming: asyncio.Task[None] | None = None
+        self._state: RunState | None = None
         self._seen: tuple[RunState, Progress | None] | None = None
         self._waiting: tuple[int, Wait | None] = (0, None)
         self._pushed_at = 0.0
         self._pushing: asyncio.Task[None] | None = None
 
     def on_event(self, event: Event, before: RunState | None, state: RunState) -> None:
+        self._state = state
         if event.at >= self._since:
             text = sentence(event, before, state)
             if text is not None:
@@ -97,12 +100,16 @@ class TaskObserver(Observer):
             self._pushing = asyncio.create_task(self._push_progress(state, progress))
 
     async def finish(self) -> None:
-        """Hand on what was written last."""
+        """Hand on what was written last, and how it ended."""
         if self._resuming is not None:
             await asyncio.wait({self._resuming}, timeout=_PATIENCE_SECONDS)
         if self._seen is not None:
             await self._output.follow(*self._seen)
         await self._output.finish()
+        if self._state is not None:
+            seen = self._seen[1] if self._seen else None
+            last = asyncio.create_task(self._push_progress(self._state, seen, after=self._pushing))
+            await asyncio.wait({last}, timeout=_PATIENCE_SECONDS)
 
     async def _resume(self) -> None:
         if self._pushed is None:
@@ -114,14 +121,20 @@ class TaskObserver(Observer):
         else:
             self._output.resume(progress.get("log_position") if isinstance(progress, dict) else None)
 
-    async def _push_progress(self, state: RunState, progress: Progress) -> None:
+    async def _push_progress(
+        self, state: RunState, progress: Progress | None, *, after: asyncio.Task[None] | None = None
+    ) -> None:
+        if after is not None:
+            await asyncio.wait({after})
+        if progress is None or progress.attempt != state.attempt.number:
+            progress = state.attempt.progress or Progress(state.attempt.number, state.ended_at or time.time())
         number, wait = self._waiting
         value = {
             "state": word(state, progress, wait if number == state.attempt.number else None),
             "attempt": state.attempt.number,
             "workers": state.attempt.workers,
             "world_size": progress.world_size,
-            "step": progress.step,
+            "step": max(progress.step, state.checkpoint.step if state.checkpoint else 0),
             "total_steps": progress.total_steps,
             "loss": progress.loss,
             "samples_per_second": progress.samples_per_second,

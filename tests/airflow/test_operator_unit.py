@@ -709,7 +709,7 @@ def test_a_deferral_that_times_out_ends_the_run(hook: FakeHook, tmp_path: Path) 
     context = {"ti": FakeTask(max_tries=3, xcoms={"run_uri": str(tmp_path)})}
     with pytest.raises(AirflowFailException, match="saved and ended"):
         operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
-    assert (run.state.outcome, run.state.reason) == ("stopped", "Airflow: the deferral timed out")
+    assert (run.state.outcome, run.state.reason) == ("stopped", "stopped by Airflow: the deferral timed out")
 
 
 @pytest.mark.parametrize(("number", "outcome"), [(1, None), (2, "stopped")])
@@ -761,7 +761,7 @@ def test_on_kill_ends_the_run_inside_a_signal_handler(hook: FakeHook, tmp_path: 
     with _signalled(run, lambda: ended_in_time.append(foreground.stop("Airflow: the task was ended"))):
         assert foreground.drive().outcome == "stopped"
     assert ended_in_time == [True]
-    assert run.state.reason == "Airflow: the task was ended"
+    assert run.state.reason == "stopped by Airflow: the task was ended"
 
 
 def test_a_timeout_ends_the_run_and_is_passed_on(hook: FakeHook, tmp_path: Path) -> None:
@@ -776,7 +776,10 @@ def test_a_timeout_ends_the_run_and_is_passed_on(hook: FakeHook, tmp_path: Path)
     run = begun(hook, tmp_path)
     with _signalled(run, interrupt), pytest.raises(Timeout):
         _foreground(hook, run).drive()
-    assert (run.state.outcome, run.state.reason) == ("stopped", "Airflow: the task was interrupted (Timeout)")
+    assert (run.state.outcome, run.state.reason) == (
+        "stopped",
+        "stopped by Airflow: the task was interrupted (Timeout)",
+    )
 
 
 # -- rank 0's lines ----------------------------------------------------------------------------------------------
@@ -880,7 +883,18 @@ async def test_the_past_is_not_told_again(hook: FakeHook, tmp_path: Path) -> Non
     assert (await driving).outcome == "stopped"
     assert "created" not in log.text
     assert "stop asked for by me" in log.text
-    assert "run ended: stopped (me)" in log.text
+    assert "run ended: stopped by me" in log.text
+
+
+async def test_the_last_progress_tells_the_end(hook: FakeHook, tmp_path: Path) -> None:
+    run, pushed = begun(hook, tmp_path), list[Any]()
+    observer = TaskObserver(Log(), run.store, lambda key, value: pushed.append((key, value)))
+    driving = asyncio.create_task(drive(hook, run.store.uri, log=Log(), poll_seconds=0.05, observer=observer))
+    await stop(hook, run.store.uri, by="me", owner=None, log=Log())
+    await driving
+    await observer.finish()
+    key, value = pushed[-1]
+    assert (key, value["state"], value["step"]) == ("progress", "stopped", 0)
 
 
 async def test_the_log_tells_what_workers_wait_for(hook: FakeHook, tmp_path: Path) -> None:
