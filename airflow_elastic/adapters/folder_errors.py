@@ -21,6 +21,7 @@ _MEANING: dict[int, tuple[type[StoreError], str, str]] = {
     errno.EACCES: (StoreUnfit, "permission denied", _GRANT),
     errno.EPERM: (StoreUnfit, "permission denied", _GRANT),
     errno.EROFS: (StoreUnfit, "the file system is read-only", f"mount it writable, {_ELSEWHERE}"),
+    errno.ENOENT: (StoreUnfit, "no folder can be made there", "choose another run URI"),
     errno.ENOTDIR: (StoreUnfit, "a file is where a folder has to be", f"move the file away, {_ELSEWHERE}"),
     errno.EISDIR: (StoreUnfit, "a folder is where the object has to be", f"move it away, {_ELSEWHERE}"),
     errno.ENAMETOOLONG: (StoreUnfit, "the path is too long", "choose a shorter run URI"),

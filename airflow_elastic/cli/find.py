@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
     from airflow_elastic.core.state import RunState
 
-#: A controller writes the status document twice a second, and may be out of reach of the storage for a while.
+#: A controller writes the status document at least every 5 s, and may be out of reach of the storage for a while.
 SILENCE_SECONDS = 15.0
 
 
@@ -61,7 +62,32 @@ def hint_of_silence(store: Store, state: RunState) -> str | None:
     silent = silence(store, state)
     if silent is None:
         return None
+    carry_on = f"`{say.carry_on(store.uri)}`"
+    advice = f"carry it on with {carry_on}"
+    if of_a_task(state.owner):
+        advice = (
+            "it belongs to a task of Airflow: start a triggerer there (`airflow triggerer`; with deferrable=False, "
+            f"clear the task), which carries it on by itself; {carry_on} takes it from the task, which then cannot stop it"
+        )
     return (
         f"no controller has written for {say.duration(silent)}: its workers, if it has any, train on, but nothing "
-        f"is restarted, scaled or stopped; carry it on with `{say.carry_on(store.uri)}`"
+        f"is restarted, scaled or stopped; {advice}"
+    )
+
+
+def of_a_task(owner: str | None) -> bool:
+    """Whether an owner is a task instance of Airflow, whose ids are UUIDs; that of a shell is `ada@laptop (…)`."""
+    try:
+        return owner is not None and bool(uuid.UUID(owner))
+    except ValueError:
+        return False
+
+
+def last_word(store: Store) -> str:
+    """When a controller last wrote, in words."""
+    at = silent_since(store)
+    return (
+        "none has written yet"
+        if at is None
+        else f"it last wrote {say.duration(max(0.0, time.time() - at))} ago"
     )

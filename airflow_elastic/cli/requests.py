@@ -9,7 +9,7 @@ import click
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.cli import say
-from airflow_elastic.cli.find import SILENCE_SECONDS, find_run, hint_of_silence, uri_argument
+from airflow_elastic.cli.find import SILENCE_SECONDS, find_run, hint_of_silence, last_word, uri_argument
 from airflow_elastic.cli.help import Command
 from airflow_elastic.core.tell import workers as count_of
 from airflow_elastic.spec.errors import ElasticError
@@ -99,7 +99,7 @@ def _newest(run: Run) -> int:
 
 
 def _asked(run: Run, text: str) -> None:
-    click.echo(f"{run.store.uri}: {text}; it is done when its controller reads it")
+    click.echo(f"{run.store.uri}: {text}; it is done when its controller reads it ({last_word(run.store)})")
     if (hint := hint_of_silence(run.store, run.state)) is not None:
         click.echo(hint, err=True)
 

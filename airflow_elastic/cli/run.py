@@ -26,7 +26,10 @@ from airflow_elastic.spec.errors import InvalidInput, RunDiffers, RunMissing, Sp
 from airflow_elastic.spec.run import RunSpec
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from airflow_elastic.adapters.store import Store
+    from airflow_elastic.core.state import RunState
 
 
 @click.command(cls=Command)
@@ -94,6 +97,9 @@ def run(
     console.print(f"run: {store.uri}", soft_wrap=True, style="bold")
     if known:
         console.print(f"carrying on: {progress_line(found.state, None)}", soft_wrap=True)
+    if (state := found.state).ended:  # it has succeeded: any other one was reopened just now
+        console.print(f"{store.uri} is complete already: nothing is started", soft_wrap=True)
+        return _conclude(console, found, state, as_json=as_json)
     if detached:
         return _detach(found, output=output is not False, as_json=as_json)
     shown = output if output is not None else not console.is_terminal
@@ -101,8 +107,13 @@ def run(
         console.print(f"output: {say.command('logs', store.uri)} --follow", soft_wrap=True, style="dim")
     with Story(console, store, known=known, output=shown) as story:
         state = asyncio.run(drive(found, find_engine(spec.engine), story))
-    document = found.status()
-    for line in last_words(found, state, document):
+    return _conclude(console, found, state, as_json=as_json)
+
+
+def _conclude(console: Console, run: Run, state: RunState, *, as_json: bool) -> int:
+    """Say how a run has ended; returns the exit code."""
+    document = run.status()
+    for line in last_words(run, state, document):
         console.print(line, soft_wrap=True)
     if as_json:
         say.print_json(document)

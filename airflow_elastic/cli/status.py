@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from airflow_elastic.adapters import checkpoints
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import (
     find_run,
@@ -43,7 +44,8 @@ _COLOURS = {
 def status(uri: str, as_json: bool) -> None:
     """Show where a run stands.
 
-    That is its state, its attempts and why they ended, its checkpoints, and where the time went. With --json it
+    That is its state, its attempts and why they ended, its checkpoints, and where the time went; and what to do where
+    the run goes on and no controller has written for 15 seconds. With --json it
     prints the status document (docs/status.md), and under `controller` when one last wrote, and for how many
     seconds too long none has.
 
@@ -58,14 +60,14 @@ def status(uri: str, as_json: bool) -> None:
         say.print_json({**document, "controller": seen})
         return
     console = say.console()
-    _head(console, document)
+    _head(console, document, len(checkpoints.steps(run.store)))
     _attempts(console, document)
     _ranks(console, document)
     if (hint := hint_of_silence(run.store, state)) is not None:
         console.print(hint, style="yellow", soft_wrap=True)
 
 
-def _head(console: Console, document: Mapping[str, Any]) -> None:
+def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
     run, label, now = document["run"], document["state"], document["at"]
     console.print(
         Text.assemble((run["name"], "bold"), "  ", (label, _COLOURS.get(label, "bold")), "  ", run["uri"]),
@@ -84,7 +86,7 @@ def _head(console: Console, document: Mapping[str, Any]) -> None:
         f"{run['engine']}, {run['launcher']}: {workers(document['workers'])}{more}, "
         f"{ranks} rank{'' if ranks == 1 else 's'}",
         _position(document),
-        _saved(document, now),
+        _saved(document, now, kept),
         _time(document),
     ]
     for line in lines:
@@ -106,13 +108,13 @@ def _position(document: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _saved(document: Mapping[str, Any], now: float) -> str:
+def _saved(document: Mapping[str, Any], now: float, kept: int) -> str:
     newest, restarts = document["checkpoints"]["newest"], document["restarts"]
     saved = "no checkpoint"
     if newest is not None:
         count = document["checkpoints"]["committed"]
         saved = (
-            f"{count} checkpoint{'' if count == 1 else 's'} committed, "
+            f"{count} checkpoint{'' if count == 1 else 's'} committed, {kept} kept, "
             f"the newest at step {newest['step']}, {say.duration(max(0.0, now - newest['at']))} ago"
         )
     return f"{saved}; {restarts['used']} of {restarts['limit']} restarts used"

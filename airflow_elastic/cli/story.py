@@ -134,9 +134,11 @@ def progress_line(state: RunState, progress: Progress | None, wait: Wait | None 
     parts = [label, share(wait) if wait and held else workers(attempt.workers)]
     if told is not None and (told.attached or told.step):
         total = f"/{told.total_steps}" if told.total_steps else ""
-        parts.append(f"step {told.step}{total}")
+        # Ranks that have just started tell of step 0, until they have restored their checkpoint.
+        step = max(told.step, state.checkpoint.step if state.checkpoint else 0)
+        parts.append(f"step {step}{total}")
         if told.total_steps:
-            parts.append(f"{100 * told.step / told.total_steps:.0f} %")
+            parts.append(f"{100 * step / told.total_steps:.0f} %")
         if told.loss is not None:
             parts.append(f"loss {say.number(told.loss)}")
         if told.samples_per_second:

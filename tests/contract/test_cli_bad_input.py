@@ -36,6 +36,7 @@ CASES = {
     "nothing to run": (("run",), "there is nothing to run"),
     "a URI without a run": (RUN, "holds no run to carry on"),
     "an empty URI": (("run", "--uri", "", *SCRIPT), "--uri is empty"),
+    "a folder that cannot be made": (("run", "--uri", "/proc/x", *SCRIPT), "no folder can be made there"),
     "another kind of URI": (("run", "--uri", "ftp://x/y", *SCRIPT), "there is no store for ftp://"),
     "a file where the folder would be": (
         ("run", "--uri", "word.yaml", *SCRIPT),

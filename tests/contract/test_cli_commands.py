@@ -12,8 +12,10 @@ import pytest
 import yaml
 
 from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.core.document import STATUS_VERSION
+from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.events import event_from_dict
 from airflow_elastic.spec.layout import CHECKPOINT_DATA, checkpoint_data
 from tests.support.cli import COMMAND, COUNT, HOLD, Shell, ended, until
@@ -174,6 +176,13 @@ def test_a_run_that_nobody_drives_is_told_so(shell: Shell) -> None:
     asked = shell("stop", shell.uri)
     assert asked.returncode == 0
     assert "no controller has written" in asked.stderr
+    assert "it is done when its controller reads it (it last wrote 1 h 00 m ago)" in asked.stdout
+    # One whose owner is a task instance is Airflow's to carry on.
+    journal, task = Journal(open_store(shell.uri)), "01975f0e-3c1a-7d0e-9b7e-0123456789ab"
+    assert journal.append(len(journal.read()), ev.OwnerChanged(1.0, task))
+    told = shell("status", shell.uri).stdout
+    assert "it belongs to a task of Airflow: start a triggerer there" in told
+    assert "takes it from the task, which then cannot stop it" in told
     waited = shell("stop", shell.uri, "--wait", "--timeout", "0.5")
     assert waited.returncode == 1
     assert "waited 0.5 s for its end in vain; the request stands" in waited.stderr

@@ -60,6 +60,10 @@ def test_a_failure_of_the_code_exits_1_with_the_ranks_traceback(shell: Shell) ->
     assert done.returncode == 1
     assert "rank 0's last words:" in done.stdout
     assert "in deep\n    raise ValueError" in done.stdout
+    assert (
+        f'Traceback (most recent call last):\n  File "{FAIL}", line' in done.stdout
+    )  # runpy's frames are none of it
+    assert "runpy" not in done.stdout + shell("logs", shell.uri).stdout
     assert "ValueError: the learning rate is a banana; the restart policy is Never" in done.stdout
     assert done.stderr == ""
     # Carried on it fails again, for the same reason, in a new attempt: no second run is made.
@@ -118,6 +122,11 @@ def test_carrying_on_a_run_that_has_succeeded_says_so(shell: Shell) -> None:
     again = shell("run", "--uri", shell.uri)
     assert again.returncode == 0
     assert "succeeded" in again.stdout
+    assert f"{shell.uri} is complete already: nothing is started" in again.stdout
+    detached = shell("run", "--detach", "--uri", shell.uri)
+    assert detached.returncode == 0
+    assert "is complete already" in detached.stdout
+    assert "detached" not in detached.stdout
     assert len(shell.state.attempts) == 1
 
 

@@ -22,7 +22,7 @@ from airflow_elastic.core.tell import waiting
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.run import Health
-from airflow_elastic.spec.status import Wait, Waiting
+from airflow_elastic.spec.status import Progress, Wait, Waiting
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import at_step, job, lost, spec, story, worker
 
@@ -264,3 +264,9 @@ def test_the_story_tells_what_workers_wait_for_and_forgets_it_with_the_attempt(t
     told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert told[0].endswith("  attempt 1: its worker is queued")
     assert told[-1].endswith("  attempt 2: all 2 workers run")
+
+
+def test_ranks_that_have_not_restored_yet_do_not_put_the_step_back() -> None:
+    state = story(ev.AttemptSubmitted(1.0, 1, "a"), ev.CheckpointCommitted(2.0, 1, 100, "k"))
+    told = Progress(1, 3.0, step=0, total_steps=200, attached=True)
+    assert "step 100/200 · 50 % ·" in progress_line(state, told)
