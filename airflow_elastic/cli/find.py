@@ -67,7 +67,8 @@ def hint_of_silence(store: Store, state: RunState) -> str | None:
     if of_a_task(state.owner):
         advice = (
             "it belongs to a task of Airflow: start a triggerer there (`airflow triggerer`; with deferrable=False, "
-            f"clear the task), which carries it on by itself; {carry_on} takes it from the task, which then cannot stop it"
+            f"clear the task), which carries it on by itself; {carry_on} takes it from the task, which then cannot "
+            "stop it"
         )
     return (
         f"no controller has written for {say.duration(silent)}: its workers, if it has any, train on, but nothing "

@@ -84,8 +84,18 @@ class ElasticTrainOperator(BaseOperator):
     without further tries, as another try would meet the same. Everything else (lost machines beyond the budget, a hang,
     a passed deadline) may be tried again.
 
-    XComs: `run_uri` as soon as the run exists; `progress` while it trains; `checkpoint` (`step`, `manifest`, `data`)
-    and `metrics` at its end; `return_value` holds `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
+    **Where to look.** The button "Elastic run" on the task instance, also while it is deferred, leads to the run's page
+    on the API server, `/elastic/runs/<dag_id>/<run_id>/<task_id>?map_index=-1`: state, progress, attempts and why they
+    ended, checkpoints, where the time went; with `&format=json` it is the status document. Whoever may read the task
+    instance may read its page. It reads the run, so the API server has to reach `run_uri`. `airflow elastic` and
+    `airflow-elastic` do the same from a shell.
+
+    XComs, from the task's beginning on: `run_owner`, the id of the task instance (of this very try) whose word to stop
+    the run counts; `run_uri`, as soon as the run exists; `run_connections`, the names of the connections that open it.
+    While it trains: `progress` (`state`, `attempt`, `workers`, `world_size`, `step`, `total_steps`, `loss`,
+    `samples_per_second`, `checkpoint`, `at`, and `log_position`, for us), renewed every 5 s; the last one has the state
+    that the run ended in. When it has succeeded: `checkpoint` (`step`, `manifest`, `data`) and `metrics`;
+    `return_value` holds `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
 
     Args:
         command: the script and its arguments, all of them text, or `["-m", "package.module", …]`; a string is split as
