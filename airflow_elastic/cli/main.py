@@ -18,6 +18,7 @@ from airflow_elastic.cli.doctor import doctor
 from airflow_elastic.cli.events import events
 from airflow_elastic.cli.help import keep_examples
 from airflow_elastic.cli.logs import logs
+from airflow_elastic.cli.reap import reap
 from airflow_elastic.cli.render import render
 from airflow_elastic.cli.requests import checkpoint, scale, stop
 from airflow_elastic.cli.run import run
@@ -67,7 +68,7 @@ def cli() -> None:
     """
 
 
-for _command in (run, status, events, logs, scale, checkpoint, stop, verify, prune, render, doctor):
+for _command in (run, status, events, logs, scale, checkpoint, stop, verify, prune, render, reap, doctor):
     cli.add_command(_command)
 
 

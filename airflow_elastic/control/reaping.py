@@ -1,0 +1,23 @@
+"""Which jobs of a cluster nobody needs any more, as their runs tell it."""
+
+from __future__ import annotations
+
+from airflow_elastic.core.state import RunState
+
+
+def why_reaped(attempt: int, state: RunState | None) -> str | None:
+    """Why the job of an attempt may go; None where it is needed, or is to stay.
+
+    Args:
+        attempt: the job's.
+        state: of its run; None where there is none any more.
+    """
+    if state is None:
+        return "its run is gone"
+    if attempt < state.attempt.number:
+        return f"its run is at attempt {state.attempt.number}"
+    if not state.ended:
+        return None
+    if state.outcome == "succeeded" and state.spec.cleanup != "All":
+        return None  # the cluster removes it after ttl_seconds
+    return f"its run has ended ({state.outcome})"
