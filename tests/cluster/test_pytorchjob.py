@@ -18,6 +18,7 @@ from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.pytorchjob import PYTORCHJOBS, PyTorchJobEngine, PyTorchJobKind
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
+from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.support import kube
@@ -78,17 +79,46 @@ class TestPyTorchJob(ClusterEngine):
 
     # -- one life --------------------------------------------------------------------------------------------------
 
+    async def begun(self, engine: KubeEngine, job: Job, workers: int) -> None:
+        """Wait until so many workers run, and their agents have begun the only life that they have."""
+        await until(engine, job, running(workers))
+        folder = Path(job.run_uri) / "jobs" / job.name
+
+        async def alive() -> bool:
+            return len(list(folder.glob("node-*/agent-*.json"))) == workers
+
+        await kube.until(alive, "the agents to begin")
+
     async def test_the_operator_replaces_no_pod(self, engine: KubeEngine, uri: str, client: Client) -> None:
         job = self.job(uri)
         async with self.live(engine, job):
-            await until(engine, job, running(2))
+            await self.begun(engine, job, 2)
             before = await self.uids(client, job)
-            await client.delete(PODS, self.namespace, f"{job.name}-worker-1", grace_seconds=0)
+            await client.delete(PODS, self.namespace, f"{job.name}-worker-1", grace_seconds=1)
             await self.until_it_is(client, job, "Failed")
             await asyncio.sleep(QUIET_SECONDS)
             assert await self.uids(client, job) == {"0": before["0"]}
             status = await until(engine, job, lambda status: True)
         assert status.workers[0].phase is WorkerPhase.RUNNING
+
+    async def test_a_pod_that_vanished_is_replaced_once_and_by_nobody(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        """Deleted without grace it was never seen to fail."""
+        job = self.job(uri)
+        async with self.live(engine, job):
+            await self.begun(engine, job, 2)
+            await client.delete(PODS, self.namespace, f"{job.name}-worker-1", grace_seconds=0)
+
+            async def second_life() -> bool:
+                status = await until(engine, job, lambda status: True)
+                return "one life" in str(status.workers[1].reason)
+
+            await kube.until(second_life, "the worker's second life to end")
+            await self.until_it_is(client, job, "Failed")
+            before = await self.uids(client, job)
+            await asyncio.sleep(QUIET_SECONDS)
+            assert await self.uids(client, job) == before
 
     @pytest.mark.parametrize("policy", ["ExitCode", "OnFailure"])
     async def test_with_another_policy_a_second_life_covers_the_first(
@@ -97,7 +127,7 @@ class TestPyTorchJob(ClusterEngine):
         """Why it is Never: what became of a worker is lost, though our agent refuses to be one twice."""
         engine, job = _OtherPolicy(policy), self.job(uri)
         async with self.live(engine, job):
-            await until(engine, job, running(2))
+            await self.begun(engine, job, 2)
             before = await self.uids(client, job)
             faults.pod(self.namespace, f"{job.name}-worker-1", "signal", "KILL")
 
@@ -139,20 +169,20 @@ class TestPyTorchJob(ClusterEngine):
 
         await kube.until(nothing_left, "the pods to go with the job")
 
-    @pytest.mark.parametrize("policy", [None, {}])
+    @pytest.mark.parametrize("further", [{}, {"elastic_policy": {}}, {"master": True}])
     async def test_a_worker_that_succeeds_ends_no_other(
-        self, engine: KubeEngine, uri: str, client: Client, policy: dict[str, Any] | None
+        self, engine: KubeEngine, uri: str, client: Client, further: dict[str, Any]
     ) -> None:
-        """With an elasticPolicy the job has succeeded as soon as one worker has."""
-        self.options = {**self.options, "elastic_policy": policy}
+        """With an elasticPolicy the job has succeeded as soon as one worker has, with a Master when that has."""
+        self.options = {**self.options, **further}
         job = self.ending(uri, "code", "0", workers=2)
         async with self.live(engine, job):
             status = await until(engine, job, lambda s: WorkerPhase.SUCCEEDED in s.phases())
-            if policy is not None:
+            if further:
                 await self.until_it_is(client, job, "Succeeded")
             await asyncio.sleep(QUIET_SECONDS)
             status = await until(engine, job, lambda status: True)
-            assert ("Succeeded" in await self.conditions(client, job)) == (policy is not None)
+            assert ("Succeeded" in await self.conditions(client, job)) == bool(further)
         assert [w.phase for w in status.workers] == [WorkerPhase.SUCCEEDED, WorkerPhase.RUNNING]
         assert not status.succeeded
 
@@ -172,6 +202,20 @@ class TestPyTorchJob(ClusterEngine):
                 await asyncio.sleep(0.5)
             assert await self.conditions(client, job) == {"Created", "Running"}
             assert (await self.uids(client, job))["0"] == first["0"]
+
+    async def test_a_master_is_worker_0_and_stays(self, engine: KubeEngine, uri: str, client: Client) -> None:
+        self.options = {**self.options, "master": True}
+        job = Job(uri, self.make_spec(workers=Workers(2, max=4)), 1, 2)
+        async with self.live(engine, job):
+            await self.begun(engine, job, 2)
+            await engine.scale(job, 3)
+            await self.begun(engine, job, 3)
+            await engine.scale(job, 2)
+            await until(engine, job, running(2))
+            names = {pod["metadata"]["name"] for pod in await self.pods(client, job)}
+            with pytest.raises(EngineError, match="beside its Master"):
+                await engine.scale(job, 1)
+        assert {f"{job.name}-master-0", f"{job.name}-worker-0"} <= names
 
     async def test_without_waiting_it_has_failed_and_makes_no_more_pods(
         self, engine: KubeEngine, uri: str, client: Client

@@ -8,9 +8,10 @@ Replicas have the restartPolicy Never, as it is the only one that leaves decisio
 - ExitCode deletes a pod that ended with 128 or more, and with it the only word of how it ended; makes another one, at
   once, for ever; and ends the job for any pod that ends with less, also for one that is only surplus for a moment.
 - OnFailure and Always start the container again in the same pod, for ever; the second end covers the first.
-- With Never a pod stays as it ended, and none is made anew. To the operator the job has `Failed` as soon as there is a
-  pod that ended, or is ending, and fewer pods run than the job is to have. It leaves the others alone then
-  (cleanPodPolicy None), but makes no more pods.
+- With Never a pod stays as it ended. To the operator the job has `Failed` as soon as there is a pod that ended, or is
+  ending, and fewer pods run than the job is to have. It leaves the others alone then (cleanPodPolicy None), but makes
+  no more pods. Only a pod that is gone without having been seen to end (deleted without grace) is made anew, once: its
+  agent finds that the worker has had its life, and ends.
 
 So Never must not be told a failure where there is none. Scaled down, the job is well: those that stay run. Scaled up
 while a worker that was sent away is still ending, it has failed, so `scale` waits for that one first. What is left: a
@@ -143,6 +144,7 @@ class PyTorchJobKind:
     def _replicas(self, job: Job, options: KubeOptions, replicas: int, before: int) -> dict[str, Any]:
         index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_INDEX}']"}}}
         template = pod_template(job, options, container=self.container, index=index)
+        del template["spec"]["restartPolicy"]  # the operator sets it, and warns of one that is there
         if before:
             template["metadata"]["labels"][_BEFORE] = str(before)
             for container in template["spec"]["containers"]:
