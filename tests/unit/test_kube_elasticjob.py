@@ -1,4 +1,4 @@
-"""ElasticJobs rendered and read purely. Whether a real API server takes them, tests/cluster/test_elasticjob.py shows."""
+"""ElasticJobs rendered and read purely; whether an API server takes them, tests/cluster/test_elasticjob.py shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.elasticjob import ElasticJobEngine, ElasticJobKind, scale_plan
+from airflow_elastic.engines.kube.elasticjob import ElasticJobEngine, ElasticJobKind
 from airflow_elastic.engines.kube.kind import read_job
 from airflow_elastic.engines.kube.read import slim
 from airflow_elastic.spec.errors import SpecError
@@ -199,11 +199,3 @@ def test_a_suspended_job_waits() -> None:
     for held in (owner("Suspended"), owner(None, suspend=True)):
         workers = read_job(KIND, held, [], set()).workers
         assert {(w.phase, w.waiting) for w in workers} == {(WorkerPhase.PENDING, Waiting.QUEUED)}
-
-
-def test_a_scale_plan_is_the_masters_own() -> None:
-    one = job()
-    plan = scale_plan({"metadata": {"name": one.name, "uid": "7"}}, one, 3)
-    assert plan["metadata"]["labels"] == {"elasticjob.dlrover/name": one.name, "scale-type": "manual"}
-    assert plan["spec"] == {"ownerJob": one.name, "replicaResourceSpecs": {"worker": {"replicas": 3}}}
-    assert plan["metadata"]["ownerReferences"][0]["uid"] == "7"

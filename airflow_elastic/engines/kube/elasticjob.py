@@ -2,34 +2,30 @@
 
 The master would restart workers by rules of its own. It is told not to (`restartCount` 0), and what it makes anew all
 the same, a worker that was deleted, finds that it has had its life and ends. Our labels do not reach the pods, so they
-are found by DLRover's own. A job may be scaled up in place, by a ScalePlan where the cluster has that kind; not down:
-DLRover counts its ranks on, so that the numbers of workers which went would never come again.
+are found by DLRover's own. Nor is a job scaled in place: DLRover heeds ScalePlans with ParameterServerStrategy alone,
+and counts ranks on, so that the numbers of workers which went would never come again. A scale step is a new attempt.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_elastic.adapters.kube import Conflict
-from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.engines.api import MAX_JOB_NAME, Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.merge import overlay
-from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.pod import labels, marks, pod_template
 from airflow_elastic.spec.checks import Checks, choice, non_negative_int, positive_int
-from airflow_elastic.spec.errors import EngineError, Problem
+from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
 
 _GROUP, _VERSION, _NEEDS = "elastic.iml.github.io", "v1alpha1", "the DLRover operator"
 ELASTICJOBS = Resource(_GROUP, _VERSION, "elasticjobs", "ElasticJob", needs=_NEEDS)
-SCALEPLANS = Resource(_GROUP, _VERSION, "scaleplans", "ScalePlan", needs="the ScalePlan CRD of DLRover 0.4")
 
 NAME_LABEL = "elasticjob.dlrover/name"
 _TYPE_LABEL = "elasticjob.dlrover/replica-type"
@@ -180,7 +176,7 @@ class ElasticJobKind:
     container = "main"
     pod_label = NAME_LABEL
     longest_name = 37  # the master's Service is elasticjob-<job>-dlrover-master: 63 letters
-    scales_in_place = True
+    scales_in_place = False
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
         """DLRover writes some fields of its pods itself; and it knows no queues."""
@@ -215,8 +211,8 @@ class ElasticJobKind:
             "enableElasticScheduling": options.enable_elastic_scheduling,
             "replicaSpecs": {
                 "dlrover-master": _master(job, options),
-                "worker": self._workers(job, options),
                 **{name: _others(job, options, one) for name, one in options.replicas.items()},
+                "worker": self._workers(job, options),  # last: where our pods' template is looked for
             },
         }
         body = {"apiVersion": ELASTICJOBS.api_version, "kind": ELASTICJOBS.kind, "metadata": metadata}
@@ -238,7 +234,7 @@ class ElasticJobKind:
         )
 
     def workers(self, owner: Object) -> int:
-        """What we wrote there, at submission or by a scale step: DLRover never changes it."""
+        """What we wrote there: DLRover never changes it."""
         return int(owner["spec"]["workers"])
 
     def index(self, pod: Object) -> int | None:
@@ -247,7 +243,7 @@ class ElasticJobKind:
         return int(found[_RANK_LABEL]) if found.get(_TYPE_LABEL) == "worker" else None
 
     def scaled(self, owner: Object, workers: int) -> Change:
-        """For us, and for the next look; DLRover itself follows a ScalePlan."""
+        """Never asked for: DLRover's master reads the number once."""
         return Change({"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}})
 
     def held(self, owner: Object) -> str | None:
@@ -286,7 +282,8 @@ class ElasticJobKind:
 def _master(job: Job, options: ElasticJobOptions) -> dict[str, Any]:
     """The pod that the operator makes first, as it would make it, but with our image, resources and pull policy.
 
-    Without `restartPolicy` or labels in a template the operator makes this pod and no other, silently.
+    Without `restartPolicy` or labels in a template the operator makes this pod and no other, silently. With `replicas`
+    the master would try to make pods of its own kind.
     """
     master = options.master
     words = [
@@ -303,7 +300,7 @@ def _master(job: Job, options: ElasticJobOptions) -> dict[str, Any]:
     }
     account = master.service_account or options.service_account
     template = _template(job, options, container, master.pod_template, service_account=account)
-    return {"replicas": 1, "restartPolicy": "Never", "restartCount": 0, "template": template}
+    return {"restartPolicy": "Never", "restartCount": 0, "template": template}
 
 
 def _others(job: Job, options: ElasticJobOptions, one: Replicas) -> dict[str, Any]:
@@ -367,34 +364,3 @@ class ElasticJobEngine(KubeEngine):
     """Workers as pods of DLRover."""
 
     kind = ElasticJobKind()
-
-    async def scale(self, job: Job, workers: int) -> None:
-        """More workers, by a new ScalePlan. For fewer, or without that kind, a new attempt has to do it."""
-        options = options_of(job.spec, self.kind.options)
-        async with hub(self._reach(options)) as shared:
-            owner = await shared.client.get(ELASTICJOBS, options.namespace, job.name)
-            if workers < self.kind.workers(self.kind.slim(owner)):
-                raise EngineError(f"job {job.name} cannot lose workers in place: DLRover counts its ranks on")
-            if not await shared.client.knows(SCALEPLANS):
-                raise EngineError(
-                    f"job {job.name} cannot be scaled in place: there is no {SCALEPLANS.full_name}"
-                )
-            await super().scale(job, workers)
-            with contextlib.suppress(Conflict):  # made before: only ever one for a number of workers
-                await shared.client.create(SCALEPLANS, options.namespace, scale_plan(owner, job, workers))
-
-
-def scale_plan(owner: Mapping[str, Any], job: Job, workers: int) -> dict[str, Any]:
-    """What the master takes for a manual scale step; it goes with the job."""
-    reference = {"apiVersion": ELASTICJOBS.api_version, "kind": ELASTICJOBS.kind}
-    reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
-    return {
-        "apiVersion": SCALEPLANS.api_version,
-        "kind": SCALEPLANS.kind,
-        "metadata": {
-            "name": f"{job.name}-to-{workers}",
-            "labels": {NAME_LABEL: job.name, "scale-type": "manual"},
-            "ownerReferences": [reference],
-        },
-        "spec": {"ownerJob": job.name, "replicaResourceSpecs": {"worker": {"replicas": workers}}},
-    }

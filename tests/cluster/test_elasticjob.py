@@ -1,0 +1,164 @@
+"""ElasticJobs: a real API server takes all that we render; and DLRover's real master makes the pods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from airflow_elastic.adapters.kube import Client, Invalid
+from airflow_elastic.adapters.kube.resources import PODS
+from airflow_elastic.core.state import FailureKind
+from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube.elasticjob import (
+    ELASTICJOBS,
+    NAME_LABEL,
+    ElasticJobEngine,
+)
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
+from airflow_elastic.spec.status import WorkerPhase
+from airflow_elastic.testing.engine_conformance import running, until
+from tests.support import dlrover, kube
+from tests.support.cluster import ClusterEngine
+
+
+@pytest.fixture(autouse=True)
+async def crd(client: Client) -> None:
+    if not await client.knows(ELASTICJOBS):
+        pytest.skip(f"install {ELASTICJOBS.needs}, or its CRD elasticjobs.{ELASTICJOBS.group}, to run this")
+
+
+PS = {
+    "ps": {"replicas": 2, "command": ["ps"], "resources": {"cpu": "1"}, "restart_timeout": 60},
+    "chief": {"replicas": 1, "command": ["chief"], "env": {"A": "b"}, "auto_scale": True},
+    "evaluator": {"replicas": 1, "command": ["evaluate"], "image": "other:1", "priority": "low"},
+}
+RENDERED: dict[str, dict[str, Any]] = {
+    "the least": {},
+    "the whole spec": {
+        "distribution_strategy": "AllreduceStrategy",
+        "optimize_mode": "cluster",
+        "brain_service": "brain.dlrover:50001",
+        "resource_limits": {"cpu": "100", "memory": "1Ti", "gpu": "8"},
+        "envs": {"A": {"name": "A", "value": "1"}},
+        "suspend": True,
+        "auto_scale": True,
+        "restart_timeout": 600,
+        "priority": "0.5",
+    },
+    "parameter servers": {"distribution_strategy": "ParameterServerStrategy", "replicas": PS},
+    "single-job": {"distribution_strategy": "CustomStrategy", "optimize_mode": "single-job"},
+    "the master": {
+        "master": {
+            "image": "dlrover:1",
+            "python": "/bin/python",
+            "service_account": "master",
+            "resources": {"cpu": "2"},
+            "options": {"pending_timeout": "60", "pre_check_ops": "[]", "enable_dashboard": "true"},
+            "pod_template": {"spec": {"priorityClassName": "high"}},
+        }
+    },
+    "pods": {
+        "volumes": [{"mount_path": "/data", "claim": "data"}, {"mount_path": "/tmp2", "empty_dir": True}],
+        "shared_memory": "1Gi",
+        "node_selector": {"gpu": "a100"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "topology": "topology.kubernetes.io/zone",
+        "image_pull_secrets": ["registry"],
+        "service_account": "trainer",
+        "init_containers": [{"name": "fetch", "image": "fetch:1"}],
+        "host_network": True,
+        "ipc_lock": True,
+        "labels": {"team": "a"},
+        "annotations": {"cost": "b"},
+        "pod_template": {"spec": {"hostIPC": True}},
+    },
+}
+
+
+@pytest.mark.parametrize("options", RENDERED.values(), ids=RENDERED)
+async def test_the_api_server_takes_it_strictly(
+    options: dict[str, Any], client: Client, namespace: str
+) -> None:
+    spec = RunSpec(
+        ("train.py",),
+        engine="elasticjob",
+        workers=Workers(2, min=1, max=4, resources={"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": "1"}),
+        engine_options={"image": "trainer:1", "namespace": namespace, **options},
+        env={"A": "b"},
+        secrets=(SecretRef("TOKEN", "kubernetes", "secret/key"),),
+    )
+    engine, job = ElasticJobEngine(), Job("s3://bucket/run", spec, 1, 2)
+    engine.check(spec)
+    (body,) = engine.render(job)["items"]
+    made = await client.create(ELASTICJOBS, namespace, body)
+    assert made["spec"] == body["spec"], "something was dropped"
+
+
+async def test_a_field_that_the_installed_kind_does_not_have_is_refused(
+    client: Client, namespace: str
+) -> None:
+    """And not ignored: a job without sharding is not what was asked for."""
+    options = {"image": "t:1", "namespace": namespace, "enable_dynamic_sharding": True}
+    job = Job("s3://b/r", RunSpec(("t.py",), engine="elasticjob", engine_options=options), 1, 1)
+    (body,) = ElasticJobEngine().render(job)["items"]
+    with pytest.raises(Invalid, match="enableDynamicSharding"):
+        await client.create(ELASTICJOBS, namespace, body)
+
+
+@pytest.mark.timeout(600)
+class TestElasticJob(ClusterEngine):
+    engine_name = "elasticjob"
+
+    @pytest.fixture(autouse=True)
+    async def _operator(
+        self, client: Client, namespace: str, kubectl: kube.Kubectl, _options: None
+    ) -> AsyncIterator[None]:
+        python = os.environ.get(dlrover.PYTHON)
+        if not python:
+            pytest.skip(f"set {dlrover.PYTHON} to an interpreter that has dlrover 0.6.1 to run this")
+        account = ("--clusterrole=cluster-admin", f"--serviceaccount={namespace}:default")
+        kubectl("-n", namespace, "create", "rolebinding", "master", *account)
+        self.options = {**self.options, **dlrover.options(python)}
+        async with dlrover.operating(client, namespace):
+            yield
+
+    async def pods(self, client: Client, job: Job) -> list[dict[str, Any]]:
+        workers = f"{NAME_LABEL}={job.name},elasticjob.dlrover/replica-type=worker"
+        found, _ = await client.list(PODS, self.options["namespace"], labels=workers)
+        return found
+
+    async def test_workers_outlive_their_master(self, engine: KubeEngine, uri: str, client: Client) -> None:
+        job = self.job(uri)
+        async with self.live(engine, job):
+            await until(engine, job, running(2))
+            master = f"elasticjob-{job.name}-dlrover-master-0"
+            await client.delete(PODS, self.options["namespace"], master, grace_seconds=0)
+            await kube.phase_of(client, ELASTICJOBS, self.options["namespace"], job.name, "Failed")
+            await until(engine, job, running(2))
+            name = max(pod["metadata"]["name"] for pod in await self.pods(client, job))
+            await client.delete(PODS, self.options["namespace"], name, grace_seconds=0)
+            failure = await self.failure(engine, job)
+        assert failure.kind is FailureKind.WORKER_LOST
+
+    async def test_a_worker_that_the_master_makes_anew_ends_at_once(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        job = self.job(uri)
+        async with self.live(engine, job):
+            await until(engine, job, running(2))
+            name = max(pod["metadata"]["name"] for pod in await self.pods(client, job))
+            await client.delete(PODS, self.options["namespace"], name, grace_seconds=0)
+
+            async def again() -> bool:
+                return (
+                    name not in {pod["metadata"]["name"] for pod in await self.pods(client, job)}
+                    and len(await self.pods(client, job)) == 2
+                )
+
+            await kube.until(again, "the master's replacement")
+            status = await until(engine, job, lambda status: status.failed)
+        assert WorkerPhase.RUNNING in status.phases()

@@ -1,0 +1,114 @@
+"""Stands in for DLRover's operator: the pod and Service of each master, and the phase that follows the pod.
+
+The master, and all that it does, is the real one: `pip install dlrover==0.6.1 "kubernetes<37" protobuf torch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from airflow_elastic.adapters.kube import Client, Conflict, KubeError, Missing
+from airflow_elastic.adapters.kube.resources import PODS, SERVICES
+from airflow_elastic.engines.kube.elasticjob import ELASTICJOBS, MASTER_PORT, NAME_LABEL
+
+PYTHON = "ELASTIC_TEST_DLROVER"  # an interpreter that has dlrover, of a virtual environment on this machine
+
+_PHASES = {"Pending": "Pending", "Running": "Running", "Succeeded": "Succeeded", "Failed": "Failed"}
+
+
+def options(python: str) -> dict[str, Any]:
+    """`engine_options` for pods that find dlrover in a folder of this machine."""
+    venv = str(Path(python).parents[1])
+    overlay = {
+        "spec": {
+            "volumes": [{"name": "dlrover", "hostPath": {"path": venv}}],
+            "containers": [
+                {"name": "main", "volumeMounts": [{"name": "dlrover", "mountPath": venv, "readOnly": True}]}
+            ],
+        }
+    }
+    resources = {"cpu": "100m", "memory": "2Gi"}
+    return {
+        "pod_template": overlay,
+        "master": {"python": python, "resources": resources, "pod_template": overlay},
+    }
+
+
+@contextlib.asynccontextmanager
+async def operating(client: Client, namespace: str) -> AsyncIterator[None]:
+    """Do the operator's work in one namespace."""
+    task = asyncio.create_task(_work(client, namespace))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _work(client: Client, namespace: str) -> None:
+    done: set[str] = set()
+    while True:
+        with contextlib.suppress(KubeError):
+            jobs, _ = await client.list(ELASTICJOBS, namespace)
+            for job in jobs:
+                if job["metadata"]["uid"] not in done and not job["spec"].get("suspend"):
+                    await _begin(client, namespace, job)
+                    done.add(job["metadata"]["uid"])
+                await _follow(client, namespace, job)
+        await asyncio.sleep(0.3)
+
+
+def _names(job: dict[str, Any]) -> tuple[str, str]:
+    service = f"elasticjob-{job['metadata']['name']}-dlrover-master"
+    return service, f"{service}-0"
+
+
+async def _begin(client: Client, namespace: str, job: dict[str, Any]) -> None:
+    service, pod = _names(job)
+    owner = {
+        "apiVersion": ELASTICJOBS.api_version,
+        "kind": ELASTICJOBS.kind,
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+        "controller": True,
+    }
+    labels = {
+        "app": "dlrover",
+        NAME_LABEL: job["metadata"]["name"],
+        "elasticjob.dlrover/replica-type": "dlrover-master",
+        "elasticjob.dlrover/replica-index": "0",
+    }
+    template = job["spec"]["replicaSpecs"]["dlrover-master"]["template"]
+    metadata = {"labels": labels, "ownerReferences": [owner]}
+    port = {"port": MASTER_PORT, "targetPort": MASTER_PORT}
+    for resource, body in (
+        (PODS, {"metadata": {"name": pod, **metadata}, "spec": template["spec"]}),
+        (
+            SERVICES,
+            {"metadata": {"name": service, **metadata}, "spec": {"selector": labels, "ports": [port]}},
+        ),
+    ):
+        with contextlib.suppress(Conflict):
+            await client.create(resource, namespace, body)
+
+
+async def _follow(client: Client, namespace: str, job: dict[str, Any]) -> None:
+    before = (job.get("status") or {}).get("phase")
+    try:
+        pod = await client.get(PODS, namespace, _names(job)[1])
+        phase = _PHASES[pod["status"]["phase"]]
+    except Missing:
+        phase = "Failed" if before else "Created"
+    if phase == before or before in ("Succeeded", "Failed"):
+        return
+    conditions = []
+    if phase == "Failed":
+        text = "The job master failover count 1 is beyond the restart count 0."
+        conditions.append({"type": "Failed", "status": "True", "reason": "JobFailed", "message": text})
+    status = {"phase": phase, "status": {"conditions": conditions, "replicaStatuses": {}}}
+    await client.patch(ELASTICJOBS, namespace, job["metadata"]["name"], {"status": status}, "status")
