@@ -55,7 +55,10 @@ def main() -> int:
     env = os.environ
     uri, name = env["AIRFLOW_ELASTIC_RUN_URI"], env["AIRFLOW_ELASTIC_JOB"]
     attempt = int(env["AIRFLOW_ELASTIC_ATTEMPT"])
-    index = int(env["AIRFLOW_ELASTIC_INDEX"]) + int(env.get("AIRFLOW_ELASTIC_WORKERS_BEFORE", "0"))
+    # A number; or a name that ends in one, where the cluster tells no more.
+    index = int(env["AIRFLOW_ELASTIC_INDEX"].rpartition("-")[2]) + int(
+        env.get("AIRFLOW_ELASTIC_WORKERS_BEFORE", "0")
+    )
     for theirs in [key for key in env if key.startswith("PET_")]:
         del env[theirs]  # an operator's options of torchrun: ranks are started by ours
     for variable in [one for one in env if one.startswith("PET_")]:

@@ -183,6 +183,19 @@ class Client:
             return False
         return any(found["name"] == resource.plural for found in said["resources"])
 
+    async def schema(self, resource: Resource) -> dict[str, Any]:
+        """The OpenAPI schema of a kind; empty where the cluster tells none."""
+        group = f"apis/{resource.group}" if resource.group else "api"
+        try:
+            path = f"/openapi/v3/{group}/{resource.version}"
+            said = _parsed(await self._bytes("GET", path, _KINDS), _KINDS)
+        except (Missing, NoSuchKind):
+            return {}
+        mark = {"group": resource.group, "kind": resource.kind, "version": resource.version}
+        schemas = said.get("components", {}).get("schemas", {}).values()
+        found = (one for one in schemas if mark in one.get("x-kubernetes-group-version-kind", ()))
+        return next(found, {})
+
     @contextlib.asynccontextmanager
     async def watch(
         self, resource: Resource, namespace: str, *, labels: str, version: str, seconds: int
