@@ -84,7 +84,8 @@ with DAG("elastic_taskflow", schedule=None):
 
 with DAG("elastic_poison", schedule=None):
     # No JSON has a Decimal: in a trigger it would end the triggerer, and every one that starts after it.
-    ElasticTrainOperator(task_id="train", **TICK | {"poll_interval": Decimal("0.5")})
+    # (The operator would refuse it when it is made. It has to get there by another way.)
+    ElasticTrainOperator(task_id="train", **TICK).poll_interval = Decimal("0.5")
 
 
 class Unlucky(ElasticTrainOperator):
