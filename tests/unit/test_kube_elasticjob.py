@@ -161,12 +161,12 @@ def pod(index: int, *, kind: str = "worker", made: int = 0, **state: Any) -> dic
     )
 
 
-def phases(owner: dict[str, Any], *pods: dict[str, Any], seen: set[int] | None = None) -> list[WorkerPhase]:
-    return [one.phase for one in read_job(KIND, owner, pods, set() if seen is None else seen).workers]
+def phases(owner: dict[str, Any], *pods: dict[str, Any], seen: dict[int, str] | None = None) -> list[WorkerPhase]:
+    return [one.phase for one in read_job(KIND, owner, pods, {} if seen is None else seen).workers]
 
 
 def test_workers_are_known_by_their_rank_and_masters_are_none() -> None:
-    status = read_job(KIND, owner(), [pod(0, kind="dlrover-master"), pod(1)], set())
+    status = read_job(KIND, owner(), [pod(0, kind="dlrover-master"), pod(1)], {})
     assert [(w.name, w.phase) for w in status.workers] == [
         ("node-0", WorkerPhase.PENDING),
         ("node-1", WorkerPhase.RUNNING),
@@ -186,7 +186,7 @@ def test_a_worker_made_anew_tells_how_it_ended() -> None:
 def test_when_the_master_has_died_workers_without_pods_are_lost() -> None:
     """What still runs goes on: our workers need no master."""
     dead = owner("Failed", "The job master failover count 1 is beyond the restart count 0.")
-    status = read_job(KIND, dead, [pod(0)], set())
+    status = read_job(KIND, dead, [pod(0)], {})
     assert [w.phase for w in status.workers] == [WorkerPhase.RUNNING, WorkerPhase.LOST]
     assert "failover count" in str(status.workers[1].reason)
 
@@ -197,5 +197,5 @@ def test_a_job_that_has_succeeded_stays_so_without_pods() -> None:
 
 def test_a_suspended_job_waits() -> None:
     for held in (owner("Suspended"), owner(None, suspend=True)):
-        workers = read_job(KIND, held, [], set()).workers
+        workers = read_job(KIND, held, [], {}).workers
         assert {(w.phase, w.waiting) for w in workers} == {(WorkerPhase.PENDING, Waiting.QUEUED)}

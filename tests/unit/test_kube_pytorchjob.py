@@ -55,7 +55,9 @@ def owner(
     return KIND.slim(body)
 
 
-def pod(index: int, replica: str = "worker", before: int = 0, **status: Any) -> dict[str, Any]:
+def pod(
+    index: int, replica: str = "worker", before: int = 0, uid: str = "u", **status: Any
+) -> dict[str, Any]:
     labels = {
         "training.kubeflow.org/replica-type": replica,
         "training.kubeflow.org/replica-index": str(index),
@@ -65,15 +67,15 @@ def pod(index: int, replica: str = "worker", before: int = 0, **status: Any) -> 
     container = {"name": "pytorch", "state": status.pop("state", {"running": {}})}
     return read.slim(
         {
-            "metadata": {"name": f"p-{index}", "uid": "u", "labels": labels, "creationTimestamp": "t"},
+            "metadata": {"name": f"p-{index}", "uid": uid, "labels": labels, "creationTimestamp": "t"},
             "spec": {"nodeName": "n"},
             "status": {"phase": "Running", "containerStatuses": [container], **status},
         }
     )
 
 
-def status(found: dict[str, Any], *pods: dict[str, Any], seen: set[int] | None = None) -> JobStatus:
-    return read_job(KIND, found, pods, set() if seen is None else seen)
+def status(found: dict[str, Any], *pods: dict[str, Any], seen: dict[int, str] | None = None) -> JobStatus:
+    return read_job(KIND, found, pods, {} if seen is None else seen)
 
 
 def phases(found: JobStatus) -> list[WorkerPhase]:
@@ -238,7 +240,7 @@ def test_scaled_to_nothing_is_no_success() -> None:
 def test_suspended_before_it_began_is_waiting_and_later_is_taken_away() -> None:
     found = owner(2, ("Suspended", "True"), run_policy={"suspend": True})
     assert status(found).waiting is Waiting.QUEUED
-    taken = status(found, seen={0, 1})
+    taken = status(found, seen={0: "u", 1: "v"})
     assert {(worker.phase, worker.preempted) for worker in taken.workers} == {(WorkerPhase.LOST, True)}
 
 
@@ -256,3 +258,20 @@ def test_a_wedged_pod_of_a_lost_node_is_lost() -> None:
     found = status(owner(2, ("Restarting", "True")), pod(0), pod(1, conditions=gone))
     assert phases(found) == [WorkerPhase.RUNNING, WorkerPhase.LOST]
     assert "node n is gone" in str(found.workers[1].reason)
+
+
+def test_a_pod_made_anew_is_not_waited_for() -> None:
+    """It may be waiting for a place itself, and would only find that its worker has had its life."""
+    found = owner(2)
+    seen: dict[int, str] = {}
+    assert phases(status(found, pod(0), pod(1), seen=seen)) == [WorkerPhase.RUNNING, WorkerPhase.RUNNING]
+    waiting = pod(1, uid="v", state={"waiting": {"reason": "ContainerCreating"}})
+    for other in (waiting, pod(1, uid="v")):
+        assert phases(status(found, pod(0), other, seen=seen)) == [WorkerPhase.RUNNING, WorkerPhase.LOST]
+
+
+def test_an_index_that_has_left_may_come_again() -> None:
+    seen: dict[int, str] = {}
+    assert phases(status(owner(2), pod(0), pod(1), seen=seen))[1] is WorkerPhase.RUNNING
+    assert phases(status(owner(1), pod(0), pod(1), seen=seen))[1] is WorkerPhase.LEFT
+    assert phases(status(owner(2), pod(0), pod(1, uid="v"), seen=seen))[1] is WorkerPhase.RUNNING

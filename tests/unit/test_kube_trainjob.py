@@ -152,7 +152,7 @@ def child(workers: int = 2, **status: Any) -> dict[str, Any]:
 
 
 def read(found: dict[str, Any], seen: set[int] | None = None, why: str | None = None) -> JobStatus:
-    return read_job(KIND, found, [], set() if seen is None else seen, why)
+    return read_job(KIND, found, [], dict.fromkeys(seen or (), "uid"), why)
 
 
 def test_without_a_child_job_it_is_starting_and_says_what_is_in_the_way() -> None:

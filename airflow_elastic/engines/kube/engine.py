@@ -151,7 +151,7 @@ class KubeEngine:
     async def watch(self, job: Job) -> AsyncIterator[JobStatus]:
         """Snapshots out of the shared watch."""
         options = options_of(job.spec, self.kind.options)
-        seen: set[int] = set()
+        seen: dict[int, str] = {}
         last: JobStatus | None = None
         why: str | None = None
         lacking = asyncio.Event()
@@ -293,7 +293,7 @@ class KubeEngine:
         self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any]
     ) -> bool:
         pods = await self._pods(shared, job, options)
-        status = read_job(self.kind, await self._read(shared, job, options, owner), pods, set())
+        status = read_job(self.kind, await self._read(shared, job, options, owner), pods, {})
         return status.succeeded
 
     async def _nothing_left(self, shared: Hub, job: Job, options: KubeOptions) -> None:

@@ -105,7 +105,7 @@ def lacks_pods(status: JobStatus) -> bool:
 
 
 def read_job(
-    kind: Kind, owner: Object, pods: Sequence[Object], seen: set[int], why: str | None = None
+    kind: Kind, owner: Object, pods: Sequence[Object], seen: dict[int, str], why: str | None = None
 ) -> JobStatus:
     """A snapshot of a job.
 
@@ -113,7 +113,7 @@ def read_job(
         kind: which reads the owner.
         owner: the job's own object.
         pods: all pods of the job, slim.
-        seen: numbers of workers whose pods have run; extended.
+        seen: by the numbers of workers, the pods of theirs that have run; extended.
         why: what is in the way of pods that are not there yet; None where nothing is known.
     """
     by_index: dict[int, Object] = {}
@@ -130,10 +130,11 @@ def read_job(
         for i in by_index
         if i >= count
     ]
-    seen |= {
-        i for i, worker in enumerate(workers) if i in by_index and worker.phase is not WorkerPhase.PENDING
-    }
-    seen &= {*range(count)}
+    for i, worker in enumerate(workers):
+        if i in by_index and worker.phase is not WorkerPhase.PENDING:
+            seen.setdefault(i, by_index[i]["metadata"]["uid"])
+    for i in [i for i in seen if i >= count]:
+        del seen[i]
     return JobStatus((*workers, *left))
 
 
@@ -143,7 +144,7 @@ def _worker(
     pod: Object | None,
     index: int,
     held: str | None,
-    seen: set[int],
+    seen: dict[int, str],
     why: str | None,
 ) -> WorkerStatus:
     name = f"node-{index}"
@@ -152,6 +153,9 @@ def _worker(
         if index not in seen and (read is None or read.phase is WorkerPhase.PENDING):
             return WorkerStatus(name, WorkerPhase.PENDING, waiting=Waiting.QUEUED, reason=held)
         return WorkerStatus(name, WorkerPhase.LOST, reason=held, preempted=True)
+    if pod is not None and seen.get(index, pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
+        # Which may wait for a place: nobody is to wait for a worker that has had its life.
+        return WorkerStatus(name, WorkerPhase.LOST, reason="its pod is gone, and was made anew")
     if read is not None:
         return read
     told = kind.gone(owner, index)
