@@ -161,7 +161,9 @@ def pod(index: int, *, kind: str = "worker", made: int = 0, **state: Any) -> dic
     )
 
 
-def phases(owner: dict[str, Any], *pods: dict[str, Any], seen: dict[int, str] | None = None) -> list[WorkerPhase]:
+def phases(
+    owner: dict[str, Any], *pods: dict[str, Any], seen: dict[int, str] | None = None
+) -> list[WorkerPhase]:
     return [one.phase for one in read_job(KIND, owner, pods, {} if seen is None else seen).workers]
 
 
