@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from airflow_elastic.adapters.kube import Client, Missing
 from airflow_elastic.adapters.kube.resources import JOBS, PODS, Resource
-from airflow_elastic.core.state import FailureKind
+from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.options import options_of
-from airflow_elastic.engines.kube.trainjob import RUNTIMES, TRAINJOBS
+from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.engines.kube.trainjob import RUNTIMES, TRAINJOBS, TrainJobEngine
 from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
+from tests.cluster.test_training import training
 from tests.support import kube
 from tests.support.cluster import ClusterEngine
+from tests.support.driving import Driven, driving
 
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
@@ -143,6 +148,27 @@ class TestTrainJob(ClusterEngine):
                 for resource in (TRAINJOBS, JOBSETS, RUNTIMES):
                     assert not await self.exists(client, resource, job.name)
 
+    async def test_the_end_of_one_that_has_failed_makes_no_pods_anew(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        """Seen: a new set of pods in 2 of 10 plain deletions."""
+        failing = {"spec": {"containers": [{"name": "node", "command": ["false"]}]}}
+        self.options = {**self.options, "pod_template": failing}
+        jobs = [self.job(uri, attempt) for attempt in range(1, 6)]
+        await asyncio.gather(*(engine.submit(job) for job in jobs))
+
+        async def failed() -> bool:
+            found, _ = await client.list(TRAINJOBS, self.namespace)
+            conditions = [one.get("status", {}).get("conditions", []) for one in found]
+            return all("Failed" in {one["type"] for one in those} for those in conditions)
+
+        await kube.until(failed, "all TrainJobs to fail")
+        before = {name for job in jobs for name in await self.uids(client, job)}
+        async with Watching(client, self.namespace) as names:
+            await asyncio.gather(*(engine.delete(job, 0.0) for job in jobs))
+            await asyncio.sleep(5)
+        assert names <= before
+
     async def test_it_ends_at_once_without_grace(self, engine: KubeEngine, uri: str) -> None:
         job, loop = self.job(uri), asyncio.get_running_loop()
         await engine.submit(job)
@@ -217,6 +243,63 @@ class TestTrainJob(ClusterEngine):
             await until(engine, job, running(4))
             assert before.items() < (await self.uids(client, job)).items()
 
+    async def test_the_documented_rights_are_enough(
+        self, uri: str, account: Callable[..., Awaitable[kube.Account]], client: Client
+    ) -> None:
+        engine = TrainJobEngine(access=(await account(*documented_rights())).access)
+        self.options = {name: value for name, value in self.options.items() if name != "kubeconfig"}
+        job = self.job(uri)
+        async with self.live(engine, job):
+            await until(engine, job, running(2))
+            await engine.scale(job, 3)
+            await until(engine, job, running(3))
+        for resource in (TRAINJOBS, JOBSETS, RUNTIMES):
+            assert not await self.exists(client, resource, job.name)
+
+    async def test_without_rights_it_says_which_are_missing(
+        self, uri: str, account: Callable[..., Awaitable[kube.Account]]
+    ) -> None:
+        engine = TrainJobEngine(access=(await account()).access)
+        self.options = {name: value for name, value in self.options.items() if name != "kubeconfig"}
+        with pytest.raises(SubmitRefused, match=r"create trainingruntimes\.trainer.*forbidden.*grant"):
+            await engine.submit(self.job(uri))
+
+    async def test_a_runtime_that_is_not_there_is_told(self, engine: KubeEngine, uri: str) -> None:
+        self.options = {**self.options, "runtime": {"name": "no-such-runtime"}}
+        with pytest.raises(SubmitRefused, match="no-such-runtime"):
+            await engine.submit(self.job(uri))
+
+    async def test_a_runtime_of_somebody_else_can_be_used(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        """One with all that is in our way: restarts in the pod, a back-off limit, torch's own variables."""
+        node = {
+            "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+            "spec": {"template": {"spec": {"containers": [{"name": "node", "image": "localhost/base:1"}]}}},
+        }
+        spec = {
+            "mlPolicy": {"numNodes": 1, "torch": {}},
+            "template": {"spec": {"replicatedJobs": [{"name": "node", "template": node}]}},
+        }
+        body = {
+            "apiVersion": RUNTIMES.api_version,
+            "kind": RUNTIMES.kind,
+            "metadata": {"name": "theirs"},
+            "spec": spec,
+        }
+        await client.create(RUNTIMES, self.namespace, body)
+        self.options = {**self.options, "runtime": {"name": "theirs", "kind": "TrainingRuntime"}}
+        job = self.job(uri)
+        engine.check(job.spec)
+        async with self.live(engine, job):
+            await until(engine, job, running(2))
+            await engine.scale(job, 3)
+            await until(engine, job, running(3))
+        assert await self.exists(client, RUNTIMES, "theirs")
+        ending = self.ending(uri + "2", "code", "0")
+        async with self.live(engine, ending):
+            await until(engine, ending, lambda status: status.succeeded)
+
     # -- what is in the way --------------------------------------------------------------------------------------
 
     async def test_a_jobset_that_is_refused_is_told(
@@ -253,6 +336,13 @@ class TestTrainJob(ClusterEngine):
             )
 
 
+def documented_rights() -> list[dict[str, Any]]:
+    """The rules that docs/engines.md gives."""
+    text = (Path(__file__).parents[2] / "docs/engines.md").read_text().split("<!-- rights: trainjob -->")[1]
+    rules: list[dict[str, Any]] = yaml.safe_load(text.split("```yaml")[1].split("```")[0])["rules"]
+    return rules
+
+
 class Watching:
     """The names of all pods that come or change meanwhile."""
 
@@ -275,3 +365,40 @@ class Watching:
     async def __aexit__(self, *error: object) -> None:
         self._task.cancel()
         await asyncio.wait([self._task])
+
+
+@pytest.mark.timeout(600)
+async def test_training_survives_a_lost_pod_grows_and_shrinks_in_place(
+    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: kube.Faults
+) -> None:
+    """A worker's first process is killed; a new attempt goes on, from 2 workers to 3 and 1."""
+    spec = training("trainjob", pod_options, "--epochs=400", "--step-seconds=0.05")
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={driven.state.attempt.job}")
+        faults.pod(namespace, max(pod["metadata"]["name"] for pod in pods), "signal", "KILL")
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
+        first, second = driven.state.attempts
+        assert first.failure is not None
+        assert (first.cause, first.failure.kind) == (Cause.FAILURE, FailureKind.WORKER_LOST)
+        assert second.from_step >= 5
+        left = {one["metadata"]["name"] for one in (await client.list(TRAINJOBS, namespace))[0]}
+        assert left == {second.job}
+        for workers in (3, 1):
+            await driven.at_step(driven.step + 10)
+            driven.run.ask_scale(workers, by="test")
+            await driven.until(lambda n=workers: world(driven) == n, f"{workers} ranks")  # type: ignore[misc]
+        await driven.at_step(driven.step + 5)
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
+    stretches = state.attempts[1].progress.stretches if state.attempts[1].progress else ()
+    assert [stretch.world_size for stretch in stretches] == [2, 3, 1]
+    assert not (await client.list(TRAINJOBS, namespace))[0]
+
+
+def world(driven: Driven) -> int:
+    progress = driven.run.progress(driven.state)
+    stretch = progress.stretches[-1] if progress and progress.stretches else None
+    return stretch.world_size if stretch and stretch.first_step_at else 0

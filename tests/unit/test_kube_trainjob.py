@@ -124,6 +124,12 @@ def test_what_patches_cannot_carry_is_told() -> None:
     TrainJobEngine().check(make(**{**own, "image": "me/train:1"}))
 
 
+def test_a_time_to_live_is_refused_as_there_is_none() -> None:
+    """A JobSet that has failed would be made anew when its time is over, again and again."""
+    with pytest.raises(SpecError, match="no time to live"):
+        TrainJobEngine().check(make(ttl_seconds=60))
+
+
 def test_a_kind_of_runtime_that_there_is_not() -> None:
     with pytest.raises(SpecError, match="ClusterTrainingRuntime"):
         TrainJobEngine().check(make(runtime={"name": "theirs", "kind": "Runtime"}))

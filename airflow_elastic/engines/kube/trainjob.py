@@ -87,12 +87,16 @@ class TrainJobKind:
     scales_in_place = True
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
-        """With a runtime of somebody else's: what runtimePatches cannot carry."""
-        runtime = _runtime(options)
+        """A time to live; and with a runtime of somebody else's what runtimePatches cannot carry."""
+        runtime, ttl = _runtime(options), options.ttl_seconds
+        problems = []
+        if ttl != KubeOptions(image="any").ttl_seconds:
+            allowed = "unset: a TrainJob has no time to live; with cleanup All it goes when the run ends"
+            problems.append(Problem("engine_options.ttl_seconds", ttl, allowed))
         if runtime is None:
-            return []
+            return problems
         job = Job("s3://any/run", spec, 1, spec.workers.count)
-        return beyond_patches(self._pod(job, options), runtime.name)
+        return problems + beyond_patches(self._pod(job, options), runtime.name)
 
     def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
         """The TrainJob, after its runtime where that is our own."""
@@ -250,18 +254,20 @@ class TrainJobEngine(KubeEngine):
         await super()._end(shared, job, options, owner)
 
     async def _suspended(self, shared: Hub, job: Job, options: KubeOptions) -> None:
-        """Wait until the TrainJob and its child Job have heard it, or have ended, or are gone."""
+        """Wait until the TrainJob and its child Job have heard it, or need not, or are gone.
+
+        A TrainJob that has failed hears it, too, and should: its JobSet is made anew like any other.
+        """
         client, namespace = shared.client, options.namespace
         try:
             async with asyncio.timeout(_SUSPEND_SECONDS):
-                for resource, name in ((TRAINJOBS, job.name), (JOBS, f"{job.name}-{_NODE}-0")):
-                    while not _at_rest(await client.get(resource, namespace, name)):  # noqa: ASYNC110
+                for resource, name, at_rest in (
+                    (TRAINJOBS, job.name, {"Suspended", "Complete"}),
+                    (JOBS, self.child.name(job), {"Suspended", "Complete", "Failed"}),
+                ):
+                    while at_rest.isdisjoint(_conditions(await client.get(resource, namespace, name))):  # noqa: ASYNC110
                         await asyncio.sleep(_LOOK_SECONDS)
         except Missing:
             return
         except TimeoutError:
             log.warning("%s is not suspended %g s after it was to be", job.name, _SUSPEND_SECONDS)
-
-
-def _at_rest(found: dict[str, Any]) -> bool:
-    return not {"Suspended", "Complete", "Failed"}.isdisjoint(_conditions(found))
