@@ -1,0 +1,93 @@
+"""Nodes that go away, or half of them does. They break the cluster for everybody: `faults` mends it afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_elastic.adapters.kube import Client
+from airflow_elastic.adapters.kube.resources import PODS
+from airflow_elastic.core.state import Cause, FailureKind
+from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.spec.run import Health
+from tests.cluster.test_training import training
+from tests.support.driving import Driven, driving
+
+
+async def node_of_last(driven: Driven, client: Client, namespace: str) -> str:
+    """The node of the last worker; those of the equipment's own programs are left alone."""
+    pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={driven.state.attempt.job}")
+    return str(max(pods, key=lambda pod: pod["metadata"]["name"])["spec"]["nodeName"])
+
+
+def apart(options: dict[str, Any]) -> dict[str, Any]:
+    """Each worker on a node of its own, and none on the first node, where operators run."""
+    expressions = [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-1"]}]
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app.kubernetes.io/managed-by": "airflow-elastic"}},
+    }
+    required = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    return {
+        **options,
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+        "pod_template": {"spec": {"topologySpreadConstraints": [spread]}},
+    }
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [("partition", "all"), ("partition", "control-plane"), ("freeze", None), ("power-off", None)],
+    ids=str,
+)
+async def test_a_lost_node_costs_one_restart_and_nothing_committed(
+    fault: tuple[str, str | None],
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    faults: Any,
+) -> None:
+    spec = training("job", apart(pod_options), "--epochs=400", "--step-seconds=0.05")
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        node = await node_of_last(driven, client, namespace)
+        faults.node(node, *fault)
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        first = driven.state.attempts[0]
+        assert first.failure is not None
+        assert (first.cause, first.failure.kind) == (Cause.FAILURE, FailureKind.WORKER_LOST), first.failure
+        committed = driven.state.checkpoint.step if driven.state.checkpoint else 0
+        await driven.at_step(committed + 5)
+        assert await node_of_last(driven, client, namespace) != node
+        faults.heal()
+        # What came back with the node may have gone on for a while: nothing of it counts.
+        before = driven.step
+        await driven.at_step(before + 5)
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (len(state.attempts), state.restarts_used) == (2, 1)
+    assert state.attempts[1].from_step >= committed > 0
+
+
+async def test_nodes_that_do_not_reach_each_other_hang_and_the_clock_ends_it(
+    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Any
+) -> None:
+    """Kubernetes sees nothing of it: all pods run."""
+    health = Health(no_progress_seconds=10.0)
+    spec = training("job", apart(pod_options), "--epochs=400", "--step-seconds=0.05", health=health)
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        faults.node(await node_of_last(driven, client, namespace), "partition", "nodes")
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        faults.heal()
+        await driven.at_step(driven.state.attempts[1].from_step + 3)
+        failure = driven.state.attempts[0].failure
+        driven.run.ask_stop(by="test")
+        await driven.end()
+    assert failure is not None
+    assert failure.kind in (FailureKind.NO_PROGRESS, FailureKind.WORKER_LOST)
