@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from typing import Any
@@ -144,21 +145,14 @@ class TestElasticJob(ClusterEngine):
             failure = await self.failure(engine, job)
         assert failure.kind is FailureKind.WORKER_LOST
 
-    async def test_a_worker_that_the_master_makes_anew_ends_at_once(
-        self, engine: KubeEngine, uri: str, client: Client
-    ) -> None:
+    async def test_the_master_replaces_no_worker(self, engine: KubeEngine, uri: str, client: Client) -> None:
+        """With the default restartCount a deleted one is made anew within seconds."""
         job = self.job(uri)
         async with self.live(engine, job):
             await until(engine, job, running(2))
             name = max(pod["metadata"]["name"] for pod in await self.pods(client, job))
             await client.delete(PODS, self.options["namespace"], name, grace_seconds=0)
-
-            async def again() -> bool:
-                return (
-                    name not in {pod["metadata"]["name"] for pod in await self.pods(client, job)}
-                    and len(await self.pods(client, job)) == 2
-                )
-
-            await kube.until(again, "the master's replacement")
             status = await until(engine, job, lambda status: status.failed)
-        assert WorkerPhase.RUNNING in status.phases()
+            assert WorkerPhase.RUNNING in status.phases()
+            await asyncio.sleep(20)
+            assert len(await self.pods(client, job)) == 1
