@@ -230,7 +230,7 @@ class RunState:
 
     @property
     def avoid(self) -> tuple[str, ...]:
-        """Machines on which this life of the run has failed twice, for their sake perhaps: nothing starts there again."""
+        """Machines on which this life of the run has failed twice, perhaps for their sake: nothing starts there."""
         failures = (attempt.failure for attempt in self.lives)
         nodes = [f.node for f in failures if f is not None and f.node is not None and f.kind in OF_MACHINES]
         return tuple(sorted({node for node in nodes if nodes.count(node) >= BAD_AFTER}))

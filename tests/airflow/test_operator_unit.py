@@ -1115,4 +1115,4 @@ def test_what_the_provider_names_is_there() -> None:
         for group in info[kind]:
             for module in group["python-modules"]:
                 importlib.import_module(module)
-    assert set(connection["conn-fields"]) == {"run_root", "engine", "aws_conn_id"}
+    assert set(connection["conn-fields"]) == {"run_root", "engine", "aws_conn_id", "kubernetes_conn_id"}
