@@ -10,6 +10,8 @@ import pytest
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS, SECRETS
 from airflow_elastic.core.state import Cause, FailureKind
+from airflow_elastic.engines import find_engine
+from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, RunSpec, SecretRef, Workers
@@ -37,10 +39,15 @@ async def lose_a_pod(driven: Driven, client: Client, namespace: str) -> None:
     await client.delete(PODS, namespace, last, grace_seconds=0)
 
 
+@pytest.mark.parametrize("engine", ["job", "pytorchjob"])
 async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
-    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
+    engine: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
-    spec = training("job", pod_options, "--epochs=400", "--step-seconds=0.05")
+    found = find_engine(engine)
+    assert isinstance(found, KubeEngine)
+    if not await client.knows(found.kind.resource):
+        pytest.skip(f"install {found.kind.resource.needs} in the cluster to run this")
+    spec = training(engine, pod_options, "--epochs=400", "--step-seconds=0.05")
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         await lose_a_pod(driven, client, namespace)
