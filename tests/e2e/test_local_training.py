@@ -49,14 +49,13 @@ async def test_success_is_the_same_training_as_under_plain_torchrun(tmp_path: Pa
 async def test_killed_at_random_it_ends_bit_identical(kills: int, tmp_path: Path, undisturbed: str) -> None:
     seed = random.SystemRandom().getrandbits(32)
     luck = random.Random(seed)
-    spec = training("--epochs=12", "--step-seconds=0.02", f"--out={tmp_path}/out")
+    spec = training("--epochs=12", "--step-seconds=0.1", f"--out={tmp_path}/out")
     async with driving(tmp_path / "run", spec) as driven:
         for number in range(1, kills + 1):
-            wanted = luck.randint(1, 110 * number // kills)
+            # Of 120: a test that is slow to look, on a busy machine, still finds it training.
+            wanted = luck.randint(1, 80 * number // kills)
             await driven.until(
-                lambda n=number, w=wanted: (
-                    len(driven.state.attempts) == n and driven.step >= min(w, driven.step + 1)
-                ),  # type: ignore[misc]
+                lambda n=number, w=wanted: len(driven.state.attempts) == n and driven.step >= w,  # type: ignore[misc]
                 f"step {wanted} of attempt {number}",
             )
             if luck.random() < 0.5:
