@@ -94,6 +94,16 @@ class JobObjects(JobFiles):
             since = members.generation
         return since
 
+    def begun(self) -> dict[int, str]:
+        """The pods, by their uids, of the workers that have begun since they joined: they have had their life."""
+        newest, found = self.newest_members(), {}
+        names = {entry.key.removeprefix(self._prefix) for entry in self._store.list(f"{self._prefix}node-")}
+        for index in newest.nodes if newest else ():
+            name = f"node-{index}/agent-{self.joined(index) or 0:04d}.json"
+            if name in names:
+                found[index] = str((self.read(name, dict) or {}).get("uid", ""))
+        return found
+
     def _look(self) -> None:
         now = time.monotonic()
         if now - self._looked_at < self._memory:

@@ -127,7 +127,7 @@ def test_workers_are_known_by_the_end_of_their_name() -> None:
 
 def test_what_the_job_says_of_workers_without_pods() -> None:
     def phases(one: dict[str, Any]) -> set[WorkerPhase]:
-        return {worker.phase for worker in read_job(KIND, one, [], set()).workers}
+        return {worker.phase for worker in read_job(KIND, one, [], {}).workers}
 
     assert phases(owner()) == {WorkerPhase.PENDING}
     assert phases(owner(("Running", ""))) == {WorkerPhase.PENDING}
@@ -137,7 +137,7 @@ def test_what_the_job_says_of_workers_without_pods() -> None:
 
 def test_a_paused_job_waits() -> None:
     paused = owner(runMode={"pause": {"enabled": True}})
-    assert {w.waiting for w in read_job(KIND, paused, [], set()).workers} == {Waiting.QUEUED}
+    assert {w.waiting for w in read_job(KIND, paused, [], {}).workers} == {Waiting.QUEUED}
 
 
 def test_only_an_elastic_job_is_scaled_in_place() -> None:

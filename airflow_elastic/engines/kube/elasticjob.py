@@ -364,3 +364,7 @@ class ElasticJobEngine(KubeEngine):
     """Workers as pods of DLRover."""
 
     kind = ElasticJobKind()
+
+    def _begun(self, job: Job) -> dict[int, str]:
+        """What the workers have written themselves: a pod that is gone before anybody looks leaves nothing else."""
+        return self._files(job).begun()

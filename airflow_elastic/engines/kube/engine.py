@@ -151,7 +151,7 @@ class KubeEngine:
     async def watch(self, job: Job) -> AsyncIterator[JobStatus]:
         """Snapshots out of the shared watch."""
         options = options_of(job.spec, self.kind.options)
-        seen: dict[int, str] = {}
+        seen = await asyncio.to_thread(self._begun, job)
         last: JobStatus | None = None
         why: str | None = None
         lacking = asyncio.Event()
@@ -170,6 +170,10 @@ class KubeEngine:
                 phases = {worker.phase for worker in status.workers}
                 if not phases & {WorkerPhase.PENDING, WorkerPhase.RUNNING}:
                     return
+
+    def _begun(self, job: Job) -> dict[int, str]:
+        """Workers whose pods have been there, by uid, where the owner does not tell of pods that are gone."""
+        return {}
 
     async def _look(self, shared: Hub, job: Job, options: KubeOptions) -> dict[str, Any] | None:
         """The owner, where the watch does not show it: it may be younger than the watch's newest word."""
