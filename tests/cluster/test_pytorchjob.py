@@ -21,6 +21,7 @@ from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
+from tests.cluster.test_node_faults import apart
 from tests.support import kube
 from tests.support.cluster import ClusterEngine
 
@@ -185,6 +186,28 @@ class TestPyTorchJob(ClusterEngine):
             assert ("Succeeded" in await self.conditions(client, job)) == bool(further)
         assert [w.phase for w in status.workers] == [WorkerPhase.SUCCEEDED, WorkerPhase.RUNNING]
         assert not status.succeeded
+
+    async def test_a_lost_node_holds_up_nobody(
+        self, engine: KubeEngine, uri: str, client: Client, faults: kube.Faults
+    ) -> None:
+        """To the operator its pod runs, and the pod's name is taken, until the node is back."""
+        self.options = apart(self.options)
+        first, second = self.job(uri, 1), self.job(uri, 2)
+        await engine.submit(first)
+        await self.begun(engine, first, 2)
+        node = str((await self.last_pod(client, first))["spec"]["nodeName"])
+        faults.node(node, "partition")
+        assert (await self.failure(engine, first)).kind is FailureKind.WORKER_LOST
+        wedged = await self.last_pod(client, first)
+        assert wedged["status"]["phase"] == "Running"
+        assert "deletionTimestamp" in wedged["metadata"]
+        await engine.delete(first, 0.0)
+        assert not await self.pods(client, first)
+        async with self.live(engine, second):
+            await self.begun(engine, second, 2)
+
+    async def last_pod(self, client: Client, job: Job) -> dict[str, Any]:
+        return max(await self.pods(client, job), key=lambda pod: pod["metadata"]["name"])
 
     # -- scale steps -----------------------------------------------------------------------------------------------
 
