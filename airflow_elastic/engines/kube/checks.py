@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
 _RIGHTS = ("create", "get", "list", "watch", "patch", "delete")
-_POD_RIGHTS = ("list", "watch", "delete", "deletecollection")
+_POD_RIGHTS = ("list", "watch", "deletecollection")
 
 
 def check_spec(kind: Kind, spec: RunSpec) -> None:
@@ -87,13 +87,9 @@ async def _doctor(kind: Kind, access: Access, further: Sequence[tuple[str, Resou
         async with hub(access) as shared:
             client = shared.client
             if not await client.knows(kind.resource):
-                return [
-                    Finding(
-                        subject,
-                        False,
-                        f"{client.server} has no {kind.resource.full_name}: install {kind.resource.needs}",
-                    )
-                ]
+                # Nobody needs every kind: one that is not there is no fault of the cluster's.
+                lacks = f"{client.server} has no {kind.resource.full_name}: install {kind.resource.needs} to use it"
+                return [Finding(subject, True, lacks)]
             wanted: list[tuple[str, Resource]] = [(verb, kind.resource) for verb in _RIGHTS]
             wanted += [(verb, PODS) for verb in _POD_RIGHTS]
             wanted += further
