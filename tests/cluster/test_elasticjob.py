@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
 from airflow_elastic.spec.status import WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.support import dlrover, kube
-from tests.support.cluster import ClusterEngine
+from tests.support.cluster import ClusterEngine, pod_spec
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +111,10 @@ async def test_a_field_that_the_installed_kind_does_not_have_is_refused(
         await client.create(ELASTICJOBS, namespace, body)
 
 
+def lines_of_logs(uri: str) -> set[str]:
+    return {line for one in Path(uri, "logs").rglob("*.log") for line in one.read_text().splitlines()}
+
+
 @pytest.mark.timeout(600)
 class TestElasticJob(ClusterEngine):
     engine_name = "elasticjob"
@@ -146,13 +151,34 @@ class TestElasticJob(ClusterEngine):
         assert failure.kind is FailureKind.WORKER_LOST
 
     async def test_the_master_replaces_no_worker(self, engine: KubeEngine, uri: str, client: Client) -> None:
-        """With the default restartCount a deleted one is made anew within seconds."""
+        """With the default restartCount a deleted one is made anew within seconds. Nobody watches as it goes."""
         job = self.job(uri)
         async with self.live(engine, job):
             await until(engine, job, running(2))
+
+            async def begun() -> bool:
+                return len(await asyncio.to_thread(engine._begun, job)) == 2
+
+            await kube.until(begun, "the agents")
             name = max(pod["metadata"]["name"] for pod in await self.pods(client, job))
             await client.delete(PODS, self.options["namespace"], name, grace_seconds=0)
             status = await until(engine, job, lambda status: status.failed)
             assert WorkerPhase.RUNNING in status.phases()
             await asyncio.sleep(20)
             assert len(await self.pods(client, job)) == 1
+
+    async def test_dlrover_run_meets_at_the_master(self, engine: KubeEngine, uri: str) -> None:
+        """With dlrover's own interpreter, in which this checkout is installed too."""
+        options = {**self.options, "python": os.environ[dlrover.PYTHON]}
+        spec = pod_spec(
+            self.engine_name,
+            options,
+            "sum_ranks.py",
+            launcher="dlrover-run",
+            launcher_options={"training_port": 61000},
+            workers=Workers(2, resources={"cpu": "1", "memory": "3Gi"}),  # limits, too: torch needs as much
+        )
+        job = Job(uri, spec, 1, 2)
+        async with self.live(engine, job):
+            await until(engine, job, lambda status: status.succeeded)
+        assert {"rank 0 of 2: 2", "rank 1 of 2: 2"} <= lines_of_logs(uri)

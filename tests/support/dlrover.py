@@ -1,6 +1,7 @@
 """Stands in for DLRover's operator: the pod and Service of each master, and the phase that follows the pod.
 
-The master, and all that it does, is the real one: `pip install dlrover==0.6.1 "kubernetes<37" protobuf torch`.
+The master, and all that it does, is the real one: `pip install "dlrover[k8s]==0.6.1" "kubernetes<37" protobuf`,
+with torch and airflow-elastic[runtime], for a Python before 3.13.
 """
 
 from __future__ import annotations
