@@ -41,7 +41,12 @@ def apart(options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "fault",
-    [("partition", "all"), ("partition", "control-plane"), ("freeze", None), ("power-off", None)],
+    [
+        ("partition", "all"),
+        ("freeze", None),
+        pytest.param(("partition", "control-plane"), marks=pytest.mark.slow),
+        pytest.param(("power-off", None), marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 async def test_a_lost_node_costs_one_restart_and_nothing_committed(
