@@ -217,9 +217,10 @@ class Door:
         except (OSError, asyncio.CancelledError):
             pass  # a task of a server of streams has nobody to tell
         finally:
-            for end in (writer, out):
-                if end is not None:
-                    end.transport.abort()
+            for end in filter(None, (writer, out)):
+                end.transport.abort()
+                with contextlib.suppress(OSError):
+                    await end.wait_closed()
             self._passing.discard(task)
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
