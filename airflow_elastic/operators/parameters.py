@@ -61,6 +61,16 @@ _COUNTS = ("workers", "min_workers", "max_workers")
 _SLUG = re.compile(r"[^A-Za-z0-9._=-]+")
 
 
+def earliest(*times: Any) -> Any:
+    """The shortest of some times in seconds, or timedeltas, without those that are None; None without any.
+
+    Anything else is handed back as it is: the specification says what is wrong with it.
+    """
+    seconds = [one.total_seconds() if isinstance(one, timedelta) else one for one in times if one is not None]
+    wrong = [one for one in seconds if not isinstance(one, int | float)]
+    return wrong[0] if wrong else min(seconds, default=None)
+
+
 def build_spec(parameters: Mapping[str, Any], *, name: str) -> RunSpec:
     """The specification that these parameters of an operator describe; None means the specification's default.
 

@@ -68,3 +68,13 @@ def failure(run: Run, state: RunState, log: Log) -> AirflowException:
     stopped = attempt.cause is Cause.STOP or state.outcome == "stopped"
     own = failed is not None and failed.kind in _USERS_OWN and attempt.cause is Cause.FAILURE
     return AirflowFailException(text) if stopped or own else AirflowException(text)
+
+
+def standing(state: RunState) -> str:
+    """What a task finds where its run is to lie."""
+    attempt = state.attempt
+    if state.ended:
+        return f"has ended before: {state.outcome}"
+    if attempt.job is None and attempt.number == 1:
+        return "is new"
+    return f"is taken over: {state.label}, attempt {attempt.number}, step {attempt.last_step}"

@@ -20,17 +20,18 @@ from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.attach import acknowledge, attach
 from airflow_elastic.operators.foreground import Foreground
 from airflow_elastic.operators.link import ElasticRunLink
+from airflow_elastic.operators.naming import default_uri, run_name
 from airflow_elastic.operators.parameters import (
     PARAMETERS,
     PATHS,
     build_spec,
+    earliest,
     early_problems,
     in_own_names,
     is_templated,
-    slug,
     uri_problem,
 )
-from airflow_elastic.operators.result import failure, result
+from airflow_elastic.operators.result import failure, result, standing
 from airflow_elastic.spec.errors import (
     ElasticError,
     InvalidInput,
@@ -111,8 +112,8 @@ class ElasticTrainOperator(BaseOperator):
         launcher_options: what only that launcher understands.
         engine: where workers run. Default: that of the connection, else `local`.
         engine_options: what only that engine understands.
-        working_dir: where the command runs. Default: the folder of the DAG file, where the command is a script with a
-            relative path; otherwise wherever the engine starts it.
+        working_dir: where the command runs. Default: on the local engine, for a script with a relative path, the folder
+            of the DAG file; otherwise wherever the engine starts it.
         checkpoint_every_steps: save after so many optimizer steps.
         checkpoint_every_seconds: save when the newest checkpoint is so old; seconds or a timedelta. Default: 300,
             without `checkpoint_every_steps`.
@@ -274,10 +275,9 @@ class ElasticTrainOperator(BaseOperator):
             raise AirflowException(str(error)) from error
         ti.xcom_push(key="run_uri", value=run.store.uri)
         connections = {"elastic_conn_id": self.elastic_conn_id, "aws_conn_id": self.aws_conn_id}
-        ti.xcom_push(
-            key="run_connections", value=connections
-        )  # their names: with these the run's page opens it
-        self._announce(run, state)
+        # Their names: with these the run's page opens it.
+        ti.xcom_push(key="run_connections", value=connections)
+        self.log.info("the run %s %s", run.store.uri, standing(state))
         if state.ended:
             return self._conclude(context, run, state)
         if self.deferrable:
@@ -322,8 +322,6 @@ class ElasticTrainOperator(BaseOperator):
         if self._foreground is not None and not self._foreground.stop("Airflow: the task was ended"):
             self.log.warning("the run is still ending: its workers have been told to save and to end")
 
-    # -- parts ---------------------------------------------------------------------------------------------------
-
     def _defer(self, run_uri: str, owner: str) -> None:
         trigger = ElasticRunTrigger(
             run_uri=run_uri,
@@ -364,57 +362,31 @@ class ElasticTrainOperator(BaseOperator):
         except (ElasticError, TimeoutError) as error:
             self.log.warning("the run %s could not be ended: %s", run_uri, error)
 
-    def _announce(self, run: Run, state: RunState) -> None:
-        attempt = state.attempt
-        if state.ended:
-            what = f"has ended before: {state.outcome}"
-        elif attempt.job is None and attempt.number == 1:
-            what = "is new"
-        else:
-            what = f"is taken over: {state.label}, attempt {attempt.number}, step {attempt.last_step}"
-        self.log.info("the run %s %s", run.store.uri, what)
-
     def _hook(self) -> ElasticHook:
         return ElasticHook(self.elastic_conn_id, aws_conn_id=self.aws_conn_id)
+
+    def _deadline(self) -> Any:
+        """Airflow does not enforce execution_timeout while a task is deferred: the run does."""
+        return earliest(self.active_deadline, self.execution_timeout if self.deferrable else None)
 
     def _spec(self, context: Context, hook: ElasticHook) -> RunSpec:
         parameters = {name: getattr(self, name) for name in PATHS}
         parameters["engine"] = self.engine or hook.settings.engine
         parameters["active_deadline"] = self._deadline()
-        spec = build_spec(parameters, name=self._name(context))
+        spec = build_spec(parameters, name=run_name(context["ti"]))
         script = spec.command[0]
-        if spec.working_dir is None and not script.startswith(("/", "-")):
+        # The DAG's folder is on this machine: pods have the image's.
+        if spec.engine == "local" and spec.working_dir is None and not script.startswith(("/", "-")):
             parameters["working_dir"] = self.dag.folder
             spec = build_spec(parameters, name=spec.name)
         return spec
-
-    def _deadline(self) -> float | None:
-        """Seconds; None without any. Airflow does not enforce execution_timeout while a task is deferred."""
-        given: list[Any] = [self.active_deadline]
-        if self.deferrable:
-            given.append(self.execution_timeout)
-        seconds = [
-            one.total_seconds() if isinstance(one, timedelta) else one for one in given if one is not None
-        ]
-        wrong = [one for one in seconds if not isinstance(one, int | float)]
-        return (
-            wrong[0] if wrong else min(seconds, default=None)
-        )  # the specification says what is wrong with it
 
     def _run_uri(self, context: Context, hook: ElasticHook) -> str:
         given = bool(self.run_uri)
         root = str(self.run_uri) if given else hook.run_root
         if (problem := uri_problem(root, "run_uri" if given else "run_root")) is not None:
             raise SpecError(problem)
-        if given:
-            return root
-        ti = context["ti"]
-        parts = [ti.dag_id, ti.task_id, ti.run_id, *_mapped(ti)]
-        return "/".join([root, *map(slug, parts)])
-
-    def _name(self, context: Context) -> str:
-        ti = context["ti"]
-        return "-".join([slug(f"{ti.dag_id}.{ti.task_id}"), *_mapped(ti)])
+        return root if given else default_uri(root, context["ti"])
 
     def _refuse_early(self) -> None:
         """Refuse bad values while the DAG is parsed, where Airflow will not change them any more."""
@@ -425,8 +397,3 @@ class ElasticTrainOperator(BaseOperator):
             raise SpecError(*problems).below(self.task_id)
         if isinstance(self.poll_interval, timedelta):
             self.poll_interval = self.poll_interval.total_seconds()
-
-
-def _mapped(ti: Any) -> list[str]:
-    """The map index of a mapped task instance; nothing of any other."""
-    return [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []

@@ -343,10 +343,12 @@ def test_execution_timeout_becomes_the_deadline_of_a_deferrable_task(
 
 def test_a_relative_script_lies_beside_its_dag() -> None:
     with DAG("d", schedule=None):
-        made = operator(command=["train.py"], engine="fake")
+        made = operator(command=["train.py"], engine="local")
+        pods = operator(command=["train.py"], engine="job", task_id="pods")
     spec = made._spec({"ti": FakeTask()}, ElasticHook())
     assert spec.working_dir == str(Path(__file__).parent)
-    assert operator(engine="fake")._spec({"ti": FakeTask()}, ElasticHook()).working_dir is None
+    assert operator(engine="local")._spec({"ti": FakeTask()}, ElasticHook()).working_dir is None
+    assert pods._spec({"ti": FakeTask()}, ElasticHook()).working_dir is None, "no pod has the DAG's folder"
 
 
 def test_run_uris_differ_wherever_tasks_do_and_not_between_tries(hook: FakeHook) -> None:

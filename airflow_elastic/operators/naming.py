@@ -1,0 +1,21 @@
+"""What a run is called, and where it lies, when nobody says so: after the task instance, and never after its try."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_elastic.operators.parameters import slug
+
+
+def run_name(ti: Any) -> str:
+    """`<dag>.<task>`, and the map index of a mapped task instance."""
+    return "-".join([slug(f"{ti.dag_id}.{ti.task_id}"), *_mapped(ti)])
+
+
+def default_uri(root: str, ti: Any) -> str:
+    """`<root>/<dag>/<task>/<DAG run>`, and the map index of a mapped task instance."""
+    return "/".join([root, *map(slug, (ti.dag_id, ti.task_id, ti.run_id, *_mapped(ti)))])
+
+
+def _mapped(ti: Any) -> list[str]:
+    return [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
