@@ -15,7 +15,7 @@ from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions
-from airflow_elastic.engines.kube.pod import JOB_LABEL, labels, marks, pod_template
+from airflow_elastic.engines.kube.pod import JOB_LABEL, labels, marks, owner_labels, pod_template
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -49,10 +49,11 @@ class JobKind:
             "labels": labels(job, options),
             "annotations": marks(job, options),
         }
+        owner = {**metadata, "labels": owner_labels(job, options)}
         body = {
             "apiVersion": JOBS.api_version,
             "kind": JOBS.kind,
-            "metadata": metadata,
+            "metadata": owner,
             "spec": {
                 "completionMode": "Indexed",
                 "completions": job.workers,

@@ -71,9 +71,8 @@ class KubeOptions:
         topology: a node label, e.g. `topology.kubernetes.io/zone`: all workers of an attempt are put where it is equal.
         priority_class: name of a PriorityClass.
         scheduler: name of the scheduler. Default: the cluster's.
-        queue: of Kueue or Volcano: the job waits there until it is admitted.
-        queueing: whose queue that is: `kueue` or `volcano`.
-        queue_priority: name of a WorkloadPriorityClass, for Kueue.
+        queue: name of a LocalQueue of Kueue: the job waits there until it is admitted.
+        queue_priority: name of a WorkloadPriorityClass of Kueue.
         shared_memory: size of /dev/shm, in memory, e.g. `8Gi`. Default: 64 MiB, little for data loaders and NCCL.
         host_network: use the node's network, e.g. for RDMA.
         ipc_lock: allow locking of memory, which RDMA needs.
@@ -101,7 +100,6 @@ class KubeOptions:
     priority_class: str | None = None
     scheduler: str | None = None
     queue: str | None = None
-    queueing: str = "kueue"
     queue_priority: str | None = None
     shared_memory: str | None = None
     host_network: bool = False
@@ -122,7 +120,8 @@ class KubeOptions:
             check.that(good, "namespace", self.namespace, "1 to 63 lower-case letters, digits and '-'")
             if self.image_pull_policy is not None:
                 check("image_pull_policy", self.image_pull_policy, choice(_PULL_POLICIES))
-            check("queueing", self.queueing, choice(("kueue", "volcano")))
+            queued = self.queue_priority is None or self.queue is not None
+            check.that(queued, "queue_priority", self.queue_priority, "a queue beside it")
             for name in ("shared_memory",):
                 value = getattr(self, name)
                 good = value is None or _QUANTITY.fullmatch(value) is not None

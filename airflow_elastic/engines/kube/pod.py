@@ -12,6 +12,8 @@ JOB_LABEL = "airflow-elastic/job"
 ATTEMPT_LABEL = "airflow-elastic/attempt"
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "airflow-elastic"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+QUEUE_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 URI_ANNOTATION = "airflow-elastic/run-uri"
 DIGEST_ANNOTATION = "airflow-elastic/digest"
 
@@ -33,6 +35,12 @@ def labels(job: Job, options: KubeOptions) -> dict[str, str]:
         JOB_LABEL: job.name,
         ATTEMPT_LABEL: str(job.attempt),
     }
+
+
+def owner_labels(job: Job, options: KubeOptions) -> dict[str, str]:
+    """Of the object that owns a job: those of all its objects, and those that Kueue looks for."""
+    queue = {QUEUE_LABEL: options.queue, QUEUE_PRIORITY_LABEL: options.queue_priority}
+    return {**labels(job, options), **{name: value for name, value in queue.items() if value}}
 
 
 def marks(job: Job, options: KubeOptions) -> dict[str, str]:

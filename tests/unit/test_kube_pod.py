@@ -1,0 +1,139 @@
+"""The pod that all cluster engines share, and how one manifest is laid over another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_elastic.engines import find_engine
+from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube.merge import overlay
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
+
+
+def manifest(engine: str = "job", *, avoid: tuple[str, ...] = (), **options: Any) -> dict[str, Any]:
+    spec = RunSpec(
+        command=("/app/train.py",),
+        engine=engine,
+        engine_options={"image": "trainer:1", **options},
+        workers=Workers(2, resources={"nvidia.com/gpu": "1"}),
+        secrets=(SecretRef("KEY", "kubernetes", "s3/key"),),
+    )
+    find_engine(engine).check(spec)
+    rendered: dict[str, Any] = find_engine(engine).render(Job("s3://b/r", spec, 1, 2, avoid))["items"][0]
+    return rendered
+
+
+def pod(**options: Any) -> dict[str, Any]:
+    found: dict[str, Any] = manifest(**options)["spec"]["template"]["spec"]
+    return found
+
+
+def test_requests_equal_limits_and_secrets_are_references() -> None:
+    container = pod()["containers"][0]
+    assert container["resources"] == {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+    env = {one["name"]: one for one in container["env"]}
+    assert env["KEY"] == {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "key"}}}
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ({"host_network": True}, "dnsPolicy", "ClusterFirstWithHostNet"),
+        ({"priority_class": "high"}, "priorityClassName", "high"),
+        ({"scheduler": "mine"}, "schedulerName", "mine"),
+        ({"service_account": "me"}, "serviceAccountName", "me"),
+        ({"image_pull_secrets": ["a"]}, "imagePullSecrets", [{"name": "a"}]),
+        ({"node_selector": {"pool": "gpu"}}, "nodeSelector", {"pool": "gpu"}),
+        ({"tolerations": [{"operator": "Exists"}]}, "tolerations", [{"operator": "Exists"}]),
+        ({"init_containers": [{"name": "i"}]}, "initContainers", [{"name": "i"}]),
+        (
+            {"shared_memory": "8Gi"},
+            "volumes",
+            [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}],
+        ),
+        (
+            {"volumes": [{"mount_path": "/data", "claim": "data"}]},
+            "volumes",
+            [{"name": "volume-0", "persistentVolumeClaim": {"claimName": "data"}}],
+        ),
+    ],
+)
+def test_each_word_becomes_its_field(options: dict[str, Any], field: str, value: object) -> None:
+    assert pod(**options)[field] == value
+
+
+def test_locked_memory_and_mounts_are_the_containers() -> None:
+    volumes = [{"mount_path": "/data", "claim": "data", "read_only": True}]
+    container = pod(ipc_lock=True, shared_memory="1Gi", volumes=volumes)["containers"][0]
+    assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+    assert container["volumeMounts"] == [
+        {"name": "volume-0", "mountPath": "/data", "readOnly": True},
+        {"name": "shared-memory", "mountPath": "/dev/shm"},
+    ]
+
+
+def test_machines_to_avoid_are_excluded_from_each_alternative() -> None:
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    terms = [{"matchExpressions": [zone]}, {}]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}}
+    found = pod(avoid=("node-7",), affinity=affinity)["affinity"]["nodeAffinity"][required]
+    bad = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-7"]}
+    assert found["nodeSelectorTerms"] == [{"matchExpressions": [zone, bad]}, {"matchExpressions": [bad]}]
+
+
+@pytest.mark.parametrize("engine", ["job", "pytorchjob"])
+def test_a_queue_is_named_on_the_owner_alone(engine: str) -> None:
+    whole = manifest(engine, queue="team-a", queue_priority="high")
+    assert whole["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    assert whole["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "high"
+    assert str(whole["spec"]).count("kueue.x-k8s.io") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"image": None}, "engine_options.image"),
+        ({"namespace": "Not Legal"}, "engine_options.namespace"),
+        ({"imag": "x"}, "engine_options.imag"),
+        ({"shared_memory": "a lot"}, "engine_options.shared_memory"),
+        ({"queue_priority": "high"}, "engine_options.queue_priority"),
+        ({"volumes": [{"mount_path": "/d"}]}, "engine_options.volumes.0.claim"),
+        ({"volumes": [{"mount_path": "d", "claim": "x"}]}, "engine_options.volumes.0.mount_path"),
+    ],
+)
+def test_bad_options_are_refused_by_path(options: dict[str, Any], path: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        manifest(**options)
+    assert path in [problem.path for problem in refused.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "merged"),
+    [
+        ({"a": 1}, {"b": 2}, {"a": 1, "b": 2}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": None}}, {"a": {"c": 2}}),
+        ({"tolerations": [1]}, {"tolerations": [2]}, {"tolerations": [2]}),
+        (
+            {"containers": [{"name": "t", "image": "a", "env": [{"name": "X", "value": "1"}]}]},
+            {"containers": [{"name": "t", "env": [{"name": "Y", "value": "2"}]}, {"name": "side"}]},
+            {
+                "containers": [
+                    {
+                        "name": "t",
+                        "image": "a",
+                        "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}],
+                    },
+                    {"name": "side"},
+                ]
+            },
+        ),
+    ],
+)
+def test_one_manifest_is_laid_over_another(base: Any, over: Any, merged: Any) -> None:
+    before = repr(base)
+    assert overlay(base, over) == merged
+    assert repr(base) == before
