@@ -189,8 +189,10 @@ class Client:
         try:
             path = f"/openapi/v3/{group}/{resource.version}"
             said = _parsed(await self._bytes("GET", path, _KINDS), _KINDS)
-        except (Missing, NoSuchKind):
-            return {}
+        except KubeError as error:
+            if error.status == 404:  # empty, not a Status, for a while after a kind was made known
+                return {}
+            raise
         mark = {"group": resource.group, "kind": resource.kind, "version": resource.version}
         schemas = said.get("components", {}).get("schemas", {}).values()
         found = (one for one in schemas if mark in one.get("x-kubernetes-group-version-kind", ()))
