@@ -38,6 +38,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 import httpx
+from tenacity import retry, retry_if_exception_message, stop_after_attempt
 
 from airflow_elastic.testing import airflow_settings as settings
 from airflow_elastic.testing import processes
@@ -49,6 +50,9 @@ MARK = "AIRFLOW_ELASTIC_STANDALONE_HOME"
 
 PARTS = ("scheduler", "dag-processor", "api-server", "triggerer")
 """What `airflow standalone` starts."""
+
+#: SQLite lets one process write at a time; on a busy machine Airflow's others give up.
+_LOCKED = retry_if_exception_message(match="(?s).*database is locked")
 
 
 class Standalone(AirflowRest):
@@ -254,6 +258,7 @@ class Standalone(AirflowRest):
             )
         return [process.pid for process in victims]
 
+    @retry(retry=_LOCKED, stop=stop_after_attempt(3), reraise=True)
     def start_triggerer(self, *, wait: bool = True) -> int:
         """Start one more `airflow triggerer` with the same environment, and return its pid.
 
