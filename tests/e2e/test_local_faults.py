@@ -69,7 +69,7 @@ async def test_a_successor_adopts_what_runs(tmp_path: Path) -> None:
 
 async def test_a_run_that_nobody_looks_after_saves_and_ends_and_goes_on_at_no_cost(tmp_path: Path) -> None:
     """As after a task was marked failed while no triggerer held its trigger: Airflow tells nobody."""
-    spec = training("--epochs=100", "--step-seconds=0.02", health=Health(unattended_seconds=10.0))
+    spec = training("--epochs=400", "--step-seconds=0.02", health=Health(unattended_seconds=10.0))
     async with driving(tmp_path, spec) as driven:
         await driven.at_step(3)
         driven.task.cancel()
@@ -85,7 +85,10 @@ async def test_a_run_that_nobody_looks_after_saves_and_ends_and_goes_on_at_no_co
         assert newest >= step > 0, "it ended without saving its last step"
 
         driven.task = asyncio.create_task(successor.drive())
-        await driven.until(lambda: len(driven.state.attempts) == 2, "the successor's own attempt")
+        await driven.until(
+            lambda: len(driven.state.attempts) == 2 and driven.state.attempt.submitted_at,
+            "the successor's own",
+        )
         first, second = driven.state.attempts
         assert (first.cause, second.from_step) == (Cause.UNATTENDED, newest)
         assert driven.state.restarts_used == 0
