@@ -94,7 +94,9 @@ class TrainJobKind:
             allowed = "unset: a TrainJob has no time to live; with cleanup All it goes when the run ends"
             problems.append(Problem("engine_options.ttl_seconds", ttl, allowed))
         if options.queue is not None:
-            allowed = "unset: Kueue undoes the suspension without which a TrainJob does not end cleanly; use job"
+            allowed = (
+                "unset: Kueue undoes the suspension without which a TrainJob does not end cleanly; use job"
+            )
             problems.append(Problem("engine_options.queue", options.queue, allowed))
         if runtime is None:
             return problems
