@@ -10,7 +10,7 @@ import json
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_elastic.adapters.jobfiles import JobFiles, Members
+from airflow_elastic.adapters.jobfiles import JobFiles, Members, Result
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
@@ -48,6 +48,7 @@ class JobObjects(JobFiles):
         self._looked_at = -self._memory
         self._newest: Members | None = None
         self._is_closed = False
+        self._results: dict[int, tuple[float, Result | None]] = {}
 
     def create(self, name: str, document: object) -> bool:
         """Write a document unless there is one. Answers True as well where the one that is there is the same."""
@@ -81,25 +82,28 @@ class JobObjects(JobFiles):
         newest = self.newest_members()
         return newest is not None and newest.generation > generation
 
+    def result(self, index: int) -> Result | None:
+        """How a worker ended, as of a moment ago: whoever waits for others asks after each of them at every look."""
+        now = time.monotonic()
+        looked_at, _ = self._results.get(index, (-self._memory, None))
+        if now - looked_at >= self._memory:
+            self._results[index] = (now, super().result(index))
+        return self._results[index][1]
+
     def look_anew(self) -> None:
         """Forget what was seen a moment ago."""
         self._looked_at = -self._memory
 
     def joined(self, index: int) -> int | None:
         """The generation since which a worker has been a member without a break; None where it is none."""
-        since = None
-        for members in reversed(self.generations()):
-            if index not in members.nodes:
-                break
-            since = members.generation
-        return since
+        return _joined(index, self.generations())
 
     def begun(self) -> dict[int, str]:
         """The pods, by their uids, of the workers that have begun since they joined: they have had their life."""
-        newest, found = self.newest_members(), {}
+        generations, found = self.generations(), {}
         names = {entry.key.removeprefix(self._prefix) for entry in self._store.list(f"{self._prefix}node-")}
-        for index in newest.nodes if newest else ():
-            name = f"node-{index}/agent-{self.joined(index) or 0:04d}.json"
+        for index in generations[-1].nodes if generations else ():
+            name = f"node-{index}/agent-{_joined(index, generations) or 0:04d}.json"
             if name in names:
                 found[index] = str((self.read(name, dict) or {}).get("uid", ""))
         return found
@@ -118,6 +122,15 @@ class JobObjects(JobFiles):
 
     def _key(self, name: str) -> str:
         return self._prefix + (_CLOSED if name == "closed" else name)
+
+
+def _joined(index: int, generations: list[Members]) -> int | None:
+    since = None
+    for members in reversed(generations):
+        if index not in members.nodes:
+            break
+        since = members.generation
+    return since
 
 
 def _members(generation: int) -> str:

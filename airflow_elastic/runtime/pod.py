@@ -61,17 +61,13 @@ def main() -> int:
     )
     for theirs in [key for key in env if key.startswith("PET_")]:
         del env[theirs]  # an operator's options of torchrun: ranks are started by ours
-    for variable in [one for one in env if one.startswith("PET_")]:
-        del env[
-            variable
-        ]  # an operator's word to a torchrun that would meet by it; our own meeting says otherwise
     results: list[Result] = []
     try:
         store = open_store(uri)
         files = JobObjects(store, name, Path(tempfile.mkdtemp(prefix="airflow-elastic-")))
-        refusal = _refused(files, index) or (
-            f"attempt {newest_fence(store)} has begun" if newest_fence(store) > attempt else None
-        )
+        refusal = _refused(files, index)
+        if refusal is None and (newest := newest_fence(store)) > attempt:
+            refusal = f"attempt {newest} has begun"
         record = files.record
         if refusal is not None or record is None:
             return _end(

@@ -18,7 +18,7 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.merge import overlay
 from airflow_elastic.engines.kube.options import KubeOptions
-from airflow_elastic.engines.kube.pod import labels, marks, pod_template
+from airflow_elastic.engines.kube.pod import marked, named, pod_template
 from airflow_elastic.spec.checks import Checks, choice, non_negative_int, positive_int
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
@@ -194,12 +194,8 @@ class ElasticJobKind:
         """The ElasticJob; operator and master make the rest."""
         assert isinstance(options, ElasticJobOptions)  # noqa: S101 - the engine has read them so
         assert len(job.name) <= min(self.longest_name, MAX_JOB_NAME), job.name  # noqa: S101 - Job.name promises it
-        metadata = {
-            "name": job.name,
-            "namespace": options.namespace,
-            "labels": labels(job, options),
-            "annotations": {**marks(job, options), **options.master.options},
-        }
+        metadata = named(job, options)
+        metadata["annotations"] |= options.master.options
         spec = {
             "distributionStrategy": options.distribution_strategy,
             "optimizeMode": options.optimize_mode,
@@ -345,7 +341,7 @@ def _template(
         "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets] or None,
     }
     template = {
-        "metadata": {"labels": labels(job, options), "annotations": marks(job, options)},
+        "metadata": marked(job, options),
         "spec": _said(spec),
     }
     laid: dict[str, Any] = overlay(template, over)

@@ -15,7 +15,7 @@ from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions
-from airflow_elastic.engines.kube.pod import JOB_LABEL, labels, marks, owner_labels, pod_template
+from airflow_elastic.engines.kube.pod import JOB_LABEL, named, owner_labels, pod_template
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -43,12 +43,7 @@ class JobKind:
         index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}}
         template = pod_template(job, options, container=self.container, index=index)
         template["spec"].setdefault("subdomain", job.name)
-        metadata = {
-            "name": job.name,
-            "namespace": options.namespace,
-            "labels": labels(job, options),
-            "annotations": marks(job, options),
-        }
+        metadata = named(job, options)
         owner = {**metadata, "labels": owner_labels(job, options)}
         body = {
             "apiVersion": JOBS.api_version,

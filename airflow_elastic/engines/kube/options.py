@@ -122,10 +122,8 @@ class KubeOptions:
                 check("image_pull_policy", self.image_pull_policy, choice(_PULL_POLICIES))
             queued = self.queue_priority is None or self.queue is not None
             check.that(queued, "queue_priority", self.queue_priority, "a queue beside it")
-            for name in ("shared_memory",):
-                value = getattr(self, name)
-                good = value is None or _QUANTITY.fullmatch(value) is not None
-                check.that(good, name, value, "a quantity, e.g. 8Gi")
+            good = self.shared_memory is None or quantity(self.shared_memory)
+            check.that(good, "shared_memory", self.shared_memory, "a quantity, e.g. 8Gi")
             check.that(self.ttl_seconds >= 0, "ttl_seconds", self.ttl_seconds, "an integer, at least 0")
 
     @property

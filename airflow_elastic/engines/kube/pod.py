@@ -48,6 +48,16 @@ def marks(job: Job, options: KubeOptions) -> dict[str, str]:
     return {**options.annotations, URI_ANNOTATION: job.run_uri, DIGEST_ANNOTATION: job.spec.digest}
 
 
+def marked(job: Job, options: KubeOptions) -> dict[str, Any]:
+    """Metadata of everything of a job."""
+    return {"labels": labels(job, options), "annotations": marks(job, options)}
+
+
+def named(job: Job, options: KubeOptions) -> dict[str, Any]:
+    """Metadata of the objects that bear the job's name."""
+    return {"name": job.name, "namespace": options.namespace, **marked(job, options)}
+
+
 def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[str, Any]) -> dict[str, Any]:
     """The template of a job's pods.
 
@@ -58,7 +68,7 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
         index: where the number of the worker comes from, as the `value` or `valueFrom` of an environment variable.
     """
     template = {
-        "metadata": {"labels": labels(job, options), "annotations": marks(job, options)},
+        "metadata": marked(job, options),
         "spec": _without_nothing(
             {
                 "restartPolicy": "Never",

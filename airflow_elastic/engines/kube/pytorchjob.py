@@ -39,7 +39,14 @@ from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
-from airflow_elastic.engines.kube.pod import JOB_LABEL, MARGIN_SECONDS, marks, owner_labels, pod_template
+from airflow_elastic.engines.kube.pod import (
+    JOB_LABEL,
+    MARGIN_SECONDS,
+    marks,
+    named,
+    owner_labels,
+    pod_template,
+)
 from airflow_elastic.spec.errors import EngineError, Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -132,12 +139,7 @@ class PyTorchJobKind:
             workers = job.spec.workers
             bounds = {"minReplicas": workers.at_least - before, "maxReplicas": workers.at_most - before}
             spec["elasticPolicy"] = {**bounds, **mine.elastic_policy}
-        metadata = {
-            "name": job.name,
-            "namespace": options.namespace,
-            "labels": owner_labels(job, options),
-            "annotations": marks(job, options),
-        }
+        metadata = {**named(job, options), "labels": owner_labels(job, options)}
         head = {"apiVersion": PYTORCHJOBS.api_version, "kind": PYTORCHJOBS.kind}
         return [(PYTORCHJOBS, {**head, "metadata": metadata, "spec": spec})]
 

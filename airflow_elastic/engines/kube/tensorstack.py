@@ -20,7 +20,7 @@ from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
-from airflow_elastic.engines.kube.pod import JOB_LABEL, labels, marks, pod_template
+from airflow_elastic.engines.kube.pod import JOB_LABEL, named, pod_template
 from airflow_elastic.spec.checks import Checks, choice
 from airflow_elastic.spec.errors import EngineError, Problem
 from airflow_elastic.spec.run import RunSpec
@@ -152,12 +152,7 @@ class TensorStackKind:
             "scheduler": _scheduler(options),
             "tensorboardSpec": _tensorboard(options),
         }
-        metadata = {
-            "name": job.name,
-            "namespace": options.namespace,
-            "labels": labels(job, options),
-            "annotations": marks(job, options),
-        }
+        metadata = named(job, options)
         kind = {"apiVersion": PYTORCHTRAININGJOBS.api_version, "kind": PYTORCHTRAININGJOBS.kind}
         return [(PYTORCHTRAININGJOBS, {**kind, "metadata": metadata, "spec": _said(spec)})]
 

@@ -22,7 +22,7 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.job import INDEX_ANNOTATION, JobKind
 from airflow_elastic.engines.kube.kind import Change, Child, Object
 from airflow_elastic.engines.kube.options import KubeOptions
-from airflow_elastic.engines.kube.pod import JOB_LABEL, labels, marks, pod_template
+from airflow_elastic.engines.kube.pod import JOB_LABEL, marked, named, pod_template
 from airflow_elastic.engines.kube.runtime_patch import beyond_patches, patched
 from airflow_elastic.spec.checks import Checks, choice
 from airflow_elastic.spec.errors import Problem
@@ -110,17 +110,17 @@ class TrainJobKind:
         existing = _runtime(options)
         if existing is not None:
             ref = {"kind": existing.kind, "name": existing.name}
-            told = patched(template, _labelled(job, options), _NODE)
+            told = patched(template, marked(job, options), _NODE)
             return [(TRAINJOBS, self._train_job(job, options, ref, told))]
         ref = {"kind": RUNTIMES.kind, "name": job.name}
         runtime = {
             "apiVersion": RUNTIMES.api_version,
             "kind": RUNTIMES.kind,
-            "metadata": _metadata(job, options),
+            "metadata": named(job, options),
             "spec": {
                 "mlPolicy": {"numNodes": job.workers},
                 "template": {
-                    "metadata": _labelled(job, options),
+                    "metadata": marked(job, options),
                     "spec": {
                         # Names must be there before a worker is ready: it becomes ready by meeting the others.
                         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
@@ -189,7 +189,7 @@ class TrainJobKind:
         return {
             "apiVersion": TRAINJOBS.api_version,
             "kind": TRAINJOBS.kind,
-            "metadata": _metadata(job, options),
+            "metadata": named(job, options),
             "spec": spec,
         }
 
@@ -201,17 +201,9 @@ def _runtime(options: KubeOptions) -> Runtime | None:
     return options.runtime if isinstance(options, TrainJobOptions) else None
 
 
-def _labelled(job: Job, options: KubeOptions) -> dict[str, Any]:
-    return {"labels": labels(job, options), "annotations": marks(job, options)}
-
-
-def _metadata(job: Job, options: KubeOptions) -> dict[str, Any]:
-    return {"name": job.name, "namespace": options.namespace, **_labelled(job, options)}
-
-
 def _child(job: Job, options: KubeOptions, template: dict[str, Any]) -> dict[str, Any]:
     """The child Job's template. Trainer finds by its label which job of a runtime is the one that trains."""
-    metadata = _labelled(job, options)
+    metadata = marked(job, options)
     metadata["labels"] = {**metadata["labels"], "trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     spec = {"completionMode": "Indexed", "backoffLimitPerIndex": 0, "template": template}
     return {"metadata": metadata, "spec": spec}
