@@ -65,10 +65,10 @@ class FolderStore:
                 self._require_folder()
                 return b""
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
         path = self._path(key)
         with self._told("write", key):
-            self._place(path, lambda file: file.write(data), os.replace)
+            self._place(path, lambda file: file.write(data), os.replace, durable=durable)
 
     def create(self, key: str, data: bytes) -> bool:
         path = self._path(key)
@@ -189,7 +189,12 @@ class FolderStore:
         return self._root / check_key(key)
 
     def _place(
-        self, path: Path, fill: Callable[[BinaryIO], object], settle: Callable[[Path, Path], None]
+        self,
+        path: Path,
+        fill: Callable[[BinaryIO], object],
+        settle: Callable[[Path, Path], None],
+        *,
+        durable: bool = True,
     ) -> None:
         """Write a temp file beside `path` and `settle` it there, while deletes may be pruning the folder.
 
@@ -201,9 +206,13 @@ class FolderStore:
                 self._make_folder(path.parent)
                 with temp_file(path.parent) as (temp, file):
                     fill(file)
-                    sync(file)
+                    if durable:
+                        sync(file)
+                    else:
+                        file.close()  # before it has its name: other clients of an NFS share see what was closed
                     settle(temp, path)
-                    fsync_folder(path.parent)
+                    if durable:
+                        fsync_folder(path.parent)
                 return
             except OSError as exc:
                 if exc.errno not in (errno.ENOENT, errno.ESTALE) or not left:

@@ -79,7 +79,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class RankNote:
-    """What a rank says in words a few times a second; numbers that change with each step are in its page."""
+    """What a rank says in words once a second; numbers that change with each step are in its page."""
 
     total_steps: int | None = None
     epoch: int = 0

@@ -25,8 +25,8 @@ class Orders:
 
 
 def write_progress(store: Store, progress: Progress) -> None:
-    """Replace the attempt's report."""
-    store.put(layout.report(progress.attempt), json.dumps(encode(progress)).encode())
+    """Replace the attempt's report. Losing one with the machine's power loses nothing: the next one says it all."""
+    store.put(layout.report(progress.attempt), json.dumps(encode(progress)).encode(), durable=False)
 
 
 def read_progress(store: Store, attempt: int) -> Progress | None:

@@ -72,7 +72,7 @@ class S3Store:
             return b""
         return (self._read(key, start, limit) or b"")[:limit]
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
         with self._told("write", key):
             self._insist(lambda: self._clients.get().put_object(**self._at(key), Body=data))
 

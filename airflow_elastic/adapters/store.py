@@ -45,8 +45,12 @@ class Store(Protocol):
         """At most `limit` bytes from offset `start`; empty where the object is missing or not that long."""
         ...
 
-    def put(self, key: str, data: bytes) -> None:
-        """Create or replace an object at once: a reader sees the old bytes or the new ones, never a mixture."""
+    def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
+        """Create or replace an object at once: a reader sees the old bytes or the new ones, never a mixture.
+
+        Durable before it returns, unless `durable` is False: for words that are said anew every second, and are not
+        worth a flush of the disk to trainings that want to write to it.
+        """
         ...
 
     def create(self, key: str, data: bytes) -> bool:

@@ -69,7 +69,7 @@ class Controller:
         engine: Engine,
         *,
         observer: Observer | None = None,
-        poll_seconds: float = 0.5,
+        poll_seconds: float = 1.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -353,5 +353,6 @@ class Controller:
         wait = self._job.wait if self._job else None
         plain = document(self._store.uri, self.state, self._progress, self._now(), wait)
         data = json.dumps(plain, indent=1).encode()
-        await asyncio.to_thread(self._store.put, layout.STATUS, data)
+        # Not durable: whoever finds none, or an old one, after a loss of power reads the journal.
+        await asyncio.to_thread(self._store.put, layout.STATUS, data, durable=False)
         self._published_at = time.monotonic()

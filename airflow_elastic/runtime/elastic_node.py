@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: How often the agent looks for orders. That a rank has ended it sees at once.
-ORDERS_SECONDS = 0.1
+ORDERS_SECONDS = 0.25
 
 #: How often torch's agent looks at its ranks where none has ended.
-MONITOR_SECONDS = 0.5
+MONITOR_SECONDS = 1.0
 
 
 class _RankLogs(LogsSpecs):

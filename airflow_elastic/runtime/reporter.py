@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: How often, for a run in a folder, and for one on a service that costs a request each time.
-NEAR_SECONDS, FAR_SECONDS = 0.5, 3.0
+NEAR_SECONDS, FAR_SECONDS = 1.0, 3.0
 
 
 class Reporter:

@@ -22,7 +22,7 @@ from airflow_elastic.runtime.voice import Voice
 from airflow_elastic.spec.run import CheckpointPolicy
 
 #: Ranks agree this often on whether to save or to stop. In between a step costs no communication of ours.
-AGREE_SECONDS = 0.25
+AGREE_SECONDS = 0.5
 
 
 def init(*, total_steps: int | None = None, backend: str | None = None, timeout: float = 1800.0) -> Session:
@@ -185,7 +185,7 @@ class Session:
         """Say that one optimizer step is done: reports it, saves when that is due, and stops where it is asked to.
 
         Args:
-            loss: for the progress; read at most a few times a second, so it costs no synchronisation.
+            loss: for the progress; read at most once a second, so it costs no synchronisation.
             metrics: further numbers for the progress.
         """
         position = self._position

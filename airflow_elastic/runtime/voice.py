@@ -1,4 +1,4 @@
-"""A rank's own words: numbers into its page with every step, further ones as JSON a few times a second."""
+"""A rank's own words: numbers into its page with every step, further ones as JSON once a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.checkpointer import Position
     from airflow_elastic.runtime.surroundings import Surroundings
 
-_NOTE_SECONDS = 0.2
+_NOTE_SECONDS = 1.0
 
 
 class Voice:

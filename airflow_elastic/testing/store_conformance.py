@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pytest
+
 from airflow_elastic.spec.errors import ElasticError, StoreError
 
 if TYPE_CHECKING:
@@ -67,9 +69,10 @@ class StoreConformance:
         store.delete(["nothing", "nothing/below"])
         store.delete([])
 
-    def test_put_creates_and_replaces(self, store: Store) -> None:
+    @pytest.mark.parametrize("durable", [True, False])
+    def test_put_creates_and_replaces(self, store: Store, durable: bool) -> None:
         for data in (b"first", b"", b"a longer one" * 1000, bytes(range(256)), b"short"):
-            store.put("a/b", data)
+            store.put("a/b", data, durable=durable)
             assert store.get("a/b") == data
             assert [(e.key, e.size) for e in store.list()] == [("a/b", len(data))]
 
@@ -123,7 +126,8 @@ class StoreConformance:
         _together([_calling(churn, worker) for worker in range(4)])
         assert store.list() == []
 
-    def test_readers_never_see_a_torn_put(self, store: Store) -> None:
+    @pytest.mark.parametrize("durable", [True, False])
+    def test_readers_never_see_a_torn_put(self, store: Store, durable: bool) -> None:
         """Writers put runs of one byte, of several lengths, so that a mixture, a cut or a gap would show."""
         with _seeded() as rng:
             sizes = [1, 17, 4096, 65537, 300_000]
@@ -133,7 +137,7 @@ class StoreConformance:
             def write(mark: int) -> None:
                 mine = random.Random(rng.random())
                 for _ in range(self.torn_rounds):
-                    store.put("torn", bytes([mark]) * mine.choice(sizes))
+                    store.put("torn", bytes([mark]) * mine.choice(sizes), durable=durable)
 
             def read() -> int:
                 seen = 0
