@@ -51,7 +51,7 @@ class Query:
         resource: the kind of objects.
         namespace: where.
         labels: only objects with these, as a label selector.
-        key: the label whose value is the key that objects are handed out by.
+        key: the label whose value is the key that objects are handed out by; empty: the key is their owner's name.
         slim: keeps of an object what matters; there may be many.
     """
 
@@ -215,7 +215,11 @@ class Collection:
         self._wake_all()
 
     def _key(self, found: dict[str, Any]) -> str:
-        labels: Mapping[str, str] = found["metadata"].get("labels") or {}
+        metadata = found["metadata"]
+        if not self._query.key:
+            owners = metadata.get("ownerReferences") or ()
+            return str(owners[0]["name"]) if owners else ""
+        labels: Mapping[str, str] = metadata.get("labels") or {}
         return labels.get(self._query.key, "")
 
     def _slim(self, found: dict[str, Any]) -> _Known:

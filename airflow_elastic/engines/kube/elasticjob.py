@@ -182,6 +182,10 @@ class ElasticJobKind:
         """DLRover writes some fields of its pods itself; and it knows no queues."""
         whose = {
             "queue": (options.queue, "none with elasticjob: no queue knows ElasticJobs"),
+            "queueing": (
+                None if options.queueing == "kueue" else options.queueing,
+                "unset with elasticjob: DLRover's master replaces what would put its pods into a gang",
+            ),
             "priority_class": (options.priority_class, "priority, with elasticjob: DLRover sets the class"),
         }
         return [

@@ -22,7 +22,7 @@ from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job
-from airflow_elastic.engines.kube import read
+from airflow_elastic.engines.kube import kueue, read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
 from airflow_elastic.engines.kube.kind import Child, Kind, lacks_pods, read_job
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
@@ -35,6 +35,7 @@ from airflow_elastic.engines.kube.pod import (
     URI_ANNOTATION,
 )
 from airflow_elastic.engines.kube.trouble import ticking, trouble
+from airflow_elastic.engines.kube.volcano import objects
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, StoreError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
@@ -91,7 +92,7 @@ class KubeEngine:
 
     def render(self, job: Job) -> dict[str, Any]:
         """All objects, as a List that `kubectl apply` takes."""
-        items = [body for _, body in self.kind.render(job, options_of(job.spec, self.kind.options))]
+        items = [body for _, body in objects(self.kind, job, options_of(job.spec, self.kind.options))]
         return {"apiVersion": "v1", "kind": "List", "items": items}
 
     def doctor(self) -> list[Finding]:
@@ -105,6 +106,11 @@ class KubeEngine:
         options = options_of(job.spec, self.kind.options)
         files = await asyncio.to_thread(self._write_down, job, options)
         async with hub(self._reach(options)) as shared:
+            if kueue.queued(options) and not await shared.client.knows(kueue.WORKLOADS):
+                raise SubmitRefused(
+                    f"{shared.client.server} has no {kueue.WORKLOADS.full_name}: install {kueue.WORKLOADS.needs} "
+                    f"to use engine_options.queue ({options.queue}), or set queueing"
+                )
             try:
                 await self._create(shared, job, options)
             except KubeError as error:
@@ -131,7 +137,7 @@ class KubeEngine:
     async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
         owner: dict[str, Any] | None = None
         before: list[Resource] = []
-        for resource, rendered in self.kind.render(job, options):
+        for resource, rendered in objects(self.kind, job, options):
             body = rendered if owner is None else _owned(rendered, owner)
             try:
                 made = await shared.client.create(resource, options.namespace, body)
@@ -159,10 +165,15 @@ class KubeEngine:
             follow = shared.follow(job.name, *self._queries(options))
             async for (owners, pods, *others), again in ticking(follow, lacking):
                 owner = owners[0] if owners else await self._look(shared, job, options)
+                workloads = others.pop() if kueue.queued(options) else ()
                 if owners and others:
                     owner = {**owners[0], "child": others[0][0] if others[0] else None}
                 why = await trouble(shared.client, options.namespace, self._names(job)) if again else why
-                status = _deleted(job) if owner is None else read_job(self.kind, owner, pods, seen, why)
+                if owner is None:
+                    status = _deleted(job)
+                else:
+                    queue = kueue.why_held(workloads, owner["metadata"]["uid"])
+                    status = read_job(self.kind, owner, pods, seen, why, queue)
                 (lacking.set if lacks_pods(status) else lacking.clear)()
                 if status != last:
                     last = status
@@ -202,6 +213,8 @@ class KubeEngine:
     async def scale(self, job: Job, workers: int) -> None:
         """Begin a new generation, then change the job: workers come at the end, or go from the end."""
         options = options_of(job.spec, self.kind.options)
+        if not kueue.changes_in_place(options):
+            raise EngineError(f"Kueue would end all pods of {job.name} and queue it anew if its size changed")
         await asyncio.to_thread(self._regroup, job, workers)
         kind = self.kind if self.child is None else self.child.kind
         name = job.name if self.child is None else self.child.name(job)
@@ -263,7 +276,7 @@ class KubeEngine:
             uid = owner["metadata"]["uid"]
             await shared.client.delete(self.kind.resource, options.namespace, job.name, uid=uid)
         for resource, _ in itertools.takewhile(
-            lambda made: made[0] != self.kind.resource, self.kind.render(job, options)
+            lambda made: made[0] != self.kind.resource, objects(self.kind, job, options)
         ):
             with contextlib.suppress(Missing):
                 found = await shared.client.get(resource, options.namespace, job.name)
@@ -301,7 +314,7 @@ class KubeEngine:
         return status.succeeded
 
     async def _nothing_left(self, shared: Hub, job: Job, options: KubeOptions) -> None:
-        _, pods_query, *_ = self._queries(options)
+        pods_query = self._queries(options)[1]
         async for (pods,) in shared.follow(job.name, pods_query):
             # One that is to end without grace is only kept by a finalizer: its node kills it, if it can be reached.
             if all(pod["metadata"].get("deletionGracePeriodSeconds") == 0 for pod in pods):
@@ -331,6 +344,7 @@ class KubeEngine:
             Query(kind.resource, namespace, _OURS, JOB_LABEL, kind.slim),
             Query(PODS, namespace, labels, kind.pod_label, read.slim),
             *([] if child is None else [Query(child.resource, namespace, _OURS, JOB_LABEL, child.slim)]),
+            *([Query(kueue.WORKLOADS, namespace, "", "", kueue.slim)] if kueue.queued(options) else []),
         )
 
 

@@ -105,7 +105,12 @@ def lacks_pods(status: JobStatus) -> bool:
 
 
 def read_job(
-    kind: Kind, owner: Object, pods: Sequence[Object], seen: dict[int, str], why: str | None = None
+    kind: Kind,
+    owner: Object,
+    pods: Sequence[Object],
+    seen: dict[int, str],
+    why: str | None = None,
+    queue: str | None = None,
 ) -> JobStatus:
     """A snapshot of a job.
 
@@ -115,6 +120,7 @@ def read_job(
         pods: all pods of the job, slim.
         seen: by the numbers of workers, the pods of theirs that have run; extended.
         why: what is in the way of pods that are not there yet; None where nothing is known.
+        queue: what a queue says of a job that it holds; None where it says nothing.
     """
     by_index: dict[int, Object] = {}
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
@@ -124,6 +130,7 @@ def read_job(
                 pod  # the newest: one that was made in place of another tells that it may not start
             )
     count, held = kind.workers(owner), kind.held(owner)
+    held = held and (queue or held)
     workers = [_worker(kind, owner, by_index.get(i), i, held, seen, why) for i in range(count)]
     left = [
         WorkerStatus(f"node-{i}", WorkerPhase.LEFT, reason="left by a scale step")

@@ -16,6 +16,7 @@ from airflow_elastic.spec.run import RunSpec
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _QUANTITY = re.compile(r"\d+(\.\d+)?([EPTGMk]i?|Ki|m)?")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_QUEUEING = ("kueue", "volcano")
 _SOURCES = ("claim", "secret", "config_map", "host_path", "empty_dir")
 
 
@@ -70,8 +71,9 @@ class KubeOptions:
         affinity: as Kubernetes writes it.
         topology: a node label, e.g. `topology.kubernetes.io/zone`: all workers of an attempt are put where it is equal.
         priority_class: name of a PriorityClass.
-        scheduler: name of the scheduler. Default: the cluster's.
-        queue: name of a LocalQueue of Kueue: the job waits there until it is admitted.
+        scheduler: name of the scheduler. Default: the cluster's; with `queueing: volcano`, volcano.
+        queueing: whose queue it is: kueue, or volcano, which starts the workers as a gang, also without a queue named.
+        queue: name of a queue, where the job waits until it is admitted: a LocalQueue of Kueue, or a Queue of Volcano.
         queue_priority: name of a WorkloadPriorityClass of Kueue.
         shared_memory: size of /dev/shm, in memory, e.g. `8Gi`. Default: 64 MiB, little for data loaders and NCCL.
         host_network: use the node's network, e.g. for RDMA.
@@ -99,6 +101,7 @@ class KubeOptions:
     topology: str | None = None
     priority_class: str | None = None
     scheduler: str | None = None
+    queueing: str = "kueue"
     queue: str | None = None
     queue_priority: str | None = None
     shared_memory: str | None = None
@@ -120,8 +123,10 @@ class KubeOptions:
             check.that(good, "namespace", self.namespace, "1 to 63 lower-case letters, digits and '-'")
             if self.image_pull_policy is not None:
                 check("image_pull_policy", self.image_pull_policy, choice(_PULL_POLICIES))
-            queued = self.queue_priority is None or self.queue is not None
-            check.that(queued, "queue_priority", self.queue_priority, "a queue beside it")
+            check("queueing", self.queueing, choice(_QUEUEING))
+            queued = self.queue_priority is None or (self.queue is not None and self.queueing == "kueue")
+            allowed = "a queue of Kueue beside it (with Volcano: priority_class)"
+            check.that(queued, "queue_priority", self.queue_priority, allowed)
             good = self.shared_memory is None or quantity(self.shared_memory)
             check.that(good, "shared_memory", self.shared_memory, "a quantity, e.g. 8Gi")
             check.that(self.ttl_seconds >= 0, "ttl_seconds", self.ttl_seconds, "an integer, at least 0")

@@ -14,6 +14,7 @@ MANAGED_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "airflow-elastic"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 QUEUE_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
 URI_ANNOTATION = "airflow-elastic/run-uri"
 DIGEST_ANNOTATION = "airflow-elastic/digest"
 
@@ -39,6 +40,8 @@ def labels(job: Job, options: KubeOptions) -> dict[str, str]:
 
 def owner_labels(job: Job, options: KubeOptions) -> dict[str, str]:
     """Of the object that owns a job: those of all its objects, and those that Kueue looks for."""
+    if options.queueing != "kueue":
+        return labels(job, options)
     queue = {QUEUE_LABEL: options.queue, QUEUE_PRIORITY_LABEL: options.queue_priority}
     return {**labels(job, options), **{name: value for name, value in queue.items() if value}}
 
@@ -67,8 +70,11 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
         container: the name that the kind of job wants the training container to have.
         index: where the number of the worker comes from, as the `value` or `valueFrom` of an environment variable.
     """
+    metadata, volcano = marked(job, options), options.queueing == "volcano"
+    if volcano:
+        metadata["annotations"][GROUP_ANNOTATION] = job.name
     template = {
-        "metadata": marked(job, options),
+        "metadata": metadata,
         "spec": _without_nothing(
             {
                 "restartPolicy": "Never",
@@ -80,7 +86,7 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
                 "tolerations": [dict(one) for one in options.tolerations],
                 "affinity": _affinity(job, options),
                 "priorityClassName": options.priority_class,
-                "schedulerName": options.scheduler,
+                "schedulerName": options.scheduler or ("volcano" if volcano else None),
                 "serviceAccountName": options.service_account,
                 "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets],
                 "hostNetwork": options.host_network or None,

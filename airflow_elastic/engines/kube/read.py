@@ -43,6 +43,8 @@ _REFUSED = (
     "OutOf",
 )
 
+_DEFAULT_SCHEDULER = "default-scheduler"
+
 _PULLING = (
     "ErrImagePull",
     "ImagePullBackOff",
@@ -61,6 +63,7 @@ def slim(pod: dict[str, Any]) -> dict[str, Any]:
         "spec": {
             "nodeName": pod["spec"].get("nodeName"),
             "schedulingGates": pod["spec"].get("schedulingGates"),
+            "schedulerName": pod["spec"].get("schedulerName"),
         },
         "status": {
             "phase": status.get("phase", "Pending"),
@@ -194,6 +197,9 @@ def _waiting(pod: dict[str, Any], main: dict[str, Any] | None) -> tuple[Waiting,
     for condition in pod["status"]["conditions"]:
         if condition["type"] == "PodScheduled" and condition["status"] != "True":
             return Waiting.CAPACITY, condition.get("message") or condition.get("reason")
+    scheduler = pod["spec"].get("schedulerName") or _DEFAULT_SCHEDULER
+    if pod["spec"]["nodeName"] is None and scheduler != _DEFAULT_SCHEDULER:
+        return Waiting.QUEUED, f"the scheduler {scheduler} has not taken it up yet"
     state = (main or {}).get("state", {}).get("waiting", {})
     reason, text = state.get("reason"), state.get("message")
     words = ": ".join(filter(None, (reason, text))) or None

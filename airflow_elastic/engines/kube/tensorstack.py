@@ -114,8 +114,11 @@ class TensorStackKind:
     scales_in_place = True
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
-        """Nothing beyond what holds for every cluster engine."""
-        return []
+        """Its scheduler is its own."""
+        if options.queueing == "kueue":
+            return []
+        allowed = "unset with pytorchtrainingjob: queue and queue_rank are those of its own scheduler"
+        return [Problem("engine_options.queueing", options.queueing, allowed)]
 
     def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
         """The job, in the form that `options` say."""

@@ -1,0 +1,58 @@
+"""Kueue: why a job is not admitted, or was taken back. It says so in a Workload, one for each job that it queues.
+
+Seen with Kueue 0.16: it suspends the job when it is created and when it is preempted, and answers each change of its
+size by ending all its pods and queueing it anew; only batch Jobs with ELASTIC_ANNOTATION, where the cluster's feature
+gate allows it, change in place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.adapters.kube.resources import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_elastic.engines.kube.options import KubeOptions
+
+WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload", needs="Kueue 0.15 or newer")
+
+ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
+
+_TELLING = ("Finished", "Evicted", "QuotaReserved")
+
+
+def queued(options: KubeOptions) -> bool:
+    """Whether Kueue has a say in the job."""
+    return options.queueing == "kueue" and options.queue is not None
+
+
+def changes_in_place(options: KubeOptions) -> bool:
+    """Whether the job may change its size without losing all its pods."""
+    return not queued(options) or options.annotations.get(ELASTIC_ANNOTATION) == "true"
+
+
+def slim(workload: dict[str, Any]) -> dict[str, Any]:
+    """What is read of a Workload."""
+    conditions = workload.get("status", {}).get("conditions", ())
+    return {
+        "owners": [owner["uid"] for owner in workload["metadata"].get("ownerReferences", ())],
+        "conditions": {one["type"]: one for one in conditions if one["type"] in _TELLING},
+    }
+
+
+def why_held(workloads: Iterable[dict[str, Any]], uid: str) -> str | None:
+    """What Kueue says of the job with this uid that it does not let run; None where it says nothing of the kind."""
+    for workload in workloads:
+        conditions = workload["conditions"]
+        if uid not in workload["owners"] or _holds(conditions, "Finished", "True"):
+            continue
+        for kind, status in (("Evicted", "True"), ("QuotaReserved", "False")):
+            if _holds(conditions, kind, status):
+                return str(conditions[kind].get("message") or conditions[kind].get("reason"))
+    return None
+
+
+def _holds(conditions: dict[str, Any], kind: str, status: str) -> bool:
+    return kind in conditions and conditions[kind]["status"] == status

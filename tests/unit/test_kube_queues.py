@@ -1,0 +1,163 @@
+"""What Kueue and Volcano need to see of a job, and what is read of their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_elastic.engines import find_engine
+from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube import kueue, read
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.options import KubeOptions
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RunSpec, Workers
+from airflow_elastic.spec.status import Waiting
+from tests.support.builders import spec
+
+ENGINES = ("job", "pytorchjob", "trainjob")
+
+
+def run(engine: str, workers: Workers, **options: Any) -> RunSpec:
+    return spec(engine=engine, workers=workers, engine_options={"image": "trainer:1", **options})
+
+
+def rendered(engine: str, workers: Workers, count: int, **options: Any) -> list[dict[str, Any]]:
+    job = Job("s3://bucket/run", run(engine, workers, **options), 1, count)
+    items: list[dict[str, Any]] = find_engine(engine).render(job)["items"]
+    return items
+
+
+def found(tree: Any, key: str) -> list[Any]:
+    """All values of a key, wherever they stand."""
+    values = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    here = [tree[key]] if isinstance(tree, dict) and key in tree else []
+    return here + [one for value in values for one in found(value, key)]
+
+
+# -- Volcano -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_gang_is_made_first_and_its_pods_belong_to_it(engine: str) -> None:
+    group, *others = rendered(engine, Workers(3, min=2, max=5), 3, queueing="volcano", queue="team")
+    assert (group["apiVersion"], group["kind"]) == ("scheduling.volcano.sh/v1beta1", "PodGroup")
+    assert group["spec"] == {"minMember": 2, "queue": "team"}
+    names = found(others, "scheduling.k8s.io/group-name")
+    assert names
+    assert set(names) == {group["metadata"]["name"]}
+    assert set(found(others, "schedulerName")) == {"volcano"}
+    assert not found(others, "kueue.x-k8s.io/queue-name")
+
+
+@pytest.mark.parametrize(
+    ("workers", "count", "fewest"),
+    [(Workers(4), 4, 4), (Workers(4, min=1, max=8), 4, 1), (Workers(4, min=3, max=8), 8, 3)],
+)
+def test_a_gang_is_worth_starting_with_the_fewest_workers(workers: Workers, count: int, fewest: int) -> None:
+    group, *_ = rendered("job", workers, count, queueing="volcano")
+    assert group["spec"] == {"minMember": fewest}
+
+
+@pytest.mark.parametrize(
+    ("amount", "three"),
+    [("4", "12"), ("500m", "1500m"), ("1.5Gi", "4.5Gi"), ("0.1", "0.3"), ("2k", "6k"), ("10", "30")],
+)
+def test_a_queue_is_asked_for_what_the_fewest_workers_need(amount: str, three: str) -> None:
+    workers = Workers(3, resources={"vendor.com/gpu": amount})
+    group, *_ = rendered(
+        "pytorchjob", workers, 3, queueing="volcano", priority_class="high", scheduler="volcano-2"
+    )
+    asked = {"minResources": {"vendor.com/gpu": three}, "priorityClassName": "high"}
+    assert group["spec"] == {"minMember": 3, **asked}
+
+
+def test_without_volcano_there_is_no_gang() -> None:
+    kinds = [item["kind"] for item in rendered("job", Workers(2), 2)]
+    assert kinds == ["Job", "Service"]
+
+
+@pytest.mark.parametrize("engine", ["elasticjob", "pytorchtrainingjob"])
+def test_engines_whose_pods_cannot_be_put_into_a_gang_say_so(engine: str) -> None:
+    with pytest.raises(SpecError, match=r"engine_options\.queueing.*volcano.*unset"):
+        find_engine(engine).check(run(engine, Workers(2), queueing="volcano"))
+
+
+def test_bad_words_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"engine_options\.queueing.*slurm.*kueue, volcano"):
+        find_engine("job").check(run("job", Workers(1), queueing="slurm"))
+    with pytest.raises(SpecError, match=r"engine_options\.queue_priority.*priority_class"):
+        find_engine("job").check(
+            run("job", Workers(1), queueing="volcano", queue="team", queue_priority="high")
+        )
+
+
+def test_a_pod_that_its_scheduler_has_not_looked_at_is_queued() -> None:
+    pod = {"metadata": {"name": "p"}, "spec": {"schedulerName": "volcano"}, "status": {"phase": "Pending"}}
+    worker = read.read_pod(read.slim(pod), "trainer", "node-0")
+    assert worker.waiting is Waiting.QUEUED
+    assert worker.reason == "the scheduler volcano has not taken it up yet"
+    pod["spec"]["schedulerName"] = "default-scheduler"
+    assert read.read_pod(read.slim(pod), "trainer", "node-0").waiting is Waiting.STARTING
+
+
+# -- Kueue -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["job", "pytorchjob"])
+def test_the_owner_names_its_queue_and_its_pods_do_not(engine: str) -> None:
+    owner, *_ = rendered(engine, Workers(2), 2, queue="team", queue_priority="high")
+    named = {"kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/priority-class": "high"}
+    assert named.items() <= owner["metadata"]["labels"].items()
+    assert not found(owner["spec"], "kueue.x-k8s.io/queue-name"), "Kueue would queue each pod beside the job"
+
+
+def workload(*conditions: tuple[str, str, str], uid: str = "u") -> dict[str, Any]:
+    told = [{"type": kind, "status": status, "message": message} for kind, status, message in conditions]
+    owners = [{"uid": uid, "name": "j"}]
+    return kueue.slim({"metadata": {"ownerReferences": owners}, "status": {"conditions": told}})
+
+
+NO_ROOM = ("QuotaReserved", "False", "couldn't assign flavors to pod set main: 2 more needed")
+HAS_ROOM = ("QuotaReserved", "True", "Quota reserved in ClusterQueue cq")
+TAKEN = ("Evicted", "True", "Preempted to accommodate a workload")
+
+
+@pytest.mark.parametrize(
+    ("workloads", "said"),
+    [
+        ([], None),
+        ([workload(NO_ROOM)], NO_ROOM[2]),
+        ([workload(HAS_ROOM)], None),
+        ([workload(HAS_ROOM, TAKEN)], TAKEN[2]),
+        ([workload(NO_ROOM, TAKEN)], TAKEN[2]),
+        ([workload(NO_ROOM, ("Evicted", "False", "Previously: …"))], NO_ROOM[2]),
+        ([workload(NO_ROOM, uid="another job's")], None),
+        ([workload(NO_ROOM, ("Finished", "True", "replaced")), workload(HAS_ROOM)], None),
+    ],
+)
+def test_what_kueue_says_of_a_job_that_it_holds(workloads: list[dict[str, Any]], said: str | None) -> None:
+    assert kueue.why_held(workloads, "u") == said
+
+
+async def test_a_job_that_kueue_would_restart_is_not_scaled_in_place() -> None:
+    engine = find_engine("job")
+    assert isinstance(engine, KubeEngine)
+    queued = Job("s3://bucket/run", run("job", Workers(2, min=1, max=4), queue="team"), 1, 2)
+    with pytest.raises(Exception, match=r"Kueue would end all pods of .* and queue it anew"):
+        await engine.scale(queued, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "may"),
+    [
+        ({}, True),
+        ({"queue": "q"}, False),
+        ({"queue": "q", "queueing": "volcano"}, True),
+        ({"queue": "q", "annotations": {kueue.ELASTIC_ANNOTATION: "true"}}, True),
+    ],
+)
+def test_when_a_size_changes_in_place(options: dict[str, Any], may: bool) -> None:
+    found_options = KubeOptions(image="i", **options)
+    assert kueue.changes_in_place(found_options) is may
