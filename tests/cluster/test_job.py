@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import JOBS
@@ -18,10 +15,8 @@ from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting
 from airflow_elastic.testing.engine_conformance import running, until
-from tests.support.cluster import ClusterEngine
+from tests.support.cluster import ClusterEngine, documented_rights
 from tests.support.kube import Account
-
-RIGHTS = Path(__file__).parents[2] / "docs/kubernetes.md"
 
 
 class TestJob(ClusterEngine):
@@ -55,11 +50,3 @@ class TestJob(ClusterEngine):
         async with self.live(engine, job):
             await client.patch(JOBS, self.options["namespace"], job.name, {"spec": {"suspend": True}})
             await until(engine, job, lambda status: status.waiting is Waiting.QUEUED)
-
-
-def documented_rights(engine: str) -> list[dict[str, Any]]:
-    """The rules that docs/kubernetes.md gives for an engine."""
-    text = RIGHTS.read_text().split(f"<!-- rights: {engine} -->")[1]
-    role = yaml.safe_load(text.split("```yaml")[1].split("```")[0])
-    rules: list[dict[str, Any]] = role["rules"]
-    return rules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.cluster.test_training import training
 from tests.support import kube
-from tests.support.cluster import pod_spec
+from tests.support.cluster import documented_rights, pod_spec
 from tests.support.driving import driving
 
 GROUP, VERSION = "kueue.x-k8s.io", "v1beta2"
@@ -111,10 +111,15 @@ def queued(status: JobStatus) -> bool:
 
 @pytest.mark.parametrize("name", ["job", "pytorchjob"])
 async def test_it_waits_for_room_with_the_queues_own_words_and_then_runs(
-    name: str, shared_folder: Path, pod_options: dict[str, Any], client: Client
+    name: str,
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    client: Client,
+    account: Callable[..., Awaitable[kube.Account]],
 ) -> None:
-    engine = engine_of(name)
-    await installed(client, engine)
+    await installed(client, engine_of(name))
+    engine = type(engine_of(name))(access=(await account(*documented_rights(name, "kueue"))).access)
+    del pod_options["kubeconfig"]  # it has its own
     first, second = (job_of(name, pod_options, shared_folder / each) for each in ("first", "second"))
     await engine.submit(first)
     try:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from airflow_elastic.adapters.kube import Client, Missing, Resource
 from airflow_elastic.adapters.kube.resources import PODS
@@ -24,9 +23,7 @@ from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.cluster.test_node_faults import apart
 from tests.support import kube
-from tests.support.cluster import ClusterEngine
-
-DOCS = Path(__file__).parents[2] / "docs" / "engines.md"
+from tests.support.cluster import ClusterEngine, documented_rights
 
 #: 1.9.3 needs less than 0.3 s to act; what it has not done after so long it does not do.
 QUIET_SECONDS = 5.0
@@ -355,7 +352,7 @@ class TestPyTorchJob(ClusterEngine):
     async def test_the_documented_rights_are_enough(
         self, uri: str, shared_folder: Path, account: Callable[..., Awaitable[kube.Account]]
     ) -> None:
-        engine = PyTorchJobEngine(access=(await account(*documented_rights())).access)
+        engine = PyTorchJobEngine(access=(await account(*documented_rights("pytorchjob"))).access)
         self._reach_by_the_account()
         job = self.job(uri)
         async with self.live(engine, job):
@@ -370,10 +367,3 @@ class TestPyTorchJob(ClusterEngine):
 
     def _reach_by_the_account(self) -> None:
         self.options = {name: value for name, value in self.options.items() if name != "kubeconfig"}
-
-
-def documented_rights() -> list[dict[str, Any]]:
-    """The rules that docs/engines.md gives."""
-    text = DOCS.read_text().split("<!-- rights: pytorchjob -->")[1]
-    rules: list[dict[str, Any]] = yaml.safe_load(text.split("```yaml")[1].split("```")[0])["rules"]
-    return rules

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from airflow_elastic.adapters.kube import Client, Missing
 from airflow_elastic.adapters.kube.resources import JOBS, PODS, Resource
@@ -24,7 +23,7 @@ from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.cluster.test_training import training
 from tests.support import kube
-from tests.support.cluster import ClusterEngine
+from tests.support.cluster import ClusterEngine, documented_rights
 from tests.support.driving import Driven, driving
 
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
@@ -246,7 +245,7 @@ class TestTrainJob(ClusterEngine):
     async def test_the_documented_rights_are_enough(
         self, uri: str, account: Callable[..., Awaitable[kube.Account]], client: Client
     ) -> None:
-        engine = TrainJobEngine(access=(await account(*documented_rights())).access)
+        engine = TrainJobEngine(access=(await account(*documented_rights("trainjob"))).access)
         self.options = {name: value for name, value in self.options.items() if name != "kubeconfig"}
         job = self.job(uri)
         async with self.live(engine, job):
@@ -334,13 +333,6 @@ class TestTrainJob(ClusterEngine):
             await until(
                 engine, job, lambda status: "no-such-account" in str(status.wait and status.wait.reason)
             )
-
-
-def documented_rights() -> list[dict[str, Any]]:
-    """The rules that docs/engines.md gives."""
-    text = (Path(__file__).parents[2] / "docs/engines.md").read_text().split("<!-- rights: trainjob -->")[1]
-    rules: list[dict[str, Any]] = yaml.safe_load(text.split("```yaml")[1].split("```")[0])["rules"]
-    return rules
 
 
 class Watching:

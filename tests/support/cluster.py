@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS
@@ -26,6 +27,17 @@ from tests.support import kube
 
 SCRIPTS = Path(__file__).parent / "scripts"
 CHECKOUT = str(Path(__file__).parents[2])
+DOCS = Path(CHECKOUT) / "docs"
+
+
+def documented_rights(*names: str) -> list[dict[str, Any]]:
+    """The rules that the documentation gives for an engine, or for a queue."""
+    text = "".join((DOCS / page).read_text() for page in ("kubernetes.md", "engines.md"))
+    rules: list[dict[str, Any]] = []
+    for name in names:
+        block = text.split(f"<!-- rights: {name} -->")[1].split("```yaml")[1].split("```")[0]
+        rules += yaml.safe_load(block)["rules"]
+    return rules
 
 
 def pod_spec(engine: str, options: dict[str, Any], *command: str, **changes: Any) -> RunSpec:
