@@ -45,11 +45,17 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The workers of one generation, in the order of their ranks."""
+    """The workers of one generation, in the order of their ranks; `awaited` are to join a later one."""
 
     generation: int
     nodes: tuple[int, ...]
     at: float
+    awaited: tuple[int, ...] = ()
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """Those that train, and those that are to."""
+        return (*self.nodes, *self.awaited)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class JobObjects(JobFiles):
         """The pods, by their uids, of the workers that have begun since they joined: they have had their life."""
         generations, found = self.generations(), {}
         names = {entry.key.removeprefix(self._prefix) for entry in self._store.list(f"{self._prefix}node-")}
-        for index in generations[-1].nodes if generations else ():
+        for index in generations[-1].all if generations else ():
             name = f"node-{index}/agent-{_joined(index, generations) or 0:04d}.json"
             if name in names:
                 found[index] = str((self.read(name, dict) or {}).get("uid", ""))
@@ -127,7 +127,7 @@ class JobObjects(JobFiles):
 def _joined(index: int, generations: list[Members]) -> int | None:
     since = None
     for members in reversed(generations):
-        if index not in members.nodes:
+        if index not in members.all:
             break
         since = members.generation
     return since

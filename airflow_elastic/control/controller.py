@@ -14,7 +14,7 @@ import contextlib
 import json
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.journal import Journal
@@ -23,10 +23,11 @@ from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress,
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.waits import Waits
 from airflow_elastic.core.document import document
+from airflow_elastic.core.gathering import regrouping
 from airflow_elastic.core.health import overdue
 from airflow_elastic.core.machine import create, due, evolve
 from airflow_elastic.core.state import Phase, RunState
-from airflow_elastic.engines.api import Engine, Job
+from airflow_elastic.engines.api import Engine, Job, Regrouping
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Scale, Submit
@@ -220,6 +221,7 @@ class Controller:
         self._wake.clear()
         if self._job is not None:
             await self._tell_waiting(self._job)
+            await self._gather(self._job)
             await self._judge(self._job)
         if not woken:
             await self._look_around()
@@ -230,6 +232,17 @@ class Controller:
             self._observer.on_waiting(self.state, job)
             await self._publish()
 
+    async def _gather(self, job: JobStatus) -> None:
+        """Have those train that can, and those join that come."""
+        state, held = self.state, self._waits.held_seconds(job)
+        able = self._engine.capabilities.regroup and state.scales_in_place
+        if not able or state.attempt.phase is not Phase.LIVE or state.attempt.workers != state.target:
+            return
+        members = regrouping(state.attempt, state.spec.workers, job, held)
+        if members is not None:
+            await cast("Regrouping", self._engine).regroup(self._job_of(state.attempt.number), members)
+            await self._record(ev.Regrouped(self._now(), state.attempt.number, members))
+
     async def _judge(self, job: JobStatus) -> None:
         """Say that the attempt is over, once its workers have told why."""
         if self.state.attempt.phase is not Phase.LIVE:
@@ -238,7 +251,9 @@ class Controller:
             self._failed_since = self._failed_since or time.monotonic()
             if time.monotonic() - self._failed_since < SETTLE_SECONDS:
                 return
-        if job.failed or job.succeeded:
+        members = self.state.attempt.members
+        done = job.succeeded if members is None else job.among(members).succeeded
+        if job.failed or done:
             await self._look_at_report()
             await self._record(ev.WorkersEnded(self._now(), self.state.attempt.number, job, self._progress))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from airflow_elastic.spec.status import WorkerPhase
+from airflow_elastic.spec.status import Waiting, WorkerPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ class Waits:
         self._told: Wait | None = None
         self._told_at = 0.0
         self._last_at = 0.0
+        self._held_at: float | None = None
 
     def news(self, job: JobStatus) -> bool:
         """Whether what the workers wait for has to be told now. What is no news yet may become it: ask again."""
@@ -41,6 +42,15 @@ class Waits:
             return False  # the engine does not say: neither that it goes on, nor that it is over
         self._told, self._told_at = wait, self._clock()
         return True
+
+    def held_seconds(self, job: JobStatus) -> float:
+        """For how long workers have waited for a queue or for capacity, without a break."""
+        if job.waiting not in (Waiting.QUEUED, Waiting.CAPACITY):
+            self._held_at = None
+            return 0.0
+        if self._held_at is None:
+            self._held_at = self._clock()
+        return self._clock() - self._held_at
 
     def last_at(self, job: JobStatus | None, now: float) -> float:
         """When a worker was last known to wait, in the terms of `now`; `now` while nobody can tell. 0: never."""

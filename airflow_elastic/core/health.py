@@ -47,6 +47,8 @@ def _planned_steps(state: RunState, progress: Progress | None, now: float) -> It
 
 def _silence(state: RunState, progress: Progress, now: float, waited_at: float) -> Iterator[Event]:
     attempt, health = state.attempt, state.spec.health
+    if attempt.members is not None:
+        waited_at = 0.0  # who waits is none of those that train
     if not progress.stretches:
         return  # no rank has started: how long a queue or an image takes is nobody's failure
     earliest = max(attempt.submitted_at or attempt.planned_at, waited_at)

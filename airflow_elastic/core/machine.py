@@ -105,7 +105,9 @@ def evolve(state: RunState, event: Event) -> RunState:
             return _scale_requested(state, event)
         case ev.Scaled():
             live = state.attempt.phase is Phase.LIVE
-            return state.with_attempt(workers=event.workers) if live else state
+            return state.with_attempt(workers=event.workers, members=None) if live else state
+        case ev.Regrouped():
+            return _regrouped(state, event)
         case ev.ScaleFailed():
             return (
                 _end_attempt(state, Cause.SCALE_STEP, event.at)
@@ -187,6 +189,13 @@ def _gone(state: RunState, event: ev.AttemptGone) -> RunState:
 def _plan(state: RunState, at: float, *, phase: Phase, not_before: float) -> RunState:
     following = Attempt(state.attempt.number + 1, state.target, phase, planned_at=at, not_before=not_before)
     return replace(state, attempts=(*state.attempts, following), saves=())
+
+
+def _regrouped(state: RunState, event: ev.Regrouped) -> RunState:
+    if state.attempt.phase is not Phase.LIVE:
+        return state
+    everybody = len(event.members) == state.attempt.workers
+    return state.with_attempt(members=None if everybody else event.members)
 
 
 def _scale_requested(state: RunState, event: ev.ScaleRequested) -> RunState:

@@ -123,6 +123,7 @@ class Attempt:
         cause: why it ended.
         failure: the evidence, where it failed or was preempted.
         progress: how far it came, as last reported.
+        members: the workers that it trains with while others are held up; None where it is all of them.
     """
 
     number: int
@@ -138,6 +139,7 @@ class Attempt:
     cause: Cause | None = None
     failure: Failure | None = None
     progress: Progress | None = None
+    members: tuple[int, ...] | None = None
 
     @property
     def last_step(self) -> int:

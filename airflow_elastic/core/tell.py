@@ -58,6 +58,11 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return _scale(event, before, state)
         case ev.Scaled():
             return f"attempt {event.attempt} now has {workers(event.workers)}"
+        case ev.Regrouped():
+            count, held = len(event.members), state.attempt.workers - len(event.members)
+            if held:
+                return f"attempt {event.attempt} trains with {workers(count)} while {held} more {_are(held)} held up"
+            return f"attempt {event.attempt} trains with all its {workers(count)}"
         case ev.ScaleFailed():
             return (
                 f"attempt {event.attempt} could not be changed to {workers(event.workers)}: {event.reason}; "
@@ -79,6 +84,10 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
 
 def _ended(outcome: str, reason: str) -> str:
     return reason if reason.startswith(f"{outcome} ") else f"{outcome} ({reason})"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def workers(count: int) -> str:

@@ -60,9 +60,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do beyond submit, watch and delete."""
+    """What an engine can do beyond submit, watch and delete.
+
+    Attributes:
+        scale_in_place: `scale`.
+        regroup: `regroup`, with launchers whose workers can meet anew.
+    """
 
     scale_in_place: bool = False
+    regroup: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,14 @@ class Engine(Protocol):
 
     def doctor(self) -> list[Finding]:
         """What this machine, or this connection, can do and what is missing."""
+        ...
+
+
+class Regrouping(Engine, Protocol):
+    """An engine with the capability `regroup`: it may have room for some of a job's workers only."""
+
+    async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
+        """Have these workers of a live job meet anew; the others join when they are named, too."""
         ...
 
 

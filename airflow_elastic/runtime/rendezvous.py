@@ -40,7 +40,8 @@ _STORE_TIMEOUT = timedelta(seconds=300)
 def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
     """Come to the newest generation and wait until all its workers have come.
 
-    Its first worker opens a store on a free port and says where; all others connect, and each leaves its name there.
+    A worker that came too late for it waits for the next one. Its first worker opens a store on a free port and says
+    where; all others connect, and each leaves its name there.
 
     Returns:
         Its members, where they meet, and the store.
@@ -53,6 +54,9 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
     patience = Patience(node.store, node.record.attempt, node.record.spec.health.start_seconds)
     while True:
         members = node.files.newest_members()
+        if members is not None and node.index in members.awaited:
+            _stand_by(node, members)
+            continue
         if members is None or node.index not in members.nodes:
             raise RendezvousGracefulExitError(
                 f"node-{node.index} is not among the workers of the newest generation"
@@ -71,6 +75,16 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
                 node.meeting_store = store
                 return members, meeting, store
             time.sleep(_POLL_SECONDS)
+
+
+def _stand_by(node: Node, members: Members) -> None:
+    """Wait for the generation after one that could not wait for this worker."""
+    while not node.files.superseded(members.generation):
+        if node.stop_at is not None or node.files.closed:
+            raise Stopped
+        if _done_without_us(node, members):
+            raise RendezvousGracefulExitError("the other workers have finished the training")
+        time.sleep(node.files.poll_seconds)
 
 
 def _open(node: Node, members: Members) -> tuple[Meeting, TCPStore]:

@@ -127,6 +127,15 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True)
+class Regrouped:
+    """The live attempt trains with these of its workers; the others are held up, and join when they come."""
+
+    at: float
+    attempt: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleFailed:
     """The engine could not change the live attempt; the scale step will be done by a new attempt."""
 
@@ -193,6 +202,7 @@ Event = (
     | BackoffElapsed
     | ScaleRequested
     | Scaled
+    | Regrouped
     | ScaleFailed
     | SaveRequested
     | SaveOrdered

@@ -44,6 +44,8 @@ class Workers:
         procs: ranks (training processes) of each worker.
         node_unit: the number of workers is always a multiple of this.
         resources: what each worker asks the engine for, e.g. `{"cpu": "4", "memory": "8Gi"}`.
+        gather_seconds: where a cluster has room for at least `min` of them and not for all, training begins with those
+            after so long; the others join as they come.
     """
 
     count: int = 1
@@ -52,9 +54,11 @@ class Workers:
     procs: int = 1
     node_unit: int = 1
     resources: Mapping[str, str] = field(default_factory=dict)
+    gather_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         with Checks() as check:
+            check("gather_seconds", self.gather_seconds, finite_positive)
             check("count", self.count, positive_int)
             check("procs", self.procs, positive_int)
             check("node_unit", self.node_unit, positive_int)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -95,6 +95,12 @@ class WorkerStatus:
     unattended: bool = False
     waiting: Waiting | None = None
 
+    @property
+    def index(self) -> int:
+        """The number in its name; -1 where it has none."""
+        number = self.name.rpartition("-")[2]
+        return int(number) if number.isdecimal() else -1
+
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
@@ -115,6 +121,10 @@ class JobStatus:
     def succeeded(self) -> bool:
         """Whether every worker that did not leave has succeeded, and there is one."""
         return self.phases() == {WorkerPhase.SUCCEEDED}
+
+    def among(self, members: Collection[int]) -> JobStatus:
+        """The same without the workers that are none of these."""
+        return JobStatus(tuple(worker for worker in self.workers if worker.index in members))
 
     @property
     def settled(self) -> bool:

@@ -30,6 +30,7 @@ class FakeJob:
     workers: list[WorkerStatus] = field(default_factory=list)
     closed: bool = False
     started: int = 0
+    met: list[tuple[int, ...]] = field(default_factory=list)  # the workers of each `regroup`
     waiting: Waiting | None = None
     ends_at: float | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -44,7 +45,7 @@ class FakeEngine:
     """Jobs by name, shared by all instances of one process as a cluster is by all its clients."""
 
     name = "fake"
-    capabilities = Capabilities(scale_in_place=True)
+    capabilities = Capabilities(scale_in_place=True, regroup=True)
     jobs: ClassVar[dict[str, FakeJob]] = {}
 
     def check(self, spec: RunSpec) -> None:
@@ -102,6 +103,13 @@ class FakeEngine:
         if found is None or found.closed:
             raise EngineError(f"job {job.name} is not there to be scaled")
         self._resize(found, workers)
+
+    async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
+        """Keep which workers were to meet."""
+        found = self.jobs.get(job.name)
+        if found is None or found.closed:
+            raise EngineError(f"job {job.name} is not there to be regrouped")
+        found.met.append(members)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """End the job for good, also one that never was."""

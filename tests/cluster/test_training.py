@@ -17,6 +17,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, RunSpec, SecretRef, Workers
 from tests.support.cluster import pod_spec
 from tests.support.driving import Driven, driving
+from tests.support.kube import phase_of
 from tests.support.s3 import S3Server, s3_server
 
 
@@ -141,3 +142,49 @@ def _everything(driven: Driven) -> bytes:
     store = driven.run.store
     keys = [entry.key for prefix in (layout.JOURNAL, layout.JOBS) for entry in store.list(prefix)]
     return b"".join(store.get(key) or b"" for key in keys)
+
+
+GPU = "nvidia.com/gpu"
+
+
+async def test_with_room_for_the_fewest_it_begins_and_the_others_join_when_they_come(
+    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
+) -> None:
+    """A machine of 4 GPUs, 2 of which somebody holds; 2 workers of 2 GPUs each."""
+    await client.create(PODS, namespace, _somebody(pod_options["image"]))
+    found = await phase_of(client, PODS, namespace, "somebody", "Running")
+    machine = {"kubernetes.io/hostname": found["spec"]["nodeName"]}
+    resources = {"memory": "3Gi", GPU: "2"}
+    spec = training(
+        "job",
+        {**pod_options, "node_selector": machine},
+        "--epochs=400",
+        "--step-seconds=0.05",
+        workers=Workers(2, min=1, resources=resources, gather_seconds=1.0),
+    )
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(10)
+        assert driven.state.attempt.members is not None
+        assert len(driven.state.attempt.members) == 1
+        assert _world(driven) == 1
+        await client.delete(PODS, namespace, "somebody", grace_seconds=0)
+        await driven.until(lambda: _world(driven) == 2, "2 ranks")
+        assert driven.step >= 10, "it began anew"
+        before = driven.step
+        await driven.at_step(before + 5)
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (state.outcome, state.restarts_used) == ("stopped", 0), [a.failure for a in state.attempts]
+    assert len(state.attempts) == 1
+    assert state.attempt.members is None
+
+
+def _somebody(image: str) -> dict[str, Any]:
+    container = {
+        "name": "main",
+        "image": image,
+        "command": ["sleep", "9999"],
+        "resources": {"limits": {GPU: "2"}},
+    }
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "somebody"}, "spec": spec}

@@ -84,7 +84,8 @@ class KubeEngine:
     @property
     def capabilities(self) -> Capabilities:
         """The kind's."""
-        return Capabilities(scale_in_place=self.kind.scales_in_place)
+        in_place = self.kind.scales_in_place
+        return Capabilities(scale_in_place=in_place, regroup=in_place)
 
     def check(self, spec: RunSpec) -> None:
         """Refuse bad options, and what the kind cannot carry out."""
@@ -215,7 +216,7 @@ class KubeEngine:
         options = options_of(job.spec, self.kind.options)
         if not kueue.changes_in_place(options):
             raise EngineError(f"Kueue would end all pods of {job.name} and queue it anew if its size changed")
-        await asyncio.to_thread(self._regroup, job, workers)
+        await asyncio.to_thread(self._meet_anew, job, tuple(range(workers)))
         kind = self.kind if self.child is None else self.child.kind
         name = job.name if self.child is None else self.child.name(job)
         async with hub(self._reach(options)) as shared:
@@ -224,14 +225,19 @@ class KubeEngine:
                 body, part = kind.scaled(found, workers)
                 await shared.client.patch(kind.resource, options.namespace, name, body, part)
 
-    def _regroup(self, job: Job, workers: int) -> None:
+    async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
+        """Begin a new generation of these workers; the others join a later one."""
+        await asyncio.to_thread(self._meet_anew, job, members, tuple(range(job.workers)))
+
+    def _meet_anew(self, job: Job, nodes: tuple[int, ...], everybody: tuple[int, ...] = ()) -> None:
         files = self._files(job)
         members = files.newest_members()
         if members is None or files.closed:
             raise EngineError(f"job {job.name} is not there to be scaled")
-        if len(members.nodes) == workers:
+        awaited = tuple(index for index in everybody if index not in nodes)
+        if (members.nodes, members.awaited) == (nodes, awaited):
             return
-        following = Members(members.generation + 1, tuple(range(workers)), 0.0)
+        following = Members(members.generation + 1, nodes, 0.0, awaited)
         if not files.create(f"members/{following.generation:04d}.json", following):
             raise EngineError(f"job {job.name} is being scaled by somebody else")
 
