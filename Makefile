@@ -3,7 +3,7 @@ PY := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow check lint format demo bench docs lock dist clean
+.PHONY: help setup test test-slow check lint format demo bench docs lock dist images image-trainer image-airflow clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,14 @@ lock: setup ## regenerate requirements/*.txt from *.in and pyproject.toml (UPGRA
 dist: setup ## build the wheel and the source distribution into dist/
 	rm -rf dist
 	$(PY) -m build --no-isolation --outdir dist .
+
+# With another program, and further words for it: make images BUILD="buildah build" ARGS="--build-arg BASE=base:1"
+BUILD ?= docker build
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' airflow_elastic/__init__.py)
+images: image-trainer image-airflow ## build both images of docker/ (image-trainer, image-airflow: one of them)
+image-trainer image-airflow: image-%: dist
+	$(BUILD) -f docker/$*.Dockerfile -t airflow-elastic-$*:$(VERSION) \
+	  --label org.opencontainers.image.version=$(VERSION) $(ARGS) .
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .demo .setup.lock dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
