@@ -380,7 +380,7 @@ async def test_a_hub_that_nobody_uses_ends_and_leaves_no_task_and_no_connection(
 
 def open_sessions() -> set[aiohttp.ClientSession]:
     gc.collect()
-    found = (one for one in gc.get_objects() if isinstance(one, aiohttp.ClientSession))
+    found = (one for one in gc.get_objects() if type(one) is aiohttp.ClientSession)
     return {session for session in found if not session.closed}
 
 

@@ -93,7 +93,7 @@ async def driving(uri: Path | str, spec: RunSpec, **options: Any) -> AsyncIterat
     """Start a run and drive it; at the end nothing of it may be left, whatever the test did."""
     store, engine = open_store(str(uri)), find_engine(spec.engine)
     run = start_run(store, spec, engine=engine)
-    task = asyncio.create_task(Controller(store, engine, poll_seconds=0.1, **options).drive())
+    task = asyncio.create_task(Controller(store, engine, **{"poll_seconds": 0.1, **options}).drive())
     try:
         yield Driven(run, task)
     finally:

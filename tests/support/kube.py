@@ -334,6 +334,13 @@ class Faults:
             "audit", *(word for name, value in options.items() if value for word in (name, value))
         )
 
+    def answered(self, user: str) -> list[dict[str, Any]]:
+        """The audit log's entries of what this user has asked for, oldest first."""
+        log = self.kubeconfig().parent / "control-plane" / "audit.log"
+        found = (json.loads(line) for line in log.read_text().splitlines() if user in line)
+        ours = [entry for entry in found if entry["user"]["username"] == user]
+        return sorted(ours, key=lambda entry: str(entry["requestReceivedTimestamp"]))
+
     def kubeconfig(self) -> Path:
         """Of the cluster that is broken."""
         return Path(self._run("kubeconfig").strip())

@@ -107,7 +107,7 @@ def s3_server() -> Iterator[S3Server]:
 def moto_server() -> Iterator[S3Server]:
     """A moto server in a process of its own: it keeps everything in memory and checks no signatures."""
     address = f"127.0.0.1:{free_port()}"
-    program = Path(sys.executable).with_name("moto_server")
+    program = Path(__file__).parent / "scripts/moto_one_at_a_time.py"
     env = {
         "AWS_ENDPOINT_URL": f"http://{address}",
         "AWS_ACCESS_KEY_ID": "test",
@@ -115,7 +115,7 @@ def moto_server() -> Iterator[S3Server]:
         "AWS_DEFAULT_REGION": "us-east-1",
     }
     with (
-        _process(address, str(program), "-H", "127.0.0.1", "-p", address.rpartition(":")[2]),
+        _process(address, sys.executable, str(program), address.rpartition(":")[2]),
         _bucket(S3Server(f"http://{address}", env, "moto")) as server,
     ):
         yield server

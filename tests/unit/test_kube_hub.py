@@ -294,7 +294,7 @@ async def test_a_hub_that_nobody_uses_ends_and_leaves_nothing(server: ApiServer)
     _, left = await asyncio.wait(tasks, timeout=60)
     assert not left
     gc.collect()
-    sessions = [found for found in gc.get_objects() if isinstance(found, aiohttp.ClientSession)]
+    sessions = [found for found in gc.get_objects() if type(found) is aiohttp.ClientSession]
     assert [session for session in sessions if not session.closed] == []
     async with following(server, "run") as (follower,):
         await follower.until()

@@ -1,12 +1,13 @@
-"""A training without torch: counts steps, commits real checkpoints, goes on from the newest, and dies once by itself.
+"""A training without torch: counts steps, commits real checkpoints, goes on from the newest.
 
-Writes a line to trace.jsonl with every step, so that a test can see which attempts lived when.
+With --die it dies once by itself; with --until FILE it counts on, without end, until that exists. It writes a line to
+trace.jsonl with every step, so that a test can see which attempts lived when: see `tests.support.traces`.
 """
 
+import argparse
 import json
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,12 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 TOTAL, EVERY, DIES_AT = 24, 5, 12
+parser = argparse.ArgumentParser()
+parser.add_argument("--die", action="store_true")
+parser.add_argument("--until", type=Path)
+parser.add_argument("--step-seconds", type=float, default=0.02)
+options = parser.parse_args()
+
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 attempt = int(os.environ["AIRFLOW_ELASTIC_ATTEMPT"])
 store = open_store(os.environ["AIRFLOW_ELASTIC_RUN_URI"])
@@ -39,12 +46,12 @@ def commit() -> None:
 
 
 trace("start")
-while step < TOTAL:
-    time.sleep(0.02)
+while step < TOTAL or (options.until and not options.until.exists()):
+    time.sleep(options.step_seconds)
     step += 1
     trace("step")
     if rank == 0 and step % EVERY == 0:
         commit()
-    if attempt == 1 and step == DIES_AT and rank == world - 1 and "--die" in sys.argv:
+    if attempt == 1 and step == DIES_AT and rank == world - 1 and options.die:
         os.kill(os.getpid(), signal.SIGKILL)
 trace("end")
