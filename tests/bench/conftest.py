@@ -11,6 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.conftest import (  # noqa: F401
+    access,
+    client,
+    faults,
+    kubeconfig,
+    namespace,
+    pod_options,
+    shared_folder,
+)
+
 SCRIPTS = Path(__file__).parent / "scripts"
 
 

@@ -74,7 +74,7 @@ class Kill:
         return spent
 
 
-class _Moments(Observer):
+class Moments(Observer):
     """When each event was journaled, by attempt."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Recovery:
             env={"BENCH_MARKS": str(self.marks)},
         )
         self.store, self.engine = open_store(str(self.uri)), find_engine("local")
-        self.moments = _Moments()
+        self.moments = Moments()
         self.attempt = 0
         self._luck = random.Random(1)
 

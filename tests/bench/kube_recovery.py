@@ -1,0 +1,365 @@
+"""Killing workers of runs on a real cluster, and finding out where the time goes until the next attempt is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_elastic.adapters.kube import Access, Client, Resource, connect
+from airflow_elastic.adapters.kube.resources import JOBS, PODS
+from airflow_elastic.engines import Job, find_engine
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, Workers
+from tests.bench.recovery import POLL_SECONDS, SCRIPTS, WORLD, Moments
+from tests.cluster.test_training import lose_a_pod, training
+from tests.support import kube
+from tests.support.cluster import pod_spec
+from tests.support.driving import Driven, driving
+
+#: What happens between the deletion of a pod and the first step, in this order; each is told by the end of it.
+STAGES = (
+    ("the cluster has removed its pod", "removed"),
+    ("the controller knows", "known"),
+    ("old attempt is gone", "gone"),
+    ("next one is created", "made"),
+    ("its pods are scheduled", "scheduled"),
+    ("containers run", "running"),
+    ("agents have met", "met"),
+    ("rank processes started", "rank started"),
+    ("Python and rank.py started", "script reached"),
+    ("torch imported", "torch imported"),
+    ("the rest imported", "all imported"),
+    ("ranks joined", "ranks joined"),
+    ("model built, wrapped", "model built"),
+    ("checkpoint restored", "restored"),
+    ("first step done", "first step"),
+)
+
+#: Those that are the controller's own.
+OURS = ("the controller knows", "old attempt is gone", "next one is created")
+
+#: A run avoids machines on which it has failed twice. A cluster of three has one left, however they fell.
+LOSSES_OF_A_RUN = 5
+
+
+@dataclass
+class Loss:
+    """One worker lost: at `at`, and the moments that followed."""
+
+    at: float
+    moments: dict[str, float] = field(default_factory=dict)
+
+    def after(self, moment: str) -> float:
+        return self.moments[moment] - self.at
+
+    def stages(self) -> dict[str, float]:
+        """Seconds of each stage that was reached."""
+        spent, reached = {}, self.at
+        for name, moment in STAGES:
+            if moment in self.moments:
+                now = max(reached, self.moments[moment])
+                spent[name], reached = now - reached, now
+        return spent
+
+
+class Witness:
+    """Watches a namespace from a thread of its own, as any other client would, and keeps when it first saw what.
+
+    `at` has the moments by job, by pod (empty: the job's own object) and by what was seen.
+    """
+
+    def __init__(self, access: Access, namespace: str, owners: Resource) -> None:
+        self.at: dict[tuple[str, str, str], float] = {}
+        self._access, self._namespace, self._owners = access, namespace, owners
+        self._begun, self._over = threading.Barrier(2), asyncio.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._look()), daemon=True)
+
+    async def __aenter__(self) -> Witness:
+        self._thread.start()
+        await asyncio.to_thread(self._begun.wait, 60)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        await asyncio.to_thread(self._thread.join, 60)
+
+    def pods(self, job: str, what: str) -> dict[str, float]:
+        """Which pods of a job have come so far, and when."""
+        assert self._thread.is_alive(), "the watch has broken off"
+        return {pod: at for (of, pod, seen), at in [*self.at.items()] if pod and (of, seen) == (job, what)}
+
+    def job(self, job: str, what: str) -> float | None:
+        assert self._thread.is_alive(), "the watch has broken off"
+        return self.at.get((job, "", what))
+
+    async def _look(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        client = await connect(self._access)
+        begun = asyncio.Semaphore(0)
+        try:
+            async with asyncio.TaskGroup() as watches:
+                tasks = [
+                    watches.create_task(self._watch(client, kind, begun)) for kind in (self._owners, PODS)
+                ]
+                for _ in tasks:
+                    await begun.acquire()
+                await asyncio.to_thread(self._begun.wait)
+                await self._over.wait()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await client.close()
+            await asyncio.sleep(0.1)  # for the connections to be closed, before their event loop is
+
+    async def _watch(self, client: Client, kind: Resource, begun: asyncio.Semaphore) -> None:
+        _, version = await client.list(kind, self._namespace)
+        async with client.watch(kind, self._namespace, labels="", version=version, seconds=7200) as events:
+            begun.release()
+            async for event in events:
+                if event["type"] != "BOOKMARK":
+                    self._see(kind, event, time.time())
+
+    def _see(self, kind: Resource, event: dict[str, Any], now: float) -> None:
+        metadata = event["object"]["metadata"]
+        if kind == self._owners:
+            self.at.setdefault((metadata["name"], "", "made"), now)
+        elif job := metadata.get("labels", {}).get(JOB_LABEL):
+            for what in seen_of(event):
+                self.at.setdefault((job, metadata["name"], what), now)
+
+
+def seen_of(event: dict[str, Any]) -> set[str]:
+    """What an event of a pod shows."""
+    pod = event["object"]
+    states = [one["state"] for one in pod.get("status", {}).get("containerStatuses", ())]
+    shown = {
+        "made": True,
+        "gone": event["type"] == "DELETED",
+        "scheduled": bool(pod["spec"].get("nodeName")),
+        "running": bool(states) and all("running" in state for state in states),
+        "failed": any("terminated" in state for state in states),
+    }
+    return {what for what, holds in shown.items() if holds}
+
+
+# -- a worker's container is killed ----------------------------------------------------------------------------------
+
+
+async def kills(
+    engine: str, folder: Path, options: dict[str, Any], access: Access, faults: kube.Faults, times: int
+) -> list[Loss]:
+    """Kill -9 all that runs in a pod, again and again: it counts from when this shows in the API."""
+    done: list[Loss] = []
+    while len(done) < times:
+        some = min(times - len(done), LOSSES_OF_A_RUN)
+        done += await _kills(engine, folder / f"{engine}-{len(done)}", options, access, faults, some)
+    return done
+
+
+async def _kills(
+    engine: str, uri: Path, options: dict[str, Any], access: Access, faults: kube.Faults, times: int
+) -> list[Loss]:
+    restart = RestartPolicy(backoff_limit=10_000, backoff_seconds=0.001, backoff_max_seconds=0.001)
+    spec = pod_spec(engine, options, "forever.py", workers=Workers(WORLD), restart=restart)
+    kind, luck, moments, done = kind_of(engine), random.Random(1), Moments(), list[Loss]()
+    async with (
+        Witness(access, options["namespace"], kind) as witness,
+        driving(uri, spec, poll_seconds=POLL_SECONDS, observer=moments) as driven,
+    ):
+        for number in range(1, times + 1):
+            lost, following = (Job(driven.run.store.uri, spec, number + i, WORLD).name for i in (0, 1))
+
+            def at_work(lost: str = lost) -> bool:
+                agents = len(list((uri / "jobs" / lost).glob("node-*/agent-*.json")))
+                return agents == len(witness.pods(lost, "running")) == WORLD
+
+            await driven.until(at_work, f"the pods and agents of attempt {number}")
+            await asyncio.sleep(luck.uniform(0.5, 1.5))
+            pod = luck.choice(sorted(witness.pods(lost, "running")))
+            await kill(faults, options["namespace"], pod)
+            made = await driven.until(
+                lambda name=following: witness.job(name, "made"),  # type: ignore[misc]
+                f"attempt {number + 1}",
+            )
+            loss = Loss(min(witness.pods(lost, "failed").values()), {"made": made})
+            loss.moments |= _journaled(moments, number)
+            done.append(loss)
+    return done
+
+
+async def kill(faults: kube.Faults, namespace: str, pod: str) -> None:
+    """Kill all that runs in a pod. The program is astonished at processes that have ended with those before them."""
+    with contextlib.suppress(AssertionError):
+        await asyncio.to_thread(faults.pod, namespace, pod, "signal", "KILL")
+
+
+def kind_of(engine: str) -> Resource:
+    found = find_engine(engine)
+    assert isinstance(found, KubeEngine)
+    return found.kind.resource
+
+
+def _journaled(moments: Moments, lost: int) -> dict[str, float]:
+    return {"known": moments.at[lost, "WorkersEnded"], "gone": moments.at[lost, "AttemptGone"]}
+
+
+async def plain_jobs(
+    access: Access, client: Client, options: dict[str, Any], faults: kube.Faults, times: int
+) -> list[float]:
+    """The baseline: a Job that is left to Kubernetes, and its pod killed: seconds until it has another one."""
+    found = []
+    async with Witness(access, options["namespace"], JOBS) as witness:
+        for name in (f"plain-{number}" for number in range(times)):
+            await client.create(JOBS, options["namespace"], plain_job(name, options, "sleep", "1d"))
+            await _until(lambda name=name: witness.pods(name, "running"))
+            (pod,) = witness.pods(name, "running")
+            await kill(faults, options["namespace"], pod)
+            await _until(lambda name=name: len(witness.pods(name, "made")) == 2)
+            found.append(max(witness.pods(name, "made").values()) - witness.pods(name, "failed")[pod])
+            await client.delete(JOBS, options["namespace"], name)
+    return found
+
+
+async def creations(access: Access, client: Client, options: dict[str, Any], times: int) -> list[float]:
+    """The floor: nothing but to create an object: seconds from then until a watch shows it."""
+    found = []
+    async with Witness(access, options["namespace"], JOBS) as witness:
+        for name in (f"floor-{number}" for number in range(times)):
+            body = plain_job(name, options, "true")
+            began = time.time()
+            await client.create(JOBS, options["namespace"], body | {"spec": body["spec"] | {"suspend": True}})
+            found.append(await _until(lambda name=name: witness.job(name, "made")) - began)
+            await client.delete(JOBS, options["namespace"], name)
+    return found
+
+
+def plain_job(name: str, options: dict[str, Any], *command: str, pods: int = 1) -> dict[str, Any]:
+    """An Indexed Job of one container a pod, with nothing of ours but the label that a witness knows it by."""
+    container: dict[str, Any] = {"name": "main", "image": options["image"], "command": [*command]}
+    template: dict[str, Any] = {
+        "metadata": {"labels": {JOB_LABEL: name}},
+        "spec": {"restartPolicy": "Never", "containers": [container], "terminationGracePeriodSeconds": 0},
+    }
+    spec = {"completionMode": "Indexed", "completions": pods, "parallelism": pods, "template": template}
+    return {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "metadata": {"name": name}, "spec": spec}
+
+
+async def _until(look: Any) -> Any:
+    async def asked() -> Any:
+        return look()
+
+    return await kube.until(asked, "what was to be seen")
+
+
+# -- a pod of a training is deleted ------------------------------------------------------------------------------------
+
+
+class Training:
+    """scripts/recover.py on a cluster: it trains without end while its pods are deleted."""
+
+    def __init__(self, engine: str, folder: Path, options: dict[str, Any], access: Access) -> None:
+        self.options, self.marks, self.uri = options, folder / "marks", folder / engine
+        self.marks.mkdir(parents=True)
+        self._access, self._kind = access, kind_of(engine)
+        spec = training(engine, options, checkpoint=CheckpointPolicy(every_seconds=1.0, keep_last=2))
+        self.spec = type(spec).from_dict(
+            {
+                **spec.to_dict(),
+                "command": [str(SCRIPTS / "recover.py")],
+                "env": {**spec.env, "BENCH_MARKS": str(self.marks), "OMP_NUM_THREADS": "1"},
+                "restart": {"backoff_limit": 10_000},
+            }
+        )
+
+    async def losses(self, client: Client, times: int) -> list[Loss]:
+        """Delete a pod each time the training is back at work."""
+        moments, done = Moments(), list[Loss]()
+        async with (
+            Witness(self._access, self.options["namespace"], self._kind) as witness,
+            driving(self.uri, self.spec, poll_seconds=POLL_SECONDS, observer=moments) as driven,
+        ):
+            await self._up(driven, 1)
+            for number in range(1, times + 1):
+                await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
+                await asyncio.sleep(3.0)
+                loss = Loss(time.time())
+                await lose_a_pod(driven, client, self.options["namespace"])
+                loss.moments |= await self._up(driven, number + 1)
+                loss.moments |= _journaled(moments, number)
+                loss.moments |= self._seen(driven, witness, number + 1)
+                done.append(loss)
+        return done
+
+    async def _up(self, driven: Driven, attempt: int) -> dict[str, float]:
+        """Wait until an attempt steps; when its slowest rank came how far."""
+        pattern = f"{attempt}-*.json"
+        await driven.until(
+            lambda: len(list(self.marks.glob(pattern))) == WORLD, f"the first step of attempt {attempt}"
+        )
+        await driven.until(lambda: driven.step > 0, "the first report")
+        ranks = [json.loads(path.read_text()) for path in self.marks.glob(pattern)]
+        return {what: max(rank[what] for rank in ranks) for what in ranks[0]}
+
+    def _seen(self, driven: Driven, witness: Witness, attempt: int) -> dict[str, float]:
+        lost, name = (Job(driven.run.store.uri, self.spec, n, WORLD).name for n in (attempt - 1, attempt))
+        progress = driven.run.progress(driven.state)
+        assert progress is not None
+        made = witness.job(name, "made")
+        assert made is not None
+        whole = {what: max(witness.pods(name, what).values()) for what in ("scheduled", "running")}
+        return {
+            "made": made,
+            "removed": min(witness.pods(lost, "gone").values()),
+            "met": progress.stretches[-1].started_at,
+            **whole,
+        }
+
+    async def floors(self, client: Client, times: int, *launcher: str) -> list[float]:
+        """A plain Job of as many pods that import what the script imports, and load: seconds until all have."""
+        namespace, found = self.options["namespace"], []
+        words = [
+            self.options["python"],
+            *launcher,
+            SCRIPTS / "floor.py",
+            self.uri,
+            "$JOB_COMPLETION_INDEX",
+            WORLD,
+        ]
+        script = f"exec {' '.join(map(str, words))}"
+        for name in (f"{'torchrun' if launcher else 'floor'}-{number}" for number in range(times)):
+            body = plain_job(name, self.options, "sh", "-c", script, pods=WORLD)
+            pod = pod_like(self.spec.env, self.options, body["spec"]["template"]["spec"])
+            body["spec"]["template"]["spec"] = pod
+            began = time.time()
+            await client.create(JOBS, namespace, body)
+
+            async def done(name: str = name) -> bool:
+                job = await client.get(JOBS, namespace, name)
+                return bool(job.get("status", {}).get("succeeded", 0) == WORLD)
+
+            await kube.until(done, f"{name} to end")
+            pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={name}")
+            logs = [await client.log(namespace, one["metadata"]["name"], "main", tail=1) for one in pods]
+            found.append(max(map(float, logs)) - began)
+            await client.delete(JOBS, namespace, name)
+        return found
+
+
+def pod_like(env: Any, options: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod's spec with the volumes, the environment and the memory that workers have."""
+    volumes = options.get("volumes", ())
+    container = pod["containers"][0] | {
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "resources": {"limits": {"memory": "3Gi"}},
+        "volumeMounts": [{"name": f"v{i}", "mountPath": one["mount_path"]} for i, one in enumerate(volumes)],
+    }
+    paths = [{"name": f"v{i}", "hostPath": {"path": one["host_path"]}} for i, one in enumerate(volumes)]
+    return {**pod, "containers": [container], "volumes": paths}

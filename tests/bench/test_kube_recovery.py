@@ -1,0 +1,106 @@
+"""On a cluster: from a pod's failure to the next attempt, and from a deleted pod to the first new optimizer step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_elastic.adapters.kube import Access, Client
+from tests.bench.figures import count, heading, median, spread, verdict
+from tests.bench.kube_recovery import (
+    LOSSES_OF_A_RUN,
+    OURS,
+    STAGES,
+    Loss,
+    Training,
+    creations,
+    kills,
+    kind_of,
+    plain_jobs,
+)
+from tests.support import kube
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
+ENGINES = ("job", "pytorchjob", "trainjob")
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("KUBECONFIG") or not os.environ.get(kube.CLUSTER),
+    reason=f"set KUBECONFIG, and {kube.CLUSTER} to the program that can break that cluster",
+)
+
+
+def table(losses: list[Loss]) -> None:
+    stages = [loss.stages() for loss in losses]
+    for name, _ in STAGES:
+        if name in stages[0]:
+            print(f"    {name:32}{spread([each[name] for each in stages], 'ms', 1000)}", flush=True)
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(7200)
+async def test_kills(
+    shared_folder: Path, pod_options: dict[str, Any], access: Access, client: Client, faults: kube.Faults
+) -> None:
+    times = count("KILLS", 10)
+    heading(f"2 pods, all of one killed, {times} times on each engine: from its failure to the next attempt")
+    floor = await creations(access, client, pod_options, times)
+    print(f"  floor: one object is created      {spread(floor, 'ms', 1000)}")
+    plain = await plain_jobs(access, client, pod_options, faults, count("PLAIN", 5))
+    print(f"  baseline: a Job replaces its pod  {spread(plain)}", flush=True)
+    for engine in ENGINES:
+        if not await client.knows(kind_of(engine)):
+            print(f"  {engine}: not in this cluster")
+            continue
+        losses = await kills(engine, shared_folder, pod_options, access, faults, times)
+        found = [loss.after("made") for loss in losses]
+        print(f"  {engine:34}{spread(found, 'ms', 1000)}")
+        table(losses)
+        ratios = [median(found) / median(other) for other in (floor, plain)]
+        print(f"    over the floor {ratios[0]:.1f}, over the baseline {ratios[1]:.3f}")
+        verdict(f"median on {engine}", median(found), 0.3, " s")
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("engine", ["job"])
+async def test_deleted_pods(
+    engine: str, shared_folder: Path, pod_options: dict[str, Any], access: Access, client: Client
+) -> None:
+    times = min(count("LOSSES", 5), LOSSES_OF_A_RUN)
+    heading(f"2 pods that train on engine {engine}, one deleted without grace, {times} times")
+    run = Training(engine, shared_folder, pod_options, access)
+    losses = await run.losses(client, times)
+    floors = await run.floors(client, times)
+    torchruns = await run.floors(client, times, *TORCHRUN)
+    whole = [loss.after("first step") for loss in losses]
+    print(f"  until the first new step          {spread(whole)}")
+    for text, other in (
+        ("floor: a Job starts, imports, loads", floors),
+        ("baseline: the same by way of torchrun", torchruns),
+    ):
+        print(f"  {text:40}{spread(other)}; over it {median(whole) / median(other):.2f}")
+    print("  where the time goes")
+    table(losses)
+    shares = [
+        100 * sum(loss.stages()[name] for name in OURS) / total
+        for loss, total in zip(losses, whole, strict=True)
+    ]
+    print(f"  ours: {', '.join(OURS)}: {spread(shares, '%')}")
+    verdict("our part of it, median", median(shares), 10.0, " %")
+
+
+@pytest.mark.timeout(600)
+async def test_one_of_each_is_measured(
+    shared_folder: Path, pod_options: dict[str, Any], access: Access, client: Client, faults: kube.Faults
+) -> None:
+    (killed,) = await kills("job", shared_folder, pod_options, access, faults, 1)
+    assert 0 < killed.after("known") < killed.after("gone") < killed.after("made")
+    assert await creations(access, client, pod_options, 1) > [0.0]
+    run = Training("job", shared_folder / "training", pod_options, access)
+    (lost,) = await run.losses(client, 1)
+    assert list(lost.stages()) == [name for name, _ in STAGES]
+    (floor,) = await run.floors(client, 1, *TORCHRUN)
+    assert 0 < floor < lost.after("first step") * 3
