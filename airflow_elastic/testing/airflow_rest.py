@@ -85,7 +85,7 @@ class AirflowRest:
 
     def _connect(self) -> httpx.Client:
         # trust_env: a proxy in the developer's environment must not swallow calls to this machine.
-        return httpx.Client(base_url=self.url, timeout=30.0, trust_env=False)
+        return httpx.Client(base_url=self.url, timeout=120.0, trust_env=False)
 
     def login(self, username: str | None = None, password: str | None = None) -> str:
         """Fetch a token (valid for 24 hours) for this user, by default our own.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-from pathlib import Path
-from typing import Any
+import io
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.store import Store
 
 
-def evaluate(run_uri: str, data: Path, folder: Path) -> dict[str, Any]:
+def evaluate(run: Store, data: bytes, home: Store) -> dict[str, Any]:
     """Load the run's newest checkpoint, verified against its manifest, and measure it on the held-out data.
 
     Returns what may be promoted, in plain JSON: the accuracy, where the model comes from, and its weights, written to a
-    file below `folder`, so that what is promoted is the very thing that was measured.
+    file of `home`, so that what is promoted is the very thing that was measured.
     """
     import numpy as np
     import torch
@@ -22,8 +23,8 @@ def evaluate(run_uri: str, data: Path, folder: Path) -> dict[str, Any]:
     from digits.network import network
 
     model = network()
-    checkpoint = elastic.load_model(run_uri, model)
-    with np.load(data) as stored:
+    checkpoint = elastic.load_model(run, model)
+    with np.load(io.BytesIO(data)) as stored:
         images, labels = (
             torch.from_numpy(stored["held_out_images"]),
             torch.from_numpy(stored["held_out_labels"]),
@@ -32,18 +33,17 @@ def evaluate(run_uri: str, data: Path, folder: Path) -> dict[str, Any]:
     with torch.inference_mode():
         right = int((model(images).argmax(dim=1) == labels).sum())
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-        torch.save(model.state_dict(), file)
-    sha256 = hashlib.sha256(Path(file.name).read_bytes()).hexdigest()
-    weights = folder / f"{sha256}.pt"
-    os.replace(file.name, weights)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    weights = file.getvalue()
+    sha256 = hashlib.sha256(weights).hexdigest()
+    home.put(f"weights/{sha256}.pt", weights)
     return {
         "accuracy": right / len(labels),
         "held_out": len(labels),
-        "weights": str(weights),
+        "weights": f"{home.uri}/weights/{sha256}.pt",
         "sha256": sha256,
-        "run_uri": run_uri,
+        "run_uri": run.uri,
         "checkpoint": {
             "step": checkpoint.step,
             "sha256": {file.key: file.checksums["sha256"] for file in checkpoint.files},

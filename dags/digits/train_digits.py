@@ -4,10 +4,12 @@ It also runs by itself: `python train_digits.py --data digits.npz --epochs 3`.
 """
 
 import argparse
+import io
 import time
 
 import numpy as np
 import torch
+from files import read
 from network import network
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -16,7 +18,7 @@ from torch.utils.data import TensorDataset
 import airflow_elastic.runtime as elastic
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--data", required=True, help="the data set, as data.py writes it")
+parser.add_argument("--data", required=True, help="the data set, as data.py writes it: a path, or s3://")
 parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--init-from", help="a promoted model's file, to start from its weights")
 parser.add_argument("--lr", type=float, default=1e-3)
@@ -26,11 +28,11 @@ options = parser.parse_args()
 
 run = elastic.init()  # 1: joins the other ranks
 torch.manual_seed(options.seed)
-with np.load(options.data) as stored:
+with np.load(io.BytesIO(read(options.data))) as stored:
     data = TensorDataset(torch.from_numpy(stored["images"]), torch.from_numpy(stored["labels"]))
 model = network()
 if options.init_from:
-    model.load_state_dict(torch.load(options.init_from, weights_only=True))
+    model.load_state_dict(torch.load(io.BytesIO(read(options.init_from)), weights_only=True))
 model.to(run.device)
 if run.world_size > 1:
     model = DistributedDataParallel(model)

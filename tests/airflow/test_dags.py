@@ -5,19 +5,25 @@ tests/airflow/dags holds links to them, so that the Airflow of all tests runs th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control.runs import open_run
 from airflow_elastic.testing.standalone import Standalone
+from tests.support.s3 import s3_server
 
 DAGS = Path(__file__).parents[2] / "dags"
-QUICKSTART, RETRAIN = "digits_quickstart", "digits_retrain"
+QUICKSTART, RETRAIN, KUBERNETES = "digits_quickstart", "digits_retrain", "digits_kubernetes"
 
 PARSE = """
 import importlib, json, sys
@@ -37,7 +43,7 @@ for name in sys.argv[2:]:
 
 def test_parsing_a_dag_imports_no_torch(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PARSE, str(DAGS), QUICKSTART, RETRAIN],
+        [sys.executable, "-c", PARSE, str(DAGS), QUICKSTART, RETRAIN, KUBERNETES],
         env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
@@ -49,6 +55,7 @@ def test_parsing_a_dag_imports_no_torch(tmp_path: Path) -> None:
     common = {"evaluate": ["prepare", "train"], "prepare": [], "promote": ["evaluate"]}
     assert dict(dags) == {
         QUICKSTART: {**common, "train": ["prepare"]},
+        KUBERNETES: {**common, "train": ["prepare"]},
         RETRAIN: {**common, "promoted": [], "train": ["prepare", "promoted"]},
     }
 
@@ -61,7 +68,7 @@ def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standal
     standalone.wait_for_dag(QUICKSTART)
     standalone.wait_for_dag(RETRAIN)
     assert not [name for name in standalone.import_errors() if "digits" in name]
-    models = standalone.home / "digits" / "models"
+    home = standalone.home / "digits"
 
     nothing_yet = standalone.trigger(RETRAIN, {"epochs": 1})
     first = standalone.trigger(QUICKSTART, {"epochs": 1, "step_seconds": 0})
@@ -71,7 +78,7 @@ def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standal
     assert standalone.task_state(RETRAIN, nothing_yet, "train") == "skipped"
 
     standalone.wait_run(QUICKSTART, first, timeout=300)
-    promoted = current(models)
+    promoted = current(home)
     assert (promoted["model"], promoted["previous"]) == ("0001", None)
     assert 0.15 < promoted["accuracy"] < 0.97  # one epoch: better than a guess
     assert promoted["checkpoint"]["step"] == 23
@@ -89,15 +96,15 @@ def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standal
     standalone.wait_run(RETRAIN, further, timeout=300)
     command = open_run(standalone.xcom(RETRAIN, further, "train", "run_uri")).state.spec.command
     assert command[command.index("--init-from") + 1] == promoted["weights"]
-    better = current(models)
+    better = current(home)
     assert (better["model"], better["previous"]) == ("0002", "0001")
     assert better["accuracy"] > promoted["accuracy"]
     assert [event["extra"] for event in asset_events(standalone, RETRAIN, further)] == [better]
     assert Path(promoted["weights"]).is_file(), "promoted models stay"
 
 
-def current(models: Path) -> dict[str, Any]:
-    card: dict[str, Any] = json.loads((models / "current.json").read_text())
+def current(home: Path) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads(max((home / "models").iterdir()).read_text())
     return card
 
 
@@ -121,61 +128,95 @@ def digits(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_data_is_the_same_each_time(digits: Any, tmp_path: Path) -> None:
-    first = digits.data.write(tmp_path / "a" / "digits.npz").read_bytes()
-    assert digits.data.write(tmp_path / "a" / "digits.npz").read_bytes() == first
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["digits.npz"]
+    home = open_store(str(tmp_path / "a"))
+    path = Path(digits.data.write(home))
+    first = path.read_bytes()
+    assert digits.data.write(home) == str(path)
+    assert path.read_bytes() == first
+    assert [*(tmp_path / "a").iterdir()] == [path]
     import numpy as np
 
-    with np.load(tmp_path / "a" / "digits.npz") as stored:
+    with np.load(path) as stored:
         assert stored["images"].shape == (1437, 1, 8, 8)
         assert stored["held_out_images"].shape == (360, 1, 8, 8)
 
 
 def test_the_script_also_runs_by_itself(digits: Any, tmp_path: Path) -> None:
-    data = digits.data.write(tmp_path / "digits.npz")
-    command = [sys.executable, str(DAGS / "digits" / "train_digits.py"), "--data", str(data), "--epochs", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    digits.data.write(open_store(str(tmp_path)))
+    command = [
+        sys.executable,
+        str(DAGS / "digits" / "train_digits.py"),
+        "--data",
+        "digits.npz",
+        "--epochs",
+        "1",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "rank 0 of 1 begins at step 0\n"), done.stderr
 
 
-def candidate(
-    folder: Path, accuracy: float, run_uri: str = "/runs/a", weights: bytes = b"weights"
-) -> dict[str, Any]:
-    import hashlib
+@pytest.fixture(params=["folder", "s3"])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Where data and models lie."""
+    if request.param == "folder":
+        yield open_store(str(tmp_path))
+        return
+    with s3_server() as server:
+        yield server.store("digits")
 
-    path = folder / f"{run_uri[-1]}.pt"
-    path.write_bytes(weights)
-    sha256 = hashlib.sha256(weights).hexdigest()
-    return {"accuracy": accuracy, "run_uri": run_uri, "weights": str(path), "sha256": sha256}
+
+def candidate(home: Store, accuracy: float, run: str = "a", weights: bytes = b"weights") -> dict[str, Any]:
+    home.put(f"weights/{run}.pt", weights)
+    return {
+        "accuracy": accuracy,
+        "run_uri": f"/runs/{run}",
+        "weights": f"{home.uri}/weights/{run}.pt",
+        "sha256": hashlib.sha256(weights).hexdigest(),
+    }
 
 
-def test_only_a_better_model_is_promoted(digits: Any, tmp_path: Path) -> None:
-    promotion, models = digits.promotion, tmp_path / "models"
-    assert promotion.current(models) is None
-    first = promotion.promote(models, candidate(tmp_path, 0.9))
+def test_only_a_better_model_is_promoted(digits: Any, home: Store) -> None:
+    promotion = digits.promotion
+    assert promotion.current(home) is None
+    first = promotion.promote(home, candidate(home, 0.9))
     for accuracy in (0.9, 0.5):
         with pytest.raises(promotion.NotBetter, match=r"does not beat 0\.9000 of the promoted model 0001"):
-            promotion.promote(models, candidate(tmp_path, accuracy, "/runs/b"))
-    assert promotion.current(models) == first
-    second = promotion.promote(models, candidate(tmp_path, 0.95, "/runs/b", b"better"))
+            promotion.promote(home, candidate(home, accuracy, "b"))
+    assert promotion.current(home) == first
+    second = promotion.promote(home, candidate(home, 0.95, "b", b"better"))
     assert (second["model"], second["previous"]) == ("0002", "0001")
-    assert promotion.current(models) == second == json.loads((models / "0002" / "card.json").read_text())
-    assert Path(second["weights"]).read_bytes() == b"better"
-    assert Path(first["weights"]).read_bytes() == b"weights"
+    assert promotion.current(home) == second
 
 
-def test_a_try_that_was_cut_short_is_repeated(digits: Any, tmp_path: Path) -> None:
-    promotion, models = digits.promotion, tmp_path / "models"
-    told = promotion.promote(models, candidate(tmp_path, 0.9))
-    assert promotion.promote(models, candidate(tmp_path, 0.9)) == told, "promoted already: that is no failure"
-    (models / "current.json").unlink()  # killed after the folder was made, before it was named
-    assert promotion.promote(models, candidate(tmp_path, 0.9))["model"] == "0002"
+def test_a_try_that_was_cut_short_is_repeated(digits: Any, home: Store) -> None:
+    told = digits.promotion.promote(home, candidate(home, 0.9))
+    assert digits.promotion.promote(home, candidate(home, 0.9)) == told, (
+        "promoted already: that is no failure"
+    )
 
 
-def test_weights_that_were_not_measured_are_refused(digits: Any, tmp_path: Path) -> None:
-    one = candidate(tmp_path, 0.9)
-    Path(one["weights"]).write_bytes(b"others")
+def test_of_two_that_promote_at_once_the_better_one_wins(digits: Any, home: Store) -> None:
+    promotion = digits.promotion
+    candidates = [candidate(home, 0.9 + i / 100, str(i), str(i).encode()) for i in range(8)]
+
+    def attempt(one: dict[str, Any]) -> str | None:
+        try:
+            name: str = promotion.promote(home, one)["model"]
+        except promotion.NotBetter:
+            return None
+        return name
+
+    with ThreadPoolExecutor(len(candidates)) as pool:
+        promoted = [name for name in pool.map(attempt, candidates) if name]
+    assert promotion.current(home)["accuracy"] == 0.97
+    cards = [json.loads(home.get(entry.key) or b"") for entry in home.list("models/")]
+    assert sorted(promoted) == [card["model"] for card in cards], "two have been given one number"
+    assert [card["accuracy"] for card in cards] == sorted(card["accuracy"] for card in cards)
+
+
+def test_weights_that_were_not_measured_are_refused(digits: Any, home: Store) -> None:
+    one = candidate(home, 0.9)
+    home.put("weights/a.pt", b"others")
     with pytest.raises(ValueError, match="is not the file that was measured"):
-        digits.promotion.promote(tmp_path / "models", one)
-    assert digits.promotion.current(tmp_path / "models") is None
-    assert [path.name for path in (tmp_path / "models").iterdir()] == [".lock"]
+        digits.promotion.promote(home, one)
+    assert digits.promotion.current(home) is None

@@ -1,0 +1,49 @@
+"""Trains on a Kubernetes cluster what digits_quickstart trains on one machine, as the kind of job that one picks.
+
+It needs an elastic connection whose `run_root` is on S3, and two Airflow variables: `digits_home`, an S3 prefix for
+data and models, and `digits_engine_options`, JSON that says how workers become pods. The folder `digits` beside this
+file has to lie in the working folder of the image. docs/kubernetes.md shows all of it.
+
+While `train` is at work, switch off a node: it goes on without that one from its newest checkpoint.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Param
+from digits.tasks import evaluate, prepare, promote
+
+from airflow_elastic.operators import ElasticTrainOperator
+
+with DAG(
+    "digits_kubernetes",
+    schedule=None,
+    params={
+        "engine": Param("job", enum=["job", "pytorchjob", "trainjob"], description="the kind of job"),
+        "epochs": Param(30, type="integer", minimum=1),
+        "step_seconds": Param(0.06, type="number", minimum=0),
+    },
+    render_template_as_native_obj=True,  # engine_options are a mapping, not its text
+    doc_md=__doc__,
+    tags=["airflow-elastic"],
+) as dag:
+    data = prepare()
+    train = ElasticTrainOperator(
+        task_id="train",
+        command=[
+            "digits/train_digits.py",  # in the image
+            *("--data", data),
+            *("--epochs", "{{ params.epochs }}"),
+            *("--step-seconds", "{{ params.step_seconds }}"),
+        ],
+        engine="{{ params.engine }}",
+        engine_options="{{ var.json.digits_engine_options }}",
+        workers=2,
+        min_workers=1,
+        max_workers=4,
+        worker_resources={"memory": "3Gi"},
+        checkpoint_every_steps=30,
+        active_deadline=timedelta(hours=1),
+    )
+    promote(evaluate(train.output["run_uri"], data))

@@ -1,0 +1,201 @@
+"""The example DAG for a cluster, as its users run it: a real Airflow, real pods, real S3, and a node that dies.
+
+Neither Airflow nor the pods have anything but what docs/kubernetes.md says: connections, variables, a Secret, and an
+account that has the documented rights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_elastic.adapters.kube import Client
+from airflow_elastic.adapters.kube.resources import PODS, SECRETS
+from airflow_elastic.control.runs import Run
+from airflow_elastic.core.state import Cause, FailureKind, RunState
+from airflow_elastic.engines import find_engine
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL
+from airflow_elastic.testing.airflow_rest import poll
+from airflow_elastic.testing.standalone import Standalone
+from tests.cluster.test_node_faults import apart
+from tests.support import kube
+from tests.support.s3 import S3Server, s3_server
+
+ROOT = Path(__file__).parents[2]
+DAG, TASK = "digits_kubernetes", "train"
+EPOCHS, SAMPLES = 4, 1437
+
+AWS_SECRET = "AWS_SECRET_ACCESS_KEY"
+
+
+def documented_rights(engine: str) -> list[dict[str, Any]]:
+    """The rules that the documentation gives for an engine."""
+    pages = [(ROOT / "docs" / name).read_text() for name in ("kubernetes.md", "engines.md")]
+    text = "".join(pages).split(f"<!-- rights: {engine} -->")[1]
+    rules: list[dict[str, Any]] = yaml.safe_load(text.split("```yaml")[1].split("```")[0])["rules"]
+    return rules
+
+
+@pytest.fixture
+def s3() -> Iterator[S3Server]:
+    """A real S3 server that pods reach, too."""
+    with s3_server() as server:
+        if server.kind != "given":
+            pytest.skip(
+                "set ELASTIC_TEST_S3_ENDPOINT to an S3 server that this machine and pods reach to run this"
+            )
+        yield server
+
+
+@pytest.fixture(
+    params=["pytorchjob", *(pytest.param(name, marks=pytest.mark.slow) for name in ("job", "trainjob"))]
+)
+async def engine(request: pytest.FixtureRequest, client: Client) -> KubeEngine:
+    found = find_engine(request.param)
+    assert isinstance(found, KubeEngine)
+    if not await client.knows(found.kind.resource):
+        pytest.skip(f"install {found.kind.resource.needs} in the cluster to run this")
+    return found
+
+
+@pytest.fixture
+async def secrets(
+    engine: KubeEngine,
+    s3: S3Server,
+    namespace: str,
+    client: Client,
+    account: Callable[..., Awaitable[kube.Account]],
+) -> tuple[kube.Account, list[str]]:
+    """The account that Airflow has in the cluster, and every word that nobody may read anywhere."""
+    port = s3.address.rpartition(":")[2]
+    data = {**s3.env, "AWS_ENDPOINT_URL": f"http://host.cluster.internal:{port}"}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "stringData": data}
+    await client.create(SECRETS, namespace, body)
+    made = await account(*documented_rights(engine.name))
+    return made, [made.token, s3.env[AWS_SECRET]]
+
+
+@pytest.fixture
+def airflow(
+    engine: KubeEngine,
+    s3: S3Server,
+    secrets: tuple[kube.Account, list[str]],
+    pod_options: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Standalone]:
+    """An Airflow that knows of S3 and of the cluster by its connections alone."""
+    for name in ("KUBECONFIG", *s3.env):
+        monkeypatch.delenv(name, raising=False)
+    options = apart({name: value for name, value in pod_options.items() if name != "kubeconfig"})
+    container = {"name": engine.kind.container, "workingDir": str(ROOT / "dags")}
+    options["pod_template"]["spec"]["containers"] = [container]
+    options["env_from"] = [{"secretRef": {"name": "s3"}}]
+    elastic = {
+        "run_root": f"s3://{s3.bucket}/runs",
+        "aws_conn_id": "storage",
+        "kubernetes_conn_id": "cluster",
+    }
+    connections = {
+        "elastic_default": {"conn_type": "elastic", "extra": elastic},
+        "cluster": {"conn_type": "kubernetes", "extra": {"kube_config": secrets[0].access.content}},
+        "storage": {
+            "conn_type": "aws",
+            "login": s3.env["AWS_ACCESS_KEY_ID"],
+            "password": s3.env[AWS_SECRET],
+            "extra": {"endpoint_url": s3.endpoint_url, "region_name": s3.env["AWS_DEFAULT_REGION"]},
+        },
+    }
+    variables = {
+        "AIRFLOW_VAR_DIGITS_HOME": f"s3://{s3.bucket}/digits",
+        "AIRFLOW_VAR_DIGITS_ENGINE_OPTIONS": json.dumps(options),
+    }
+    running = Standalone(
+        tmp_path / "airflow", ROOT / "dags", env=variables, connections=connections, progress=print
+    )
+    with running:
+        yield running
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+async def test_the_example_dag_loses_a_node_and_promotes_its_model(
+    engine: KubeEngine,
+    s3: S3Server,
+    secrets: tuple[kube.Account, list[str]],
+    airflow: Standalone,
+    namespace: str,
+    client: Client,
+    faults: kube.Faults,
+) -> None:
+    airflow.wait_for_dag(DAG)
+    conf = {"engine": engine.name, "epochs": EPOCHS, "step_seconds": 0.05}
+    run_id = airflow.trigger(DAG, conf)
+    airflow.wait_task(DAG, run_id, TASK, "deferred")
+    uri: str = airflow.xcom(DAG, run_id, TASK, "run_uri")
+    run = Run(s3.store(uri.removeprefix(f"s3://{s3.bucket}/")))
+
+    def saved() -> RunState | None:
+        state = run.state
+        return state if state.checkpoint else None
+
+    before = poll("the first checkpoint", saved, timeout=120, hint=lambda: str(run.state))
+    assert before.checkpoint is not None
+    pods = await ours(client, namespace)
+    node = max(pods, key=lambda pod: str(pod["metadata"]["name"]))["spec"]["nodeName"]
+    faults.node(node, "power-off")
+
+    airflow.wait_run(DAG, run_id, timeout=300)
+
+    # What it cost: one attempt, and neither a try of the task nor a sample.
+    state = run.state
+    first, second = state.attempts
+    assert first.failure is not None
+    assert (first.cause, first.failure.kind) == (Cause.FAILURE, FailureKind.WORKER_LOST)
+    assert second.from_step >= before.checkpoint.step
+    result = airflow.xcom(DAG, run_id, TASK)
+    assert (result["run_uri"], result["attempts"]) == (uri, 2)
+    assert airflow.task(DAG, run_id, TASK)["try_number"] == 1
+    page = airflow.rest(
+        "GET", f"/elastic/runs/{DAG}/{run_id}/{TASK}", params={"map_index": -1, "format": "json"}
+    )
+    assert (page["state"], page["samples"]["seen"]) == ("succeeded", EPOCHS * SAMPLES)
+
+    # What came of it.
+    card = airflow.xcom(DAG, run_id, "promote")
+    assert card["accuracy"] > 0.8  # a guess is right one time in ten
+    assert (card["model"], card["run_uri"], card["checkpoint"]["step"]) == ("0001", uri, result["step"])
+    asked = {"source_dag_id": DAG, "source_run_id": run_id}
+    events = airflow.rest("GET", "assets/events", params=asked)["asset_events"]
+    assert [event["extra"] for event in events] == [card]
+
+    # What is left: the job that succeeded, for a day. The dead node's pods are not waited for.
+    jobs, _ = await client.list(engine.kind.resource, namespace)
+    assert [job["metadata"]["name"] for job in jobs] == [second.job]
+    left = await ours(client, namespace)
+    assert {pod["metadata"]["labels"][ATTEMPT_LABEL] for pod in left} <= {"2"}
+    assert {pod["status"]["phase"] for pod in left} <= {"Succeeded"}
+
+    # And no secret anywhere: not in the run, nor in Airflow's database and logs, nor in the cluster's objects.
+    store = s3.store("")
+    written = {entry.key: store.get(entry.key) or b"" for entry in store.list()}
+    written |= {str(path): path.read_bytes() for path in airflow.home.rglob("*") if path.is_file()}
+    written |= {"the cluster": json.dumps([*jobs, *left, *pods]).encode()}
+
+    def where(word: str) -> list[str]:
+        return [name for name, content in written.items() if word.encode() in content]
+
+    assert {"the cluster", str(airflow.home / "airflow.db")} <= {*where(uri)}
+    assert [where(secret) for secret in secrets[1]] == [[], []]
+
+
+async def ours(client: Client, namespace: str) -> list[dict[str, Any]]:
+    """The pods that there are."""
+    pods, _ = await client.list(PODS, namespace)
+    return pods
