@@ -6,6 +6,7 @@
 ARG BASE=apache/airflow:3.3.2-python3.12
 FROM ${BASE}
 
+# The base's own, or the one to be made.
 ARG USER_ID=50000
 USER root
 RUN command -v airflow || { \
