@@ -31,6 +31,9 @@ from airflow_elastic.runtime.trainer_status import also_to_trainer
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError
 
+#: What every pod of ours has in its environment.
+_NEEDED = tuple(f"AIRFLOW_ELASTIC_{name}" for name in ("RUN_URI", "JOB", "ATTEMPT", "INDEX", "POD_IP"))
+
 #: Kubernetes keeps 4096 bytes of a termination message.
 _MESSAGE_BYTES = 4096
 
@@ -53,6 +56,12 @@ def main() -> int:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     env = os.environ
+    if missing := [name for name in _NEEDED if name not in env]:
+        sys.stderr.write(
+            f"{', '.join(missing)} not set: this is the agent of a worker on a cluster, and airflow-elastic sets these "
+            "in the pods that it makes; start a run with `airflow-elastic run --engine job ...`\n"
+        )
+        return 2
     uri, name = env["AIRFLOW_ELASTIC_RUN_URI"], env["AIRFLOW_ELASTIC_JOB"]
     attempt = int(env["AIRFLOW_ELASTIC_ATTEMPT"])
     # A number; or a name that ends in one, where the cluster tells no more.

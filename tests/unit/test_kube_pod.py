@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.merge import overlay
+from airflow_elastic.runtime import pod as agent
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
 
@@ -137,3 +139,13 @@ def test_one_manifest_is_laid_over_another(base: Any, over: Any, merged: Any) ->
     before = repr(base)
     assert overlay(base, over) == merged
     assert repr(base) == before
+
+
+def test_the_agent_started_by_hand_says_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "environ", {"AIRFLOW_ELASTIC_JOB": "j-a1"})
+    assert agent.main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("AIRFLOW_ELASTIC_RUN_URI, AIRFLOW_ELASTIC_ATTEMPT, ")
+    assert "airflow-elastic run" in said
