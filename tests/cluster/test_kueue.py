@@ -158,7 +158,7 @@ async def test_what_can_never_be_admitted_is_told_within_seconds(
         await engine.delete(job, 0.0)
 
 
-@pytest.mark.parametrize("name", ["job", "pytorchjob"])
+@pytest.mark.parametrize("name", ["job", pytest.param("pytorchjob", marks=pytest.mark.slow)])
 async def test_a_training_that_is_preempted_saves_waits_and_goes_on_at_no_cost(
     name: str,
     queue: str,

@@ -1,0 +1,227 @@
+"""Parts of a cluster that fail while a training goes on: what costs nothing, what costs one restart."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_elastic.adapters.kube import Client
+from airflow_elastic.adapters.kube.resources import PODS
+from airflow_elastic.core.state import Cause, FailureKind, RunState
+from airflow_elastic.engines import find_engine
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.spec.run import Workers
+from tests.cluster.test_node_faults import apart, node_of_last
+from tests.cluster.test_training import GPU, training
+from tests.support import kube
+from tests.support.driving import Driven, driving
+
+STEP_SECONDS = 0.05
+OUTAGE_SECONDS = 5.0
+FOREVER = ("--epochs=4000", f"--step-seconds={STEP_SECONDS}")
+
+
+async def finish(driven: Driven) -> RunState:
+    driven.run.ask_stop(by="test")
+    return await driven.end()
+
+
+async def last_pod(driven: Driven, client: Client, namespace: str) -> str:
+    pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={driven.state.attempt.job}")
+    return str(max(pod["metadata"]["name"] for pod in pods))
+
+
+# -- the API server ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [15, pytest.param(120, marks=pytest.mark.slow)])
+async def test_training_does_not_notice_that_the_api_server_is_away(
+    seconds: int, shared_folder: Path, pod_options: dict[str, Any], faults: kube.Faults
+) -> None:
+    spec = training("job", pod_options, *FOREVER)
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        faults.apiserver("stop")
+        before = driven.step
+        await driven.at_step(
+            before + round(seconds / STEP_SECONDS / 2)
+        )  # its steps take more than they sleep
+        assert len(driven.state.attempts) == 1
+        faults.heal()
+        before = driven.step
+        await driven.at_step(before + 5)
+        state = await finish(driven)
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 1, 0)
+
+
+async def test_a_worker_that_dies_while_the_api_server_is_out_of_reach_is_replaced_afterwards(
+    shared_folder: Path, pod_options: dict[str, Any], faults: kube.Faults
+) -> None:
+    spec = training("job", pod_options, *FOREVER)
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        faults.control_plane("front-door", "stop")  # for us: the cluster itself sees the pod end
+        driven.kill_rank(1)
+        before = time.monotonic()
+        await driven.until(lambda: time.monotonic() - before > OUTAGE_SECONDS, "the end of the outage")
+        assert len(driven.state.attempts) == 1
+        faults.heal()
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        first = driven.state.attempts[0]
+        await driven.at_step((driven.state.checkpoint.step if driven.state.checkpoint else 0) + 3)
+        state = await finish(driven)
+    assert first.cause is Cause.FAILURE, first
+    assert (len(state.attempts), state.restarts_used) == (2, 1)
+    assert state.attempts[1].from_step >= 5
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["reboot", "stop-kubelet"])
+async def test_a_node_that_goes_down_or_dumb_costs_one_restart(
+    fault: str,
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    faults: kube.Faults,
+) -> None:
+    """A node whose kubelet is silent trains on until the cluster gives it up: nothing that it saves then is lost."""
+    spec = training("job", apart(pod_options), *FOREVER)
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        faults.node(await node_of_last(driven, client, namespace), fault)
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        first = driven.state.attempts[0]
+        assert first.failure is not None
+        assert first.cause is Cause.FAILURE, first.failure
+        committed = driven.state.checkpoint.step if driven.state.checkpoint else 0
+        await driven.at_step(committed + 5)
+        faults.heal()
+        state = await finish(driven)
+    assert (len(state.attempts), state.restarts_used) == (2, 1)
+    assert state.attempts[1].from_step >= committed > 0
+
+
+@pytest.mark.slow
+async def test_a_gpu_gone_unhealthy_ends_nothing_and_no_later_attempt_waits_for_it(
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    faults: kube.Faults,
+) -> None:
+    """Kubernetes lets a pod run whose GPU fails; its node has less to give from then on."""
+    whole = Workers(1, resources={"memory": "3Gi", GPU: "4"})
+    spec = training("job", apart(pod_options), *FOREVER, workers=whole)
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        node = await node_of_last(driven, client, namespace)
+        faults.node(node, "gpu-unhealthy", 1)
+        before = driven.step
+        await driven.at_step(before + 5)
+        assert len(driven.state.attempts) == 1
+        faults.pod(namespace, await last_pod(driven, client, namespace), "signal", "KILL")
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        await driven.at_step(driven.state.attempts[1].from_step + 3)
+        assert await node_of_last(driven, client, namespace) != node
+        state = await finish(driven)
+    assert state.restarts_used == 1
+
+
+# -- controllers and priorities ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_an_operator_that_is_away_is_waited_for(
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    kubectl: kube.Kubectl,
+    faults: kube.Faults,
+) -> None:
+    engine = find_engine("pytorchjob")
+    assert isinstance(engine, KubeEngine)
+    if not await client.knows(engine.kind.resource):
+        pytest.skip(f"install {engine.kind.resource.needs} in the cluster to run this")
+    scale = ("-n", "kubeflow", "scale", "deployment/training-operator")
+    spec = training("pytorchjob", pod_options, *FOREVER)
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        kubectl(*scale[2:], *scale[:2], "--replicas=0")
+        try:
+            before = driven.step
+            await driven.at_step(before + 10)
+            faults.pod(namespace, await last_pod(driven, client, namespace), "signal", "KILL")
+            await driven.until(lambda: driven.state.attempts[-1].number == 2, "the second attempt")
+            before = time.monotonic()
+            await driven.until(lambda: time.monotonic() - before > OUTAGE_SECONDS, "the end of the outage")
+            assert (len(driven.state.attempts), driven.state.restarts_used) == (2, 1)
+        finally:
+            kubectl(*scale[2:], *scale[:2], "--replicas=1")
+        await driven.at_step(driven.state.attempt.from_step + 3)
+        state = await finish(driven)
+    assert (len(state.attempts), state.restarts_used) == (2, 1)
+
+
+async def test_preempted_by_a_pod_of_higher_priority_it_saves_waits_and_goes_on_at_no_cost(
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    kubectl: kube.Kubectl,
+) -> None:
+    low, high = f"low-{namespace[-6:]}", f"high-{namespace[-6:]}"
+    classes = [_priority(low, 10), _priority(high, 1000)]
+    kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": classes}))
+    try:
+        whole = Workers(1, resources={"memory": "3Gi", GPU: "4"})
+        options = {**apart(pod_options), "priority_class": low}
+        spec = training("job", options, *FOREVER, workers=whole)
+        async with driving(shared_folder / "run", spec) as driven:
+            await driven.at_step(7)
+            node = await node_of_last(driven, client, namespace)
+            await client.create(PODS, namespace, _urgent(node, high, pod_options["image"]))
+            await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+            first, saved = driven.state.attempts[0], driven.state.checkpoint
+            assert first.failure is not None
+            assert (first.cause, first.failure.kind) == (Cause.PREEMPTION, FailureKind.PREEMPTED)
+            assert saved is not None
+            assert first.progress is not None
+            assert saved.step == first.progress.step, "it lost steps although it had been warned"
+            await driven.at_step(saved.step + 3)
+            state = await finish(driven)
+        assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 0)
+    finally:
+        kubectl("delete", "--wait=false", "priorityclass", low, high)
+
+
+def _priority(name: str, value: int) -> dict[str, Any]:
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    return {**kind, "metadata": {"name": name}, "value": value}
+
+
+def _urgent(node: str, priority: str, image: str) -> dict[str, Any]:
+    """Somebody's pod that takes a node's GPUs, and whom it may take them from."""
+    container = {
+        "name": "main",
+        "image": image,
+        "command": ["sleep", "9999"],
+        "resources": {"limits": {GPU: "4"}},
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+        "priorityClassName": priority,
+        "nodeSelector": {"kubernetes.io/hostname": node},
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "urgent"}, "spec": spec}
