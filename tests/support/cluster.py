@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_elastic.adapters.kube import Client
+from airflow_elastic.adapters.kube import Client, Resource
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.core.classify import classify
 from airflow_elastic.core.state import Failure, FailureKind
@@ -25,6 +25,7 @@ from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import EngineConformance, running, until
 from tests.support import kube
 
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 SCRIPTS = Path(__file__).parent / "scripts"
 CHECKOUT = str(Path(__file__).parents[2])
 DOCS = Path(CHECKOUT) / "docs"
@@ -159,6 +160,25 @@ class ClusterEngine(EngineConformance):
             status = await until(engine, job, lambda status: status.waiting is Waiting.CAPACITY)
         assert status.wait is not None
         assert "nvidia.com/gpu" in (status.wait.reason or "")
+
+    async def test_a_quota_that_is_used_up_is_told(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        namespace = self.options["namespace"]
+        quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+        await client.create(QUOTAS, namespace, quota)
+        await kube.until(lambda: self._counted(client), "the quota to be counted")
+        job = self.job(uri)
+        async with self.live(engine, job):
+            status = await until(
+                engine, job, lambda status: "exceeded quota" in str(status.wait and status.wait.reason)
+            )
+        assert status.waiting is Waiting.STARTING
+        assert not status.failed
+
+    async def _counted(self, client: Client) -> bool:
+        found = await client.get(QUOTAS, self.options["namespace"], "none")
+        return "pods" in found.get("status", {}).get("used", {})
 
     async def test_an_image_that_is_not_there_is_told(self, engine: KubeEngine, uri: str) -> None:
         self.options = {**self.options, "image": "localhost/no-such-image:1", "image_pull_policy": "Never"}
