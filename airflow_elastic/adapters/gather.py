@@ -118,6 +118,7 @@ def _report(rank: RankWords) -> RankReport:
         step=int(rank.words[page.STEP]),
         at=rank.words[page.MOVED_AT],
         step_seconds=rank.note.step_seconds,
+        forward_seconds=rank.note.forward_seconds,
         loss=rank.note.loss,
         memory_bytes=rank.note.memory_bytes,
     )

@@ -92,6 +92,7 @@ class RankNote:
     loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     step_seconds: float = 0.0
+    forward_seconds: float = 0.0
     samples_per_second: float = 0.0
     memory_bytes: int = 0
 

@@ -15,7 +15,7 @@ from airflow_elastic.cli import say
 from airflow_elastic.cli.output import Tail
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.document import word
-from airflow_elastic.core.tell import sentence, share, waiting, waits, workers
+from airflow_elastic.core.tell import lagging, sentence, share, waiting, waits, workers
 
 if TYPE_CHECKING:
     from typing import Self
@@ -96,6 +96,9 @@ class Story(Observer):
         self._line = self._line_of(state)
         if (text := waiting(state, job)) is not None:
             self.tell(text)
+
+    def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
+        self.tell(lagging(progress, ranks), style="yellow" if ranks else "")
 
     async def show_output(self, *, last: bool = False) -> None:
         """Show what rank 0 has printed since the last time."""

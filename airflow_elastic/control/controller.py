@@ -27,6 +27,7 @@ from airflow_elastic.core.gathering import regrouping
 from airflow_elastic.core.health import overdue
 from airflow_elastic.core.machine import create, due, evolve
 from airflow_elastic.core.state import Phase, RunState
+from airflow_elastic.core.stragglers import Lagging
 from airflow_elastic.engines.api import Engine, Job, Regrouping
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
@@ -86,6 +87,7 @@ class Controller:
         self._watching: tuple[int, asyncio.Task[None]] | None = None
         self._job: JobStatus | None = None
         self._waits = Waits()
+        self._lagging = Lagging(time.monotonic)
         self._failed_since: float | None = None
         self._wake = asyncio.Event()
         self._troubles = 0
@@ -288,6 +290,8 @@ class Controller:
         if progress != self._progress:
             self._progress = progress
             if progress is not None:
+                if (ranks := self._lagging.news(progress)) is not None:
+                    self._observer.on_lagging(self.state, progress, ranks)
                 await self._observer.on_progress(self.state, progress)
         await self._observer.on_look(self.state, self._progress)
 

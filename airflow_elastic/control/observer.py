@@ -30,5 +30,8 @@ class Observer:
         word of the moment and stands in no journal: each controller that takes the run over tells it anew.
         """
 
+    def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
+        """These ranks have held all others up for a while; empty: none does any more. It stands in no journal."""
+
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         """Storage or engine are out of reach, for the `times`-th time in a row; the next try is in `pause` seconds."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.core.goodput import goodput
 from airflow_elastic.core.state import Phase
+from airflow_elastic.core.stragglers import stragglers
 from airflow_elastic.spec.codec import encode
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def document(
             "newest": None if newest is None else encode(newest),
         },
         "ranks": [encode(rank) for rank in told.ranks] if told and not state.ended else [],
+        "stragglers": [rank.rank for rank in stragglers(told.ranks)] if told and not state.ended else [],
         "goodput": spent["training"] / spent["wall"] if spent["wall"] else 0.0,
         "seconds": spent,
     }

@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import _get_default_group as _default_gr
 
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.checkpointer import Checkpointer, Position, Stateful
+from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.sampler import ElasticBatches
 from airflow_elastic.runtime.surroundings import Surroundings
@@ -119,6 +120,7 @@ class Session:
         """
         began = time.monotonic()
         self._objects = Stateful(model, optimizers, others)
+        self._voice.listen(ForwardClock(model))
         manifest = self._checkpointer.restore(self._objects) if self._checkpointer else None
         if manifest is not None:
             self.steps = self._saved_step = manifest.step

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from airflow_elastic.runtime.checkpointer import Position
+    from airflow_elastic.runtime.forward_clock import ForwardClock
     from airflow_elastic.runtime.surroundings import Surroundings
 
 _NOTE_SECONDS = 1.0
@@ -42,6 +43,7 @@ class Voice:
         self._total_steps = total_steps
         self._noted_at, self._noted_step, self._noted_samples = time.monotonic(), 0, 0
         self._said = RankNote()
+        self._clock: ForwardClock | None = None
         self._last: float | None = None  # when the step before this one ended
         self._words[page.ATTACHED] = 1.0
 
@@ -54,6 +56,10 @@ class Voice:
     def saves_ordered(self) -> float:
         """How many orders to save there have been."""
         return float(self._words[page.SAVE])
+
+    def listen(self, clock: ForwardClock) -> None:
+        """Say how long this rank's own part of a step takes."""
+        self._clock = clock
 
     def expect(self, total_steps: int) -> None:
         """The training is meant to have so many steps, unless the script has said otherwise."""
@@ -120,6 +126,7 @@ class Voice:
                 loss=_number(loss),
                 metrics={name: float(value) for name, value in metrics.items()},
                 step_seconds=seconds / steps if steps else 0.0,
+                forward_seconds=self._clock.mean() if self._clock else 0.0,
                 samples_per_second=samples / seconds,
                 memory_bytes=_memory(),
             )

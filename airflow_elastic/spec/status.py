@@ -154,7 +154,10 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """One rank's own words. Times are epoch seconds, durations seconds, memory bytes."""
+    """One rank's own words. Times are epoch seconds, durations seconds, memory bytes.
+
+    `forward_seconds`: of a forward pass of the model, which no other rank has a part in; 0 where nobody times it.
+    """
 
     rank: int
     worker: str
@@ -163,6 +166,7 @@ class RankReport:
     step_seconds: float = 0.0
     loss: float | None = None
     memory_bytes: int = 0
+    forward_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,9 +158,9 @@ class AirflowRest:
 
         def probe() -> bool | None:
             answer = self.request("GET", f"dags/{quote(dag_id)}")
-            if answer.status_code == 200:
+            if answer.status_code == 200 and not answer.json()["is_stale"]:
                 return True
-            if answer.status_code != 404:
+            if answer.status_code not in (200, 404):
                 raise AirflowError(f"asking for the DAG {dag_id!r}: {_reason(answer)}")
             if errors := self.import_errors():
                 broken = "\n".join(f"{name}:\n{trace.strip()}" for name, trace in errors.items())

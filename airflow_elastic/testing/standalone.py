@@ -239,16 +239,20 @@ class Standalone(AirflowRest):
         first = self.part_pid("triggerer")
         return ([first] if first is not None else []) + [one.pid for one in self._more if one.poll() is None]
 
-    def kill_triggerer(self) -> list[int]:
+    def kill_triggerer(self, pid: int | None = None) -> list[int]:
         """SIGKILL every triggerer and the process that runs its triggers; return their pids once gone.
 
         Nothing replaces it: `airflow standalone` does not notice, and what is deferred stays deferred. What
         triggers started in sessions of their own lives on.
 
+        Args:
+            pid: kill only this one of `triggerer_pids`.
+
         Raises:
             AirflowError: no triggerer runs, or one could not be killed.
         """
-        victims = [process for pid in self.triggerer_pids() for process in processes.family(pid)]
+        pids = [one for one in self.triggerer_pids() if pid in (None, one)]
+        victims = [process for one in pids for process in processes.family(one)]
         if not victims:
             raise AirflowError("there is no triggerer to kill; start_triggerer() starts one")
         left = processes.end(lambda: [one for one in victims if processes.read(one.pid) == one], timeout=10)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.document import word
-from airflow_elastic.core.tell import sentence, waiting
+from airflow_elastic.core.tell import lagging, sentence, waiting
 from airflow_elastic.spec.status import Progress
 from airflow_elastic.triggers.output import RankOutput
 from airflow_elastic.triggers.task import call
@@ -81,6 +81,9 @@ class TaskObserver(Observer):
         self._waiting = (state.attempt.number, job.wait)
         if (text := waiting(state, job)) is not None:
             self._log.info("%s", text)
+
+    def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
+        (self._log.warning if ranks else self._log.info)("%s", lagging(progress, ranks))
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         self._log.warning(

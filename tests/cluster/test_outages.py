@@ -225,3 +225,20 @@ def _urgent(node: str, priority: str, image: str) -> dict[str, Any]:
         "nodeSelector": {"kubernetes.io/hostname": node},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "urgent"}, "spec": spec}
+
+
+@pytest.mark.slow
+async def test_a_pod_that_is_throttled_is_told_as_a_straggler(
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    faults: kube.Faults,
+) -> None:
+    spec = training("job", pod_options, "--epochs=4000", "--width=20000")
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        faults.pod(namespace, await last_pod(driven, client, namespace), "throttle", 0.1)
+        await driven.until(lambda: driven.run.status()["stragglers"] == [1], "the straggler")
+        state = await finish(driven)
+    assert (len(state.attempts), state.restarts_used) == (1, 0)

@@ -241,3 +241,14 @@ async def test_a_script_that_knows_nothing_of_us_has_its_grace_and_its_place(
     assert state.outcome == "stopped"
     assert [(tmp_path / f"user/saved-by-{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
     assert left_over(tmp_path) == []
+
+
+async def test_a_rank_that_holds_the_others_up_is_told(tmp_path: Path) -> None:
+    """From outside both are equally slow: each step ends when the slowest has come."""
+    spec = training("--epochs=400", "--lag=1")
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.until(lambda: driven.run.status()["stragglers"] == [1], "the straggler")
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    ranks = state.attempts[0].progress.ranks if state.attempts[0].progress else ()
+    assert [rank.forward_seconds > 0.02 for rank in ranks] == [False, True], ranks

@@ -2,7 +2,8 @@
 
 Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
 there in the first attempt; --out FILE: rank 0 writes a digest of all weights at the end; --samples FOLDER: every rank
-writes which samples each of its steps consumed.
+writes which samples each of its steps consumed; --lag RANK: the forward pass of this rank takes 20 ms more;
+--width N of the hidden layer.
 """
 
 import argparse
@@ -21,16 +22,30 @@ parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--step-seconds", type=float, default=0.0)
 parser.add_argument("--fail-at", type=int, default=-1)
 parser.add_argument("--hang-at", type=int, default=-1)
+parser.add_argument("--lag", type=int, default=-1)
+parser.add_argument("--width", type=int, default=16)
 parser.add_argument("--out")
 parser.add_argument("--samples")
 options = parser.parse_args()
+
+
+class Lag(torch.nn.Module):
+    """Takes its time on one rank."""
+
+    def forward(self, x):
+        time.sleep(0.02 * (run.rank == options.lag))
+        return x
+
 
 torch.set_num_threads(1)
 run = elastic.init()
 torch.manual_seed(100 + run.rank)
 data = torch.utils.data.TensorDataset(torch.arange(640).float().reshape(-1, 1).repeat(1, 8) / 640)
 torch.manual_seed(7)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
+width = options.width
+model = torch.nn.Sequential(
+    torch.nn.Linear(8, width), torch.nn.Dropout(0.1), Lag(), torch.nn.Linear(width, 1)
+)
 torch.manual_seed(100 + run.rank)
 if run.world_size > 1:
     model = DistributedDataParallel(model)

@@ -1,0 +1,110 @@
+"""Ranks that hold all others up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from airflow_elastic.core.stragglers import LASTING_SECONDS, Lagging, stragglers
+from airflow_elastic.core.tell import lagging
+from airflow_elastic.runtime.forward_clock import ForwardClock
+from airflow_elastic.spec.status import Progress, RankReport, Stretch
+
+
+def ranks(*seconds: float) -> tuple[RankReport, ...]:
+    return tuple(
+        RankReport(rank=i, worker=f"node-{i}", step=1, at=0.0, forward_seconds=each)
+        for i, each in enumerate(seconds)
+    )
+
+
+def progress(*seconds: float, attempt: int = 1, generation: int = 1) -> Progress:
+    stretch = Stretch(generation, len(seconds), len(seconds), 0.0)
+    return Progress(attempt, at=0.0, step=1, stretches=(stretch,), ranks=ranks(*seconds))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slow"),
+    [
+        ((0.1, 0.1, 0.1, 0.1), []),
+        ((0.1, 0.1, 0.21, 0.1), [2]),
+        ((0.1, 0.1, 0.19, 0.1), []),
+        ((0.1, 0.3), [1]),
+        ((0.3, 0.1, 0.1, 0.1, 0.4), [0, 4]),
+        ((0.0001, 0.0009), []),
+        ((0.0, 0.5), []),
+        ((0.5,), []),
+        ((), []),
+    ],
+)
+def test_more_than_twice_the_median_of_the_others(seconds: tuple[float, ...], slow: list[int]) -> None:
+    assert [rank.rank for rank in stragglers(ranks(*seconds))] == slow
+
+
+def test_it_is_told_once_it_lasts_and_again_when_it_is_over() -> None:
+    clock = [0.0]
+    lag = Lagging(lambda: clock[0])
+
+    def after(seconds: float, *of_ranks: float, generation: int = 1) -> frozenset[int] | None:
+        clock[0] += seconds
+        return lag.news(progress(*of_ranks, generation=generation))
+
+    assert after(0, 0.1, 0.5) is None
+    assert after(LASTING_SECONDS / 2, 0.1, 0.5) is None
+    assert after(LASTING_SECONDS / 2, 0.1, 0.5) == {1}
+    assert after(1, 0.1, 0.5) is None, "it has been told"
+    assert after(1, 0.1, 0.1) is None, "one good look is no end"
+    assert after(1, 0.1, 0.5) is None
+    assert after(LASTING_SECONDS, 0.1, 0.1) == frozenset()
+    assert after(1, 0.5, 0.1) is None
+    assert after(LASTING_SECONDS - 1, 0.5, 0.1) is None
+    assert after(1, 0.5, 0.1, generation=2) is None, "rank 0 of another generation is another process"
+    assert after(LASTING_SECONDS, 0.5, 0.1, generation=2) == {0}
+
+
+def test_what_is_said() -> None:
+    found = progress(0.1, 0.4123, 0.1)
+    assert lagging(found, frozenset({1})) == (
+        "rank 1 (node-1) holds the others up: its forward pass takes 0.41 s, the others' 0.1 s"
+    )
+    assert lagging(found, frozenset({0, 1})).startswith("rank 0 (node-0), rank 1 (node-1) hold the others up")
+    assert lagging(found, frozenset()) == "no rank holds the others up any more"
+
+
+class Sleeps(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+        self.fails = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fails:
+            raise ValueError("a bad batch")
+        found: torch.Tensor = self.layer(x)
+        return found
+
+
+def test_forward_passes_are_timed_and_no_others() -> None:
+    model = Sleeps()
+    clock = ForwardClock(model)
+    assert clock.mean() == 0.0
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+    mean = clock.mean()
+    assert 0 < mean < 1
+    assert clock.mean() == 0.0, "it begins anew"
+    model.fails = True
+    with pytest.raises(ValueError, match="a bad batch"):
+        model(torch.ones(1, 2))
+    assert clock.mean() == 0.0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_its_own_clock_is_read() -> None:
+    model = torch.nn.Linear(4096, 4096).cuda()
+    clock = ForwardClock(model)
+    x = torch.ones(4096, 4096, device="cuda")
+    for _ in range(5):
+        model(x)
+        torch.cuda.synchronize()
+    assert clock.mean() > 0
