@@ -90,3 +90,8 @@ def find_launcher(name: str) -> Launcher:
     """
     launcher: Launcher = plugins.load(GROUP, name, "launcher")
     return launcher
+
+
+def module_or_script(spec: RunSpec) -> list[str]:
+    """The command as torchrun, and whoever takes after it, wants it: a module by `--module`, where we write `-m`."""
+    return ["--module", *spec.command[1:]] if spec.command[0] == "-m" else list(spec.command)

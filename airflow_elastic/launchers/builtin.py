@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_elastic.launchers.api import Launcher, Place
+from airflow_elastic.launchers.api import Launcher, Place, module_or_script
 from airflow_elastic.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _torchrun(spec: RunSpec, place: Place) -> list[str]:
         f"--master-port={place.master_port}",
         # A failed rank ends the attempt: the run's own budget decides what follows.
         "--max-restarts=0",
-        *_module_or_script(spec),
+        *module_or_script(spec),
     ]
 
 
@@ -43,16 +43,12 @@ def _accelerate(spec: RunSpec, place: Place) -> list[str]:
         f"--main_process_port={place.master_port}",
         # Said in full, as it otherwise warns about each default, or reads the user's own configuration file.
         *("--rdzv_backend=static", "--mixed_precision=no", "--dynamo_backend=no"),
-        *(["--module", *spec.command[1:]] if spec.command[0] == "-m" else spec.command),
+        *module_or_script(spec),
     ]
 
 
 def _python(spec: RunSpec, place: Place) -> list[str]:
     return _rank_command(spec, place)
-
-
-def _module_or_script(spec: RunSpec) -> list[str]:
-    return ["--module", *spec.command[1:]] if spec.command[0] == "-m" else list(spec.command)
 
 
 def _gpus(spec: RunSpec) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_elastic.launchers.api import Launcher, Place
+from airflow_elastic.launchers.api import Launcher, Place, module_or_script
 from airflow_elastic.spec.checks import Checks, choice
 from airflow_elastic.spec.errors import Problem, SpecError
 
@@ -90,7 +90,7 @@ def _command(spec: RunSpec, place: Place) -> list[str]:
         "--max_restarts=0",
         *(f"--{name}={value}" for name, value in values.items() if value is not None),
         *(f"--{name}" for name in flags if getattr(options, name)),
-        *(["--module", *spec.command[1:]] if spec.command[0] == "-m" else spec.command),
+        *module_or_script(spec),
     ]
 
 
