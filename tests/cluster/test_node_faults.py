@@ -11,7 +11,7 @@ from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.kube.pod import JOB_LABEL
-from airflow_elastic.spec.run import Health
+from airflow_elastic.spec.run import Health, Workers
 from tests.cluster.test_training import training
 from tests.support.driving import Driven, driving
 
@@ -96,3 +96,30 @@ async def test_nodes_that_do_not_reach_each_other_hang_and_the_clock_ends_it(
         await driven.end()
     assert failure is not None
     assert failure.kind in (FailureKind.NO_PROGRESS, FailureKind.WORKER_LOST)
+
+
+@pytest.mark.slow
+async def test_a_machine_that_failed_twice_is_avoided(
+    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
+) -> None:
+    """Though the scheduler likes it best."""
+    where = [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-2"]}]
+    liked = [{"weight": 100, "preference": {"matchExpressions": where}}]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": liked}}
+    options = {**pod_options, "affinity": affinity}
+    alone = Workers(1, resources={"memory": "3Gi"})
+    spec = training("job", options, "--epochs=400", "--step-seconds=0.05", workers=alone)
+    machines = []
+    async with driving(shared_folder / "run", spec) as driven:
+        for attempt in (1, 2, 3):
+            await driven.until(lambda n=attempt: len(driven.state.attempts) == n, f"attempt {attempt}")  # type: ignore[misc]
+            newest = driven.state.checkpoint
+            await driven.at_step((newest.step if newest else 0) + 3)
+            machines.append(await node_of_last(driven, client, namespace))
+            if attempt < 3:
+                driven.kill_rank(0)
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert machines[:2] == ["node-2", "node-2"]
+    assert machines[2] != "node-2"
+    assert state.avoid == ("node-2",)
