@@ -115,7 +115,7 @@ async def side_by_side(
     """All arms at the same time, on the same objects; Airflow's, where it is installed."""
     namespace = options["namespace"]
     arms = {"ours": ours, "floor": ours}
-    if any(distributions(name=PROVIDER)):
+    if theirs and any(distributions(name=PROVIDER)):
         arms |= dict.fromkeys(AIRFLOW, theirs)
         await run_pods(client, options, theirs)
     await create(client, namespace, [job(number, namespace) for number in range(ours)])
