@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +14,7 @@ from airflow_elastic.adapters import checkpoints, linux
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control import Run, open_run, start_run
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, ScaleStep, Workers
+from tests.support.traces import trained_once
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/support/scripts/steps.py"
@@ -49,22 +48,7 @@ def check(run: Run, uri: Path, attempts: int) -> None:
     assert state.restarts_used == 1
     assert checkpoints.steps(run.store) == [5, 10, 15, 20]
     assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{uri}/local") == []
-    lines = [json.loads(line) for line in (uri / "trace.jsonl").read_text().splitlines()]
-    assert [line["attempt"] for line in lines] == sorted(line["attempt"] for line in lines), (
-        "attempts overlap"
-    )
-    for number, of_attempt in itertools.groupby(lines, key=lambda line: line["attempt"]):
-        found = list(of_attempt)
-        starts = [line["step"] for line in found if line["what"] == "start"]
-        # What was committed when an attempt began is what it began from.
-        earlier = [
-            step
-            for step in checkpoints.steps(run.store)
-            if checkpoints.read(run.store, step).attempt < number
-        ]
-        assert set(starts) == {max([0, *earlier])}
-        pairs = [(line["rank"], line["step"]) for line in found if line["what"] == "step"]
-        assert len(pairs) == len(set(pairs)), "a rank of one attempt did a step twice: two of it have lived"
+    trained_once(uri)
 
 
 def points() -> range:

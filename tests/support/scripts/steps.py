@@ -1,7 +1,8 @@
 """A training without torch: counts steps, commits real checkpoints, goes on from the newest.
 
-With --die it dies once by itself; with --until FILE it counts on, without end, until that exists. It writes a line to
-trace.jsonl with every step, so that a test can see which attempts lived when: see `tests.support.traces`.
+With --die its last rank dies once; with --signs FOLDER that does so in attempt N when FOLDER/die-N is there, and it
+counts on, without end, until FOLDER/enough is. It writes a line to trace.jsonl with every step, so that a test can see
+which attempts lived when: see `tests.support.traces`.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from airflow_elastic.spec.manifest import Manifest, StoredFile
 TOTAL, EVERY, DIES_AT = 24, 5, 12
 parser = argparse.ArgumentParser()
 parser.add_argument("--die", action="store_true")
-parser.add_argument("--until", type=Path)
+parser.add_argument("--signs", type=Path)
 parser.add_argument("--step-seconds", type=float, default=0.02)
 options = parser.parse_args()
 
@@ -36,6 +37,10 @@ def trace(what: str) -> None:
     os.close(descriptor)
 
 
+def sign(name: str) -> bool:
+    return options.signs is not None and (options.signs / name).exists()
+
+
 def commit() -> None:
     data = layout.checkpoint_data(step, attempt, 1)
     store.put(f"{data}state", str(step).encode())
@@ -46,12 +51,13 @@ def commit() -> None:
 
 
 trace("start")
-while step < TOTAL or (options.until and not options.until.exists()):
+while step < TOTAL or (options.signs and not sign("enough")):
     time.sleep(options.step_seconds)
     step += 1
     trace("step")
     if rank == 0 and step % EVERY == 0:
         commit()
-    if attempt == 1 and step == DIES_AT and rank == world - 1 and options.die:
+    dies = sign(f"die-{attempt}") or (options.die and attempt == 1 and step == DIES_AT)
+    if dies and rank == world - 1:
         os.kill(os.getpid(), signal.SIGKILL)
 trace("end")
