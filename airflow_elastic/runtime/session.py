@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -19,8 +20,10 @@ from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.sampler import ElasticBatches
 from airflow_elastic.runtime.surroundings import Surroundings
-from airflow_elastic.runtime.voice import Voice
+from airflow_elastic.runtime.voice import Voice, finite
 from airflow_elastic.spec.run import CheckpointPolicy
+
+log = logging.getLogger(__name__)
 
 #: Ranks agree this often on whether to save or to stop. In between a step costs no communication of ours.
 AGREE_SECONDS = 0.5
@@ -248,7 +251,11 @@ class Session:
 
     def finish(self, **metrics: float) -> None:
         """Training is complete: save the final checkpoint and hand over the results. All ranks call this together."""
-        self._metrics = {name: float(value) for name, value in metrics.items()}
+        self._metrics = finite(metrics)
+        if lost := sorted(metrics.keys() - self._metrics.keys()):
+            log.warning(
+                "not finite, and so not kept: %s", ", ".join(f"{name}={metrics[name]}" for name in lost)
+            )
         self.save(reason="final")
         self._ranks.barrier()
         self._voice.finished(self.steps, self._metrics)

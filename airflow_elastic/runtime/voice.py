@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import resource
 import time
@@ -108,7 +109,7 @@ class Voice:
     def finished(self, step: int, metrics: Mapping[str, float]) -> None:
         """The script says that training is complete."""
         last = dataclasses.replace(
-            self._said, total_steps=step, metrics=dict(metrics), memory_bytes=_memory()
+            self._said, total_steps=step, metrics=finite(metrics), memory_bytes=_memory()
         )
         self._write(last)
         self._words[page.FINISHED] = 1.0
@@ -124,7 +125,7 @@ class Voice:
                 total_steps=self._total_steps,
                 epoch=position.epoch,
                 loss=_number(loss),
-                metrics={name: float(value) for name, value in metrics.items()},
+                metrics=finite(metrics),
                 step_seconds=seconds / steps if steps else 0.0,
                 forward_seconds=self._clock.mean() if self._clock else 0.0,
                 samples_per_second=samples / seconds,
@@ -142,10 +143,17 @@ class Voice:
         temporary.replace(self._note_path)
 
 
+def finite(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Those that are finite: JSON has no others, and one of them must not cost all that stands beside it."""
+    plain = {name: float(value) for name, value in numbers.items()}
+    return {name: value for name, value in plain.items() if math.isfinite(value)}
+
+
 def _number(loss: torch.Tensor | float | None) -> float | None:
-    if loss is None or isinstance(loss, int | float):
-        return loss
-    return float(loss.detach())
+    if loss is None:
+        return None
+    number = float(loss) if isinstance(loss, int | float) else float(loss.detach())
+    return number if math.isfinite(number) else None
 
 
 def _memory() -> int:

@@ -235,7 +235,7 @@ async def test_a_pod_that_is_throttled_is_told_as_a_straggler(
     client: Client,
     faults: kube.Faults,
 ) -> None:
-    spec = training("job", pod_options, "--epochs=4000", "--width=20000")
+    spec = training("job", pod_options, "--epochs=4000", "--width=20000", "--lr=1e-9")
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         faults.pod(namespace, await last_pod(driven, client, namespace), "throttle", 0.1)

@@ -252,3 +252,18 @@ async def test_a_rank_that_holds_the_others_up_is_told(tmp_path: Path) -> None:
         state = await driven.end()
     ranks = state.attempts[0].progress.ranks if state.attempts[0].progress else ()
     assert [rank.forward_seconds > 0.02 for rank in ranks] == [False, True], ranks
+
+
+async def test_a_training_that_diverges_is_still_told_and_its_checkpoints_still_load(tmp_path: Path) -> None:
+    spec = training("--epochs=20", "--lr=1e30")
+    async with driving(tmp_path / "run", spec) as driven:
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    progress = state.attempt.progress
+    assert progress is not None
+    assert (progress.loss, progress.metrics) == (None, {}), "JSON has no NaN"
+    assert all(rank.memory_bytes for rank in progress.ranks), "a bad loss cost all that stood beside it"
+    store = driven.run.store
+    assert [
+        checkpoints.problems(store, checkpoints.read(store, step)) for step in checkpoints.steps(store)
+    ] == [[]] * 3

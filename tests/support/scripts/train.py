@@ -3,7 +3,8 @@
 Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
 there in the first attempt; --out FILE: rank 0 writes a digest of all weights at the end; --samples FOLDER: every rank
 writes which samples each of its steps consumed; --lag RANK: the forward pass of this rank takes 20 ms more;
---width N of the hidden layer.
+--width N of the hidden layer;
+--lr RATE.
 """
 
 import argparse
@@ -24,6 +25,7 @@ parser.add_argument("--fail-at", type=int, default=-1)
 parser.add_argument("--hang-at", type=int, default=-1)
 parser.add_argument("--lag", type=int, default=-1)
 parser.add_argument("--width", type=int, default=16)
+parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--out")
 parser.add_argument("--samples")
 options = parser.parse_args()
@@ -49,7 +51,7 @@ model = torch.nn.Sequential(
 torch.manual_seed(100 + run.rank)
 if run.world_size > 1:
     model = DistributedDataParallel(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.9)
 print(
     "from step", run.restore(model, optimizer, schedule=schedule), "of", run.world_size, "ranks", flush=True
