@@ -201,8 +201,9 @@ class Controller:
         await self._record(ev.AttemptGone(self._now(), action.attempt, self._progress))
 
     def _job_of(self, attempt: int) -> Job:
-        workers = self.state.attempts[attempt - 1].workers
-        return Job(self._store.uri, self.state.spec, attempt, workers, self.state.avoid)
+        state = self.state
+        workers = state.attempts[attempt - 1].workers
+        return Job(self._store.uri, state.spec, attempt, workers, state.avoid, state.has_elsewhere)
 
     # -- waiting -------------------------------------------------------------------------------------------------
 

@@ -157,7 +157,8 @@ def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
 def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:
     if state.attempt.phase is not Phase.LIVE:
         return state
-    state = state.with_attempt(progress=event.progress or state.attempt.progress)
+    machines = tuple(sorted({worker.node for worker in event.job.workers if worker.node is not None}))
+    state = state.with_attempt(progress=event.progress or state.attempt.progress, machines=machines)
     failure = classify(event.job)
     if failure is None:
         return _end_attempt(state, Cause.SUCCEEDED, event.at)

@@ -71,8 +71,9 @@ OF_MACHINES = frozenset(
     }
 )
 
-#: A machine is avoided after so many of them.
-BAD_AFTER = 2
+#: A machine is avoided after so many of the newest failures of machines: never more than one machine at a time, so that
+#: a run which meets trouble everywhere does not shut itself out.
+BAD_AFTER, BAD_OF = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,7 @@ class Attempt:
         failure: the evidence, where it failed or was preempted.
         progress: how far it came, as last reported.
         members: the workers that it trains with while others are held up; None where it is all of them.
+        machines: those that its workers were on when it ended, where the engine has several.
     """
 
     number: int
@@ -140,6 +142,7 @@ class Attempt:
     failure: Failure | None = None
     progress: Progress | None = None
     members: tuple[int, ...] | None = None
+    machines: tuple[str, ...] = ()
 
     @property
     def last_step(self) -> int:
@@ -232,10 +235,16 @@ class RunState:
 
     @property
     def avoid(self) -> tuple[str, ...]:
-        """Machines on which this life of the run has failed twice, perhaps for their sake: nothing starts there."""
+        """Machines on which this life of the run has lately failed twice, perhaps for their sake."""
         failures = (attempt.failure for attempt in self.lives)
         nodes = [f.node for f in failures if f is not None and f.node is not None and f.kind in OF_MACHINES]
-        return tuple(sorted({node for node in nodes if nodes.count(node) >= BAD_AFTER}))
+        newest = nodes[-BAD_OF:]
+        return tuple(sorted({node for node in newest if newest.count(node) >= BAD_AFTER}))
+
+    @property
+    def has_elsewhere(self) -> bool:
+        """Whether workers have run on other machines than those to avoid: there may be no others at all."""
+        return any(machine not in self.avoid for attempt in self.lives for machine in attempt.machines)
 
     @property
     def deadline_at(self) -> float | None:

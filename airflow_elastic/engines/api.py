@@ -36,7 +36,8 @@ class Job:
         spec: the run's specification.
         attempt: number of the attempt.
         workers: workers to start with.
-        avoid: machines on which the run has failed too often; an engine of several machines starts nothing there.
+        avoid: machines on which the run has failed too often; an engine of several machines starts nothing there,
+        has_elsewhere: or, where this is False, only if there is no other: the run has not seen one.
     """
 
     run_uri: str
@@ -44,6 +45,7 @@ class Job:
     attempt: int
     workers: int
     avoid: tuple[str, ...] = ()
+    has_elsewhere: bool = True
 
     @property
     def name(self) -> str:

@@ -87,6 +87,21 @@ def test_machines_to_avoid_are_excluded_from_each_alternative() -> None:
     assert found["nodeSelectorTerms"] == [{"matchExpressions": [zone, bad]}, {"matchExpressions": [bad]}]
 
 
+def test_a_machine_to_avoid_that_may_be_the_only_one_is_liked_least() -> None:
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    mine = {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}}
+    run = RunSpec(
+        command=("/app/train.py",),
+        engine="job",
+        engine_options={"image": "i", "affinity": {"nodeAffinity": {preferred: [mine]}}},
+    )
+    job = Job("s3://b/r", run, 3, 1, ("node-7",), has_elsewhere=False)
+    rendered = find_engine("job").render(job)["items"][0]
+    found = rendered["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    bad = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-7"]}
+    assert found == {preferred: [{"weight": 100, "preference": {"matchExpressions": [bad]}}, mine]}
+
+
 @pytest.mark.parametrize("engine", ["job", "pytorchjob"])
 def test_a_queue_is_named_on_the_owner_alone(engine: str) -> None:
     whole = manifest(engine, queue="team-a", queue_priority="high")

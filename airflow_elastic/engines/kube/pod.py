@@ -26,6 +26,7 @@ _SHARED_MEMORY = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S10
 
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def labels(job: Job, options: KubeOptions) -> dict[str, str]:
@@ -197,6 +198,10 @@ def _affinity(job: Job, options: KubeOptions) -> dict[str, Any]:
         laid = overlay({"podAffinity": {_REQUIRED: [term]}}, laid)
     if job.avoid:
         bad = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(job.avoid)}
+        if not job.has_elsewhere:
+            other = {"weight": 100, "preference": {"matchExpressions": [bad]}}
+            liked = [other, *laid.get("nodeAffinity", {}).get(_PREFERRED, ())]
+            return dict(overlay(laid, {"nodeAffinity": {_PREFERRED: liked}}))
         required = laid.get("nodeAffinity", {}).get(_REQUIRED, {})
         # Terms are alternatives: each of them must exclude the machines.
         terms = required.get("nodeSelectorTerms") or [{}]

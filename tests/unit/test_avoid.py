@@ -1,0 +1,56 @@
+"""Machines on which a run has failed too often, and what is left where it has met trouble everywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_elastic.core.machine import evolve, replay
+from airflow_elastic.core.state import RunState
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.run import RestartPolicy
+from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
+from tests.support.builders import spec
+
+
+def after(*lost: str, beside: str | None = None) -> RunState:
+    """A run that has lost a worker on each of these machines in turn; another worker was on `beside`."""
+    state = replay([ev.RunCreated(0.0, spec(restart=RestartPolicy(backoff_limit=99)), True, None)])
+    assert state is not None
+    for number, machine in enumerate(lost, 1):
+        workers = [WorkerStatus("node-0", WorkerPhase.LOST, node=machine)]
+        if beside is not None:
+            workers.append(WorkerStatus("node-1", WorkerPhase.RUNNING, node=beside))
+        for event in (
+            ev.AttemptSubmitted(1.0, number, f"j-{number}"),
+            ev.WorkersEnded(2.0, number, JobStatus(tuple(workers)), None),
+            ev.AttemptGone(3.0, number, None),
+            ev.BackoffElapsed(99.0, number + 1),
+        ):
+            state = evolve(state, event)
+    assert len(state.attempts) == len(lost) + 1
+    return state
+
+
+@pytest.mark.parametrize(
+    ("lost", "avoided"),
+    [
+        ((), ()),
+        (("a",), ()),
+        (("a", "a"), ("a",)),
+        (("a", "b"), ()),
+        (("a", "b", "a"), ("a",)),
+        (("a", "a", "b"), ("a",)),
+        (("a", "a", "b", "b"), ("b",)),
+        (("a", "a", "b", "b", "c", "c"), ("c",)),
+        (("a", "a", "b", "c"), ()),
+    ],
+)
+def test_one_machine_at_a_time_is_avoided(lost: tuple[str, ...], avoided: tuple[str, ...]) -> None:
+    assert after(*lost).avoid == avoided
+
+
+def test_whether_there_is_anywhere_else_is_known_from_where_workers_have_been() -> None:
+    assert not after("a", "a").has_elsewhere, "it may be the only machine there is"
+    assert after("b", "a", "a").has_elsewhere
+    assert after("a", "a", beside="b").has_elsewhere
+    assert after().has_elsewhere is False
