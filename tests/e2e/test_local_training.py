@@ -55,7 +55,7 @@ async def test_killed_at_random_it_ends_bit_identical(kills: int, tmp_path: Path
             # Of 120: a test that is slow to look, on a busy machine, still finds it training.
             wanted = luck.randint(1, 80 * number // kills)
             await driven.until(
-                lambda n=number, w=wanted: len(driven.state.attempts) == n and driven.step >= w,  # type: ignore[misc]
+                lambda n=number, w=wanted: len(driven.state.attempts) == n and driven.step_now >= w,  # type: ignore[misc]
                 f"step {wanted} of attempt {number}",
             )
             if luck.random() < 0.5:
