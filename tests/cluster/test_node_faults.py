@@ -43,7 +43,7 @@ def apart(options: dict[str, Any]) -> dict[str, Any]:
     "fault",
     [
         ("partition", "all"),
-        ("freeze", None),
+        pytest.param(("freeze", None), marks=pytest.mark.slow),
         pytest.param(("partition", "control-plane"), marks=pytest.mark.slow),
         pytest.param(("power-off", None), marks=pytest.mark.slow),
     ],

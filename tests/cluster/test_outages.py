@@ -172,6 +172,7 @@ async def test_an_operator_that_is_away_is_waited_for(
     assert (len(state.attempts), state.restarts_used) == (2, 1)
 
 
+@pytest.mark.slow
 async def test_preempted_by_a_pod_of_higher_priority_it_saves_waits_and_goes_on_at_no_cost(
     shared_folder: Path,
     pod_options: dict[str, Any],

@@ -254,9 +254,11 @@ class KubeEngine:
             owner = await client.get(resource, namespace, job.name)
         except Missing:
             owner = None
-        await self._keep_logs(shared, job, options)
         if owner is not None and not _is_ours(owner, job):
-            owner = None
+            # Nor are the pods below it, whatever their labels say: their operator would make them anew for ever.
+            await self._end(shared, job, options, None)
+            return
+        await self._keep_logs(shared, job, options)
         keep = owner is not None and job.spec.cleanup != "All"
         if owner is not None and keep and await self._has_succeeded(shared, job, options, owner):
             return
