@@ -10,7 +10,8 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube import kueue, read
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.options import KubeOptions
+from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.tensorstack import TensorStackOptions
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import Waiting
@@ -139,6 +140,14 @@ TAKEN = ("Evicted", "True", "Preempted to accommodate a workload")
 )
 def test_what_kueue_says_of_a_job_that_it_holds(workloads: list[dict[str, Any]], said: str | None) -> None:
     assert kueue.why_held(workloads, "u") == said
+
+
+def test_a_queue_of_another_scheduler_is_none_of_kueues() -> None:
+    """On a cluster without Kueue a PyTorchTrainingJob with a queue was refused, and was never scaled in place."""
+    theirs = options_of(run("pytorchtrainingjob", Workers(1), queue="team"), TensorStackOptions)
+    assert not theirs.by_kueue
+    assert kueue.changes_in_place(theirs)
+    assert options_of(run("job", Workers(1), queue="team")).by_kueue
 
 
 async def test_a_job_that_kueue_would_restart_is_not_scaled_in_place() -> None:

@@ -107,7 +107,7 @@ class KubeEngine:
         options = options_of(job.spec, self.kind.options)
         files = await asyncio.to_thread(self._write_down, job, options)
         async with hub(self._reach(options)) as shared:
-            if kueue.queued(options) and not await shared.client.knows(kueue.WORKLOADS):
+            if options.by_kueue and not await shared.client.knows(kueue.WORKLOADS):
                 raise SubmitRefused(
                     f"{shared.client.server} has no {kueue.WORKLOADS.full_name}: install {kueue.WORKLOADS.needs} "
                     f"to use engine_options.queue ({options.queue}), or set queueing"
@@ -166,7 +166,7 @@ class KubeEngine:
             follow = shared.follow(job.name, *self._queries(options))
             async for (owners, pods, *others), again in ticking(follow, lacking):
                 owner = owners[0] if owners else await self._look(shared, job, options)
-                workloads = others.pop() if kueue.queued(options) else ()
+                workloads = others.pop() if options.by_kueue else ()
                 if owners and others:
                     owner = {**owners[0], "child": others[0][0] if others[0] else None}
                 why = await trouble(shared.client, options.namespace, self._names(job)) if again else why
@@ -352,7 +352,7 @@ class KubeEngine:
             Query(kind.resource, namespace, _OURS, JOB_LABEL, kind.slim),
             Query(PODS, namespace, labels, kind.pod_label, read.slim),
             *([] if child is None else [Query(child.resource, namespace, _OURS, JOB_LABEL, child.slim)]),
-            *([Query(kueue.WORKLOADS, namespace, "", "", kueue.slim)] if kueue.queued(options) else []),
+            *([Query(kueue.WORKLOADS, namespace, "", "", kueue.slim)] if options.by_kueue else []),
         )
 
 

@@ -23,14 +23,9 @@ ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 _TELLING = ("Finished", "Evicted", "QuotaReserved")
 
 
-def queued(options: KubeOptions) -> bool:
-    """Whether Kueue has a say in the job."""
-    return options.queueing == "kueue" and options.queue is not None
-
-
 def changes_in_place(options: KubeOptions) -> bool:
     """Whether the job may change its size without losing all its pods."""
-    return not queued(options) or options.annotations.get(ELASTIC_ANNOTATION) == "true"
+    return not options.by_kueue or options.annotations.get(ELASTIC_ANNOTATION) == "true"
 
 
 def slim(workload: dict[str, Any]) -> dict[str, Any]:

@@ -132,6 +132,11 @@ class KubeOptions:
             check.that(self.ttl_seconds >= 0, "ttl_seconds", self.ttl_seconds, "an integer, at least 0")
 
     @property
+    def by_kueue(self) -> bool:
+        """Whether `queue` names one of Kueue's."""
+        return self.queueing == "kueue" and self.queue is not None
+
+    @property
     def access(self) -> Access:
         """How to reach the cluster."""
         return Access(kubeconfig=self.kubeconfig, context=self.context)

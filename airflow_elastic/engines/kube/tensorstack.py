@@ -101,6 +101,11 @@ class TensorStackOptions(KubeOptions):
             check.that(both, "queue_rank", self.queue_rank, "only with queue")
             check.that(not (self.pause and self.debug), "pause", self.pause, "not together with debug")
 
+    @property
+    def by_kueue(self) -> bool:
+        """Never: `queue` names one of T9k's scheduler."""
+        return False
+
 
 class TensorStackKind:
     """batch.tensorstack.dev/v1beta1 PyTorchTrainingJob."""

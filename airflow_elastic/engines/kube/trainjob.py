@@ -93,7 +93,7 @@ class TrainJobKind:
         if ttl != KubeOptions(image="any").ttl_seconds:
             allowed = "unset: a TrainJob has no time to live; with cleanup All it goes when the run ends"
             problems.append(Problem("engine_options.ttl_seconds", ttl, allowed))
-        if options.queue is not None and options.queueing == "kueue":
+        if options.by_kueue:
             allowed = (
                 "unset: Kueue undoes the suspension without which a TrainJob does not end cleanly; use job"
             )
