@@ -244,7 +244,8 @@ class RunState:
     @property
     def has_elsewhere(self) -> bool:
         """Whether workers have run on other machines than those to avoid: there may be no others at all."""
-        return any(machine not in self.avoid for attempt in self.lives for machine in attempt.machines)
+        avoid = self.avoid
+        return any(machine not in avoid for attempt in self.lives for machine in attempt.machines)
 
     @property
     def deadline_at(self) -> float | None:

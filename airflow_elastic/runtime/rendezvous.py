@@ -80,10 +80,7 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
 def _stand_by(node: Node, members: Members) -> None:
     """Wait for the generation after one that could not wait for this worker."""
     while not node.files.superseded(members.generation):
-        if node.stop_at is not None or node.files.closed:
-            raise Stopped
-        if _done_without_us(node, members):
-            raise RendezvousGracefulExitError("the other workers have finished the training")
+        _still_wanted(node, members)
         time.sleep(node.files.poll_seconds)
 
 
@@ -108,15 +105,20 @@ def _join(node: Node, members: Members, patience: Patience) -> tuple[Meeting, TC
 
 def _goes_on(node: Node, members: Members, patience: Patience) -> bool:
     """Whether to go on waiting for this generation's workers; False where there is a newer generation."""
-    if node.stop_at is not None or node.files.closed:
-        raise Stopped
-    if _done_without_us(node, members):
-        raise RendezvousGracefulExitError("the other workers have finished the training")
+    _still_wanted(node, members)
     if patience.over:
         raise RendezvousTimeoutError(
             f"not all of workers {members.nodes} came to generation {members.generation}"
         )
     return not node.superseded()
+
+
+def _still_wanted(node: Node, members: Members) -> None:
+    """Raise what ends a worker that waits: it is to end, or the others were done without it."""
+    if node.stop_at is not None or node.files.closed:
+        raise Stopped
+    if _done_without_us(node, members):
+        raise RendezvousGracefulExitError("the other workers have finished the training")
 
 
 def _done_without_us(node: Node, members: Members) -> bool:
