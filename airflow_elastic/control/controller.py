@@ -224,6 +224,7 @@ class Controller:
         self._wake.clear()
         if self._job is not None:
             await self._tell_waiting(self._job)
+            await self._follow(self._job)
             await self._gather(self._job)
             await self._judge(self._job)
         if not woken:
@@ -234,6 +235,16 @@ class Controller:
         if self.state.attempt.phase is Phase.LIVE and self._waits.news(job):
             self._observer.on_waiting(self.state, job)
             await self._publish()
+
+    async def _follow(self, job: JobStatus) -> None:
+        """Take a change of the workers by somebody beside the run for a scale step, as far as the run permits it."""
+        state, asked = self.state, job.asked
+        if asked is None or state.attempt.phase is not Phase.LIVE or asked.request in state.planned_steps:
+            return
+        wanted = state.spec.workers.nearest(asked.workers)
+        if wanted == state.attempt.workers == state.target:
+            await self._engine.scale(self._job_of(state.attempt.number), wanted)  # put it back
+        await self._record(ev.ScaleRequested(self._now(), asked.request, wanted, ev.AUTOSCALER))
 
     async def _gather(self, job: JobStatus) -> None:
         """Have those train that can, and those join that come."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_elastic.core.state import Phase, RunState
-from airflow_elastic.spec.events import DeadlinePassed, Event, ScaleRequested, Stalled
+from airflow_elastic.spec.events import SCHEDULE, DeadlinePassed, Event, ScaleRequested, Stalled
 from airflow_elastic.spec.status import Progress
 
 
@@ -42,7 +42,7 @@ def _planned_steps(state: RunState, progress: Progress | None, now: float) -> It
         by_step = step.at_step is not None and progress is not None and progress.step >= step.at_step
         by_time = step.after_seconds is not None and now >= state.created_at + step.after_seconds
         if by_step or by_time:
-            yield ScaleRequested(at=now, request=request, workers=step.workers, by="schedule")
+            yield ScaleRequested(at=now, request=request, workers=step.workers, by=SCHEDULE)
 
 
 def _silence(state: RunState, progress: Progress, now: float, waited_at: float) -> Iterator[Event]:

@@ -202,7 +202,7 @@ def _regrouped(state: RunState, event: ev.Regrouped) -> RunState:
 def _scale_requested(state: RunState, event: ev.ScaleRequested) -> RunState:
     if not state.spec.workers.permits(event.workers) or event.request in state.planned_steps:
         return state
-    if event.by == "schedule":
+    if event.by in (ev.SCHEDULE, ev.AUTOSCALER):
         state = replace(state, planned_steps=state.planned_steps | {event.request})
     state = replace(state, target=event.workers)
     attempt = state.attempt

@@ -196,7 +196,7 @@ class RunState:
         checkpoint: the newest.
         checkpoints: how many were committed.
         restarts_used: how much of the budget is used.
-        planned_steps: planned scale steps that were asked for.
+        planned_steps: scale steps that were planned, or that an autoscaler made, and are known.
         saves: requests to save that the agents have not been told of.
         ending: why the run is to end, if it is.
         outcome: `succeeded`, `failed` or `stopped`, once decided.

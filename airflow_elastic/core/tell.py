@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.status import JobStatus, Progress, Wait
 
-#: Whom the journal names where the run's own specification asked for a scale step.
-SCHEDULE = "schedule"
-
 
 def sentence(event: Event, before: RunState | None, state: RunState) -> str | None:
     """What happened, in a sentence without a full stop; None for an event that changed nothing.
@@ -181,7 +178,7 @@ def _gone(before: RunState, state: RunState) -> str:
 
 
 def _scale(event: ev.ScaleRequested, before: RunState, state: RunState) -> str:
-    by = "planned" if event.by == SCHEDULE else f"asked for by {event.by}"
+    by = "planned" if event.by == ev.SCHEDULE else f"asked for by {event.by}"
     if before.target == state.target:
         return f"scale step to {workers(event.workers)} {by}: that is what the run has"
     how = "" if state.attempt.cause is not Cause.SCALE_STEP else ": save, then a new attempt"

@@ -95,6 +95,8 @@ def main() -> int:
 def _refused(files: JobObjects, index: int) -> str | None:
     """Why this worker must not start; None where it may, and from then on no other one."""
     joined = files.joined(index)
+    if joined is None and "AIRFLOW_ELASTIC_FOLLOWS" in os.environ:
+        joined = _named(files, index)
     if joined is None:
         return "it is not among the workers of the job"
     me = Life(
@@ -106,6 +108,21 @@ def _refused(files: JobObjects, index: int) -> str | None:
         return "this worker has run before, and has one life in an attempt"
     files.look_anew()
     return "the job was deleted" if files.closed else None
+
+
+def _named(files: JobObjects, index: int) -> int | None:
+    """Wait for the run to name this worker, which came because somebody beside the run has scaled the job.
+
+    Not for longer than a controller may be away.
+    """
+    record = files.record
+    deadline = time.monotonic() + (record.spec.health.unattended_seconds if record else 0.0)
+    while not files.closed and time.monotonic() < deadline:
+        newest = files.newest_members()
+        if newest is not None and index in newest.all:
+            break
+        time.sleep(files.poll_seconds)
+    return files.joined(index)
 
 
 def _end(result: Result) -> int:

@@ -14,6 +14,9 @@ from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import JobStatus, Progress
 
+#: Who asks for a scale step, where that is nobody in particular. Such a request is known by its name, and counts once.
+SCHEDULE, AUTOSCALER = "schedule", "an autoscaler"
+
 
 @dataclass(frozen=True, slots=True)
 class RunCreated:

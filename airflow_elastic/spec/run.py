@@ -97,6 +97,11 @@ class Workers:
         multiple = f", a multiple of {self.node_unit}" if self.node_unit > 1 else ""
         return f"an integer from {self.at_least} to {self.at_most}{multiple}"
 
+    def nearest(self, count: int) -> int:
+        """The number of workers next to this one that the run may have, of those below it first."""
+        within = min(max(count, self.at_least), self.at_most)
+        return max(within - within % self.node_unit, self.at_least)
+
     def permits(self, count: int) -> bool:
         """Whether the run may have this number of workers."""
         return self.at_least <= count <= self.at_most and count % self.node_unit == 0

@@ -103,10 +103,29 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody beside the run, such as an autoscaler, has changed the number of a job's workers.
+
+    Attributes:
+        workers: how many the job has now.
+        request: names this change: the same for all snapshots that show it.
+    """
+
+    workers: int
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A full snapshot of one job: every worker it has. Why a job failed is for `core.classify` to say."""
+    """A full snapshot of one job: every worker it has. Why a job failed is for `core.classify` to say.
+
+    Attributes:
+        workers: every worker.
+        asked: a change of their number that is not the run's, where the run is to follow those; None: there is none.
+    """
 
     workers: tuple[WorkerStatus, ...] = ()
+    asked: Asked | None = None
 
     def phases(self) -> frozenset[WorkerPhase]:
         """The phases that occur, without the workers that left."""

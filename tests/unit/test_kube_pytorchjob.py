@@ -13,7 +13,7 @@ from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.engines.kube.pytorchjob import PyTorchJobEngine, PyTorchJobKind, PyTorchJobOptions
 from airflow_elastic.spec.errors import EngineError, SpecError
 from airflow_elastic.spec.run import Workers
-from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase
+from airflow_elastic.spec.status import Asked, JobStatus, Waiting, WorkerPhase
 from tests.support.builders import spec
 
 KIND = PyTorchJobKind()
@@ -147,7 +147,10 @@ def test_what_the_run_policy_may_say_is_handed_on() -> None:
         ({"run_policy": {"activeDeadlineSeconds": 3}}, "engine_options.run_policy.activeDeadlineSeconds"),
         ({"run_policy": {"ttlSecondsAfterFinished": 3}}, "engine_options.run_policy.ttlSecondsAfterFinished"),
         ({"run_policy": {"suspended": True}}, "engine_options.run_policy.suspended"),
-        ({"elastic_policy": {"metrics": []}}, "engine_options.elastic_policy.metrics"),
+        (
+            {"elastic_policy": {"metrics": []}, "queue": "team"},
+            "engine_options.elastic_policy.metrics",
+        ),
         ({"elastic_policy": {"min": 1}}, "engine_options.elastic_policy.min"),
         ({"masters": 2}, "engine_options.masters"),
     ],
@@ -156,6 +159,36 @@ def test_what_would_decide_in_place_of_the_run_is_refused(options: dict[str, Any
     with pytest.raises(SpecError) as caught:
         PyTorchJobEngine().check(job(**options).spec)
     assert [problem.path for problem in caught.value.problems] == [path]
+
+
+FOLLOWING = {"elastic_policy": {"metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]}}
+
+
+def test_with_metrics_the_run_tells_its_own_number_beside_the_workers() -> None:
+    made = {**rendered(2, **FOLLOWING), "metadata": {**rendered(2, **FOLLOWING)["metadata"], "uid": "u"}}
+    made["metadata"] |= {"generation": 1, "name": "j"}
+    assert read_job(KIND, KIND.slim(made), [], {}).asked is None
+    made["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 3
+    made["metadata"]["generation"] = 2
+    assert read_job(KIND, KIND.slim(made), [], {}).asked == Asked(3, "j@2")
+    change = KIND.scaled(made, 3).body
+    made["metadata"]["annotations"] |= change["metadata"]["annotations"]
+    assert read_job(KIND, KIND.slim(made), [], {}).asked is None
+
+
+def test_without_metrics_nobody_else_is_followed() -> None:
+    made = rendered(2)
+    made["metadata"] |= {"uid": "u", "generation": 1}
+    made["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 3
+    assert read_job(KIND, KIND.slim(made), [], {}).asked is None
+    assert "metadata" not in KIND.scaled(made, 3).body
+
+
+def test_an_autoscaler_knows_no_unit() -> None:
+    units = spec(workers=Workers(2, min=2, max=4, node_unit=2), engine_options={"image": "i", **FOLLOWING})
+    with pytest.raises(SpecError, match="knows no unit"):
+        PyTorchJobEngine().check(units)
+    PyTorchJobEngine().check(job(**FOLLOWING).spec)
 
 
 def test_a_master_is_never_alone() -> None:

@@ -72,6 +72,14 @@ def test_scaling_beyond_the_bounds_changes_nothing(workers: int) -> None:
     assert evolve(state, ev.ScaleRequested(2.0, "r", workers, "me")) == state
 
 
+def test_a_change_by_an_autoscaler_counts_once() -> None:
+    """Snapshots show it until the job bears the run's own number again; by then somebody may have asked for another."""
+    seen = ev.ScaleRequested(2.0, "job@2", 3, ev.AUTOSCALER)
+    state = story(*LIVE, seen, ev.Scaled(2.1, 1, 3), ev.ScaleRequested(3.0, "r", 4, "me"))
+    assert state.target == 4
+    assert evolve(state, seen) == state
+
+
 def test_a_scale_step_during_a_restart_is_what_the_next_attempt_begins_with() -> None:
     state = story(
         *LIVE, ev.WorkersEnded(2.0, 1, lost()), ev.ScaleRequested(2.1, "r", 4, "me"), ev.AttemptGone(2.2, 1)

@@ -24,7 +24,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.engines.kube import kueue, read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
-from airflow_elastic.engines.kube.kind import Child, Kind, lacks_pods, read_job
+from airflow_elastic.engines.kube.kind import Child, Kind, asked, lacks_pods, read_job
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.pod import (
     DIGEST_ANNOTATION,
@@ -221,7 +221,8 @@ class KubeEngine:
         name = job.name if self.child is None else self.child.name(job)
         async with hub(self._reach(options)) as shared:
             found = await shared.client.get(kind.resource, options.namespace, name)
-            if kind.workers(kind.slim(found)) != workers:
+            slim = kind.slim(found)
+            if kind.workers(slim) != workers or asked(slim, workers) is not None:
                 body, part = kind.scaled(found, workers)
                 await shared.client.patch(kind.resource, options.namespace, name, body, part)
 

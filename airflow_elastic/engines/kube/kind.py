@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_elastic.engines.kube.read import read_pod
-from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
+from airflow_elastic.spec.status import Asked, JobStatus, Waiting, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.kube import Resource
@@ -142,7 +142,18 @@ def read_job(
             seen.setdefault(i, by_index[i]["metadata"]["uid"])
     for i in [i for i in seen if i >= count]:
         del seen[i]
-    return JobStatus((*workers, *left))
+    return JobStatus((*workers, *left), asked(owner, count))
+
+
+def asked(owner: Object, workers: int) -> Asked | None:
+    """The change that somebody else has made to a (slim) owner with this number of workers.
+
+    The run writes its own number beside the workers, in one patch: where they differ, the workers are somebody else's.
+    """
+    metadata = owner["metadata"]
+    if metadata.get("told") in (None, workers):
+        return None
+    return Asked(workers, f"{metadata['name']}@{metadata['generation']}")
 
 
 def _worker(

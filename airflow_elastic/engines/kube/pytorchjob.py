@@ -57,6 +57,9 @@ PYTORCHJOBS = Resource(
 
 _INDEX = "training.kubeflow.org/replica-index"
 
+#: On a PyTorchJob that others may scale: the workers that the run has asked for.
+_TOLD = "airflow-elastic/workers"
+
 #: On pods beside a Master: what to add to their index to get the number of the worker, as the Master is worker 0.
 _BEFORE = "airflow-elastic/workers-before"
 
@@ -69,7 +72,7 @@ _NOT_OURS = {
 }
 _ELASTIC_POLICY = (
     *("minReplicas", "maxReplicas", "rdzvBackend", "rdzvPort", "rdzvHost", "rdzvId", "rdzvConf"),
-    *("standalone", "nProcPerNode", "maxRestarts"),
+    *("standalone", "nProcPerNode", "maxRestarts", "metrics"),
 )
 
 
@@ -80,7 +83,8 @@ class PyTorchJobOptions(KubeOptions):
     Attributes:
         master: worker 0 is the Master: the job succeeds when it does. Needs at least 2 workers.
         elastic_policy: an `elasticPolicy`, as Kubernetes writes it, for whoever reads it; `{}` is one with the least
-            and most workers of the run. The workers do not need it: they meet by themselves.
+            and most workers of the run. The workers do not need it: they meet by themselves. With `metrics` the
+            operator makes a HorizontalPodAutoscaler, and the run follows whoever changes the number of workers.
         run_policy: `schedulingPolicy`, `managedBy` and `suspend` of the `runPolicy`, as Kubernetes writes them.
     """
 
@@ -109,12 +113,11 @@ class PyTorchJobKind:
                 allowed = _NOT_OURS.get(key, f"one of {', '.join(_RUN_POLICY)}")
                 problems.append(Problem(f"engine_options.run_policy.{key}", value, allowed))
         for key, value in (mine.elastic_policy or {}).items():
-            if key == "metrics":
-                allowed = "nothing: an autoscaler would change the job without the run; scale the run instead"
-                problems.append(Problem("engine_options.elastic_policy.metrics", value, allowed))
-            elif key not in _ELASTIC_POLICY:
+            if key not in _ELASTIC_POLICY:
                 allowed = f"one of {', '.join(_ELASTIC_POLICY)}"
                 problems.append(Problem(f"engine_options.elastic_policy.{key}", value, allowed))
+        if _follows(mine):
+            problems += _not_followed(spec, options)
         if mine.master and spec.workers.at_least < 2:
             allowed = "at least 2 with engine_options.master: the Master is worker 0, and others beside it must stay"
             problems.append(Problem("workers.min", spec.workers.at_least, allowed))
@@ -140,6 +143,8 @@ class PyTorchJobKind:
             bounds = {"minReplicas": workers.at_least - before, "maxReplicas": workers.at_most - before}
             spec["elasticPolicy"] = {**bounds, **mine.elastic_policy}
         metadata = {**named(job, options), "labels": owner_labels(job, options)}
+        if _follows(mine):
+            metadata["annotations"] = {**metadata["annotations"], _TOLD: str(job.workers)}
         head = {"apiVersion": PYTORCHJOBS.api_version, "kind": PYTORCHJOBS.kind}
         return [(PYTORCHJOBS, {**head, "metadata": metadata, "spec": spec})]
 
@@ -147,11 +152,13 @@ class PyTorchJobKind:
         index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_INDEX}']"}}}
         template = pod_template(job, options, container=self.container, index=index)
         del template["spec"]["restartPolicy"]  # the operator sets it, and warns of one that is there
+        env = {"AIRFLOW_ELASTIC_FOLLOWS": "1"} if _follows(cast("PyTorchJobOptions", options)) else {}
         if before:
             template["metadata"]["labels"][_BEFORE] = str(before)
-            for container in template["spec"]["containers"]:
-                if container["name"] == self.container:
-                    container["env"].append({"name": "AIRFLOW_ELASTIC_WORKERS_BEFORE", "value": str(before)})
+            env["AIRFLOW_ELASTIC_WORKERS_BEFORE"] = str(before)
+        for container in template["spec"]["containers"]:
+            if container["name"] == self.container:
+                container["env"] += [{"name": name, "value": value} for name, value in env.items()]
         return {"replicas": replicas, "restartPolicy": "Never", "template": template}
 
     def workers(self, owner: Object) -> int:
@@ -168,7 +175,10 @@ class PyTorchJobKind:
         others = len(owner["spec"]["pytorchReplicaSpecs"].keys() - {"Worker"})
         if workers - others < 1:
             raise EngineError(f"a PyTorchJob must have a worker{' beside its Master' if others else ''}")
-        return Change({"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers - others}}}})
+        body: dict[str, Any] = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers - others}}}}
+        if _TOLD in (owner["metadata"].get("annotations") or {}):
+            body["metadata"] = {"annotations": {_TOLD: str(workers)}}
+        return Change(body)
 
     def held(self, owner: Object) -> str | None:
         """Suspended: by a queue, or by a person."""
@@ -197,8 +207,12 @@ class PyTorchJobKind:
             for c in owner.get("status", {}).get("conditions") or ()
             if c["type"] in ("Succeeded", "Failed") and c["status"] == "True"
         ]
+        metadata = {key: owner["metadata"][key] for key in ("name", "uid")}
+        told = (owner["metadata"].get("annotations") or {}).get(_TOLD)
+        if told is not None:
+            metadata |= {"told": int(told), "generation": owner["metadata"]["generation"]}
         return {
-            "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
+            "metadata": metadata,
             "spec": {
                 "pytorchReplicaSpecs": {
                     kind: {"replicas": one.get("replicas", 1)}
@@ -209,6 +223,23 @@ class PyTorchJobKind:
             },
             "status": {"ended": ended[0] if ended else None},
         }
+
+
+def _follows(options: PyTorchJobOptions) -> bool:
+    """Whether others, an autoscaler above all, may change the number of workers."""
+    return "metrics" in (options.elastic_policy or {})
+
+
+def _not_followed(spec: RunSpec, options: KubeOptions) -> list[Problem]:
+    """What an autoscaler cannot be let do."""
+    path, problems = "engine_options.elastic_policy.metrics", []
+    if spec.workers.node_unit > 1:
+        allowed = "unset with workers.node_unit above 1: an autoscaler knows no unit"
+        problems.append(Problem(path, spec.workers.node_unit, allowed))
+    if options.by_kueue:
+        allowed = "unset with a queue of Kueue, which ends all pods of a job whose size changes"
+        problems.append(Problem(path, options.queue, allowed))
+    return problems
 
 
 class PyTorchJobEngine(KubeEngine):
