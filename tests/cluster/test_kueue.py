@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_elastic.adapters.kube import Client, Resource
-from airflow_elastic.adapters.kube.resources import JOBS
+from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.spec.run import Workers
+from airflow_elastic.engines.kube.kueue import WORKLOADS
+from airflow_elastic.engines.kube.trainjob import RUNTIMES, TRAINJOBS
+from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.cluster.test_training import training
+from tests.cluster.test_trainjob import JOBSETS, Watching
 from tests.support import kube
 from tests.support.cluster import documented_rights, pod_spec
 from tests.support.driving import driving
 
 GROUP, VERSION = "kueue.x-k8s.io", "v1beta2"
 QUEUE = "team"
+
+#: What is documented beside the rights of an engine itself.
+RIGHTS = {"trainjob": ["kueue", "kueue, trainjob"]}
+
 GPU = "nvidia.com/gpu"
 
 
@@ -109,7 +119,7 @@ def queued(status: JobStatus) -> bool:
     return status.waiting is Waiting.QUEUED and not status.failed
 
 
-@pytest.mark.parametrize("name", ["job", "pytorchjob"])
+@pytest.mark.parametrize("name", ["job", "pytorchjob", "trainjob"])
 async def test_it_waits_for_room_with_the_queues_own_words_and_then_runs(
     name: str,
     shared_folder: Path,
@@ -118,7 +128,8 @@ async def test_it_waits_for_room_with_the_queues_own_words_and_then_runs(
     account: Callable[..., Awaitable[kube.Account]],
 ) -> None:
     await installed(client, engine_of(name))
-    engine = type(engine_of(name))(access=(await account(*documented_rights(name, "kueue"))).access)
+    rights = documented_rights(name, *RIGHTS.get(name, ["kueue"]))
+    engine = type(engine_of(name))(access=(await account(*rights)).access)
     del pod_options["kubeconfig"]  # it has its own
     first, second = (job_of(name, pod_options, shared_folder / each) for each in ("first", "second"))
     await engine.submit(first)
@@ -139,6 +150,7 @@ def _words(status: JobStatus) -> str:
     return str(status.wait.reason) if status.wait else ""
 
 
+@pytest.mark.parametrize("name", ["job", "trainjob"])
 @pytest.mark.parametrize(
     ("gpus", "more", "words"),
     [
@@ -147,10 +159,17 @@ def _words(status: JobStatus) -> str:
     ],
 )
 async def test_what_can_never_be_admitted_is_told_within_seconds(
-    gpus: str, more: dict[str, str], words: str, shared_folder: Path, pod_options: dict[str, Any]
+    name: str,
+    gpus: str,
+    more: dict[str, str],
+    words: str,
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    client: Client,
 ) -> None:
-    engine = engine_of("job")
-    job = job_of("job", pod_options, shared_folder / "run", gpus, **more)
+    await installed(client, engine_of(name))
+    engine = engine_of(name)
+    job = job_of(name, pod_options, shared_folder / "run", gpus, **more)
     await engine.submit(job)
     try:
         await until(engine, job, lambda status: queued(status) and words in _words(status))
@@ -158,7 +177,7 @@ async def test_what_can_never_be_admitted_is_told_within_seconds(
         await engine.delete(job, 0.0)
 
 
-@pytest.mark.parametrize("name", ["job", pytest.param("pytorchjob", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["job", "trainjob", pytest.param("pytorchjob", marks=pytest.mark.slow)])
 async def test_a_training_that_is_preempted_saves_waits_and_goes_on_at_no_cost(
     name: str,
     queue: str,
@@ -216,3 +235,138 @@ def _urgent(queue: str, image: str) -> dict[str, Any]:
         "metadata": {"name": "urgent", "labels": labels},
         "spec": {"template": {"spec": pod}},
     }
+
+
+# -- the end of TrainJobs, which Kueue would let run again whenever somebody but it suspends them ----------------------
+
+
+class Ending:
+    """Queued TrainJobs whose pods cost nothing."""
+
+    def __init__(self, client: Client, options: dict[str, Any], folder: Path) -> None:
+        self.client, self.namespace, self.engine = client, options["namespace"], engine_of("trainjob")
+        sleeping = {"spec": {"containers": [{"name": "node", "command": ["sleep", "600"]}]}}
+        self._options, self._folder = {**options, "pod_template": sleeping}, folder
+
+    def job(self, number: int, **more: Any) -> Job:
+        return job_of("trainjob", self._options, self._folder / f"run-{number}", **{"gpus": "0", **more})
+
+    async def nothing_comes(self, jobs: list[Job], seconds: float = 5.0) -> None:
+        """Delete them, and see that no pod comes meanwhile or in the seconds after it, and that nothing is left."""
+        pods, _ = await self.client.list(PODS, self.namespace)
+        async with Watching(self.client, self.namespace) as names:
+            await asyncio.gather(*(self.engine.delete(job, 0.0) for job in jobs))
+            await asyncio.sleep(seconds)
+        assert names <= {pod["metadata"]["name"] for pod in pods}
+        for resource in (TRAINJOBS, JOBSETS, RUNTIMES, JOBS, PODS, WORKLOADS):
+            left, _ = await self.client.list(resource, self.namespace)
+            assert not left, resource.full_name
+
+    async def workload(self, job: Job) -> dict[str, Any]:
+        async def made() -> dict[str, Any] | None:
+            found, _ = await self.client.list(WORKLOADS, self.namespace)
+            owned = [one for one in found if one["metadata"]["ownerReferences"][0]["name"] == job.name]
+            return owned[0] if owned else None
+
+        return dict(await kube.until(made, "the Workload") or {})
+
+
+@pytest.fixture
+async def ending(
+    client: Client, pod_options: dict[str, Any], shared_folder: Path, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[Ending]:
+    made = Ending(client, pod_options, shared_folder)
+    await installed(client, made.engine)
+    yield made
+    warnings = [one.getMessage() for one in caplog.get_records("call") if one.levelno >= logging.WARNING]
+    assert not warnings, "something was not at rest when it was deleted"
+
+
+async def test_a_queued_trainjob_that_is_suspended_alone_is_let_run_again(ending: Ending) -> None:
+    """What the Workload is deactivated for."""
+    job = ending.job(1)
+    await ending.engine.submit(job)
+    try:
+        await until(ending.engine, job, running(2))
+        pods, _ = await ending.client.list(PODS, ending.namespace)
+        before = {pod["metadata"]["name"] for pod in pods}
+        async with Watching(ending.client, ending.namespace) as names:
+            await ending.client.patch(TRAINJOBS, ending.namespace, job.name, {"spec": {"suspend": True}})
+
+            async def anew() -> bool:
+                return bool(names - before)
+
+            await kube.until(anew, "pods to be made anew")
+    finally:
+        await ending.nothing_comes([job])
+
+
+async def test_the_end_of_queued_trainjobs_makes_no_pods_anew(ending: Ending) -> None:
+    for number in range(0, 10, 5):
+        jobs = [ending.job(number + i) for i in range(5)]
+        await asyncio.gather(*(ending.engine.submit(job) for job in jobs))
+        await asyncio.gather(*(until(ending.engine, job, running(2)) for job in jobs))
+        await ending.nothing_comes(jobs)
+
+
+async def test_queued_trainjobs_end_that_have_never_run(ending: Ending) -> None:
+    """They wait: for room, which the first one to go makes for the next; for a queue; for Kueue to see them at all."""
+    jobs = [ending.job(number, gpus="1") for number in range(3)] + [ending.job(3, queue="nope")]
+    await asyncio.gather(*(ending.engine.submit(job) for job in jobs))
+    await asyncio.gather(*(until(ending.engine, job, queued) for job in jobs[-1:]))
+    last = ending.job(4)
+    await ending.engine.submit(last)
+    await ending.nothing_comes([*jobs, last])
+
+
+async def test_a_queued_trainjob_whose_workload_was_deleted_ends(ending: Ending) -> None:
+    """Kueue makes another one, and lets the job run again."""
+    job = ending.job(1)
+    await ending.engine.submit(job)
+    await until(ending.engine, job, running(2))
+    found = await ending.workload(job)
+    await ending.client.delete(WORKLOADS, ending.namespace, found["metadata"]["name"])
+    await ending.engine.delete(job, 0.0)
+    await ending.nothing_comes([])
+
+
+async def test_a_queued_trainjob_that_has_failed_or_was_preempted_ends(ending: Ending, queue: str) -> None:
+    low = {"queue_priority": f"low-{queue}"}
+    failing, taken = ending.job(1), ending.job(2, gpus="1", **low)
+    failing = replace(failing, spec=_running(failing.spec, "false"))
+    await asyncio.gather(*(ending.engine.submit(job) for job in (failing, taken)))
+    await until(ending.engine, failing, lambda status: status.failed)
+    await until(ending.engine, taken, running(2))
+    image = failing.spec.engine_options["image"]
+    await ending.client.create(JOBS, ending.namespace, _urgent(queue, image))
+    await until(ending.engine, taken, lambda status: status.failed)
+    await ending.client.delete(JOBS, ending.namespace, "urgent", grace_seconds=0)
+    await ending.nothing_comes([failing, taken])
+
+
+def _running(spec: RunSpec, *command: str) -> RunSpec:
+    told = {"spec": {"containers": [{"name": "node", "command": [*command]}]}}
+    return replace(spec, engine_options={**spec.engine_options, "pod_template": told})
+
+
+@pytest.mark.slow
+async def test_a_scale_step_of_a_queued_trainjob_is_a_new_attempt(
+    shared_folder: Path, pod_options: dict[str, Any], client: Client
+) -> None:
+    """Kueue does not see a child Job that has grown: the quota would be exceeded, and nobody told."""
+    await installed(client, engine_of("trainjob"))
+    workers = Workers(1, min=1, max=2, resources={GPU: "1", "memory": "3Gi"})
+    options = {**pod_options, "queue": QUEUE}
+    spec = training("trainjob", options, "--epochs=400", "--step-seconds=0.05", workers=workers)
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        driven.run.ask_scale(2, by="test")
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
+        saved = driven.state.attempt.from_step
+        assert saved >= 7
+        await driven.at_step(saved + 5)
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert [attempt.workers for attempt in state.attempts] == [1, 2]
+    assert (state.attempts[0].cause, state.restarts_used) == (Cause.SCALE_STEP, 0)

@@ -10,9 +10,12 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube import kueue, read
 from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.job import JobKind
+from airflow_elastic.engines.kube.kind import Kind
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
-from airflow_elastic.engines.kube.tensorstack import TensorStackOptions
-from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.engines.kube.tensorstack import TensorStackKind, TensorStackOptions
+from airflow_elastic.engines.kube.trainjob import TrainJobKind
+from airflow_elastic.spec.errors import EngineError, SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import Waiting
 from tests.support.builders import spec
@@ -106,18 +109,20 @@ def test_a_pod_that_its_scheduler_has_not_looked_at_is_queued() -> None:
 # -- Kueue -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["job", "pytorchjob"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_owner_names_its_queue_and_its_pods_do_not(engine: str) -> None:
-    owner, *_ = rendered(engine, Workers(2), 2, queue="team", queue_priority="high")
+    items = rendered(engine, Workers(2), 2, queue="team", queue_priority="high")
+    (owner,) = [item for item in items if item["kind"].lower() == engine]
     named = {"kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/priority-class": "high"}
     assert named.items() <= owner["metadata"]["labels"].items()
-    assert not found(owner["spec"], "kueue.x-k8s.io/queue-name"), "Kueue would queue each pod beside the job"
+    queues = [*found(items, "kueue.x-k8s.io/queue-name")]
+    assert queues == ["team"], "Kueue would queue each pod beside the job"
 
 
 def workload(*conditions: tuple[str, str, str], uid: str = "u") -> dict[str, Any]:
     told = [{"type": kind, "status": status, "message": message} for kind, status, message in conditions]
     owners = [{"uid": uid, "name": "j"}]
-    return kueue.slim({"metadata": {"ownerReferences": owners}, "status": {"conditions": told}})
+    return {"metadata": {"ownerReferences": owners}, "spec": {}, "status": {"conditions": told}}
 
 
 NO_ROOM = ("QuotaReserved", "False", "couldn't assign flavors to pod set main: 2 more needed")
@@ -139,34 +144,67 @@ TAKEN = ("Evicted", "True", "Preempted to accommodate a workload")
     ],
 )
 def test_what_kueue_says_of_a_job_that_it_holds(workloads: list[dict[str, Any]], said: str | None) -> None:
-    assert kueue.why_held(workloads, "u") == said
+    assert kueue.why_held(map(kueue.slim, workloads), "u") == said
+
+
+@pytest.mark.parametrize(
+    ("active", "conditions", "runs", "out"),
+    [
+        (True, (NO_ROOM,), True, False),
+        (True, (HAS_ROOM,), True, False),
+        (True, (NO_ROOM, TAKEN), True, False),  # it is queued anew
+        (False, (HAS_ROOM,), False, False),  # Kueue has not heard yet
+        (False, (HAS_ROOM, TAKEN), False, True),
+        (False, (NO_ROOM, TAKEN), False, True),
+        (True, (HAS_ROOM, ("Finished", "True", "done")), False, True),
+    ],
+)
+def test_a_workload_lets_no_job_run_once_kueue_has_seen_that_it_is_not_active(
+    active: bool, conditions: tuple[tuple[str, str, str], ...], runs: bool, out: bool
+) -> None:
+    one = {**workload(*conditions), "spec": {"active": active}}
+    assert (kueue.may_run(one), kueue.is_out(one)) == (runs, out)
 
 
 def test_a_queue_of_another_scheduler_is_none_of_kueues() -> None:
     """On a cluster without Kueue a PyTorchTrainingJob with a queue was refused, and was never scaled in place."""
     theirs = options_of(run("pytorchtrainingjob", Workers(1), queue="team"), TensorStackOptions)
     assert not theirs.by_kueue
-    assert kueue.changes_in_place(theirs)
+    assert kueue.changes_in_place(TensorStackKind(), theirs)
     assert options_of(run("job", Workers(1), queue="team")).by_kueue
 
 
-async def test_a_job_that_kueue_would_restart_is_not_scaled_in_place() -> None:
-    engine = find_engine("job")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("job", "end all its pods and queue it anew"), ("trainjob", "not see it, nor count them")],
+)
+async def test_a_job_whose_change_kueue_would_not_bear_is_not_scaled_in_place(name: str, why: str) -> None:
+    engine = find_engine(name)
     assert isinstance(engine, KubeEngine)
-    queued = Job("s3://bucket/run", run("job", Workers(2, min=1, max=4), queue="team"), 1, 2)
-    with pytest.raises(Exception, match=r"Kueue would end all pods of .* and queue it anew"):
+    queued = Job("s3://bucket/run", run(name, Workers(2, min=1, max=4), queue="team"), 1, 2)
+    with pytest.raises(EngineError, match=rf"Kueue would {why}"):
         await engine.scale(queued, 3)
 
 
+def test_a_queued_trainjob_brings_its_own_runtime() -> None:
+    """Kueue 0.16 removes what a TrainJob gives to somebody else's."""
+    queued = run("trainjob", Workers(1), queue="team", runtime={"name": "theirs"})
+    with pytest.raises(
+        SpecError, match=r"engine_options\.queue.*team.*unset with the runtime theirs.*no `runtime`"
+    ):
+        find_engine("trainjob").check(queued)
+
+
 @pytest.mark.parametrize(
-    ("options", "may"),
+    ("kind", "options", "may"),
     [
-        ({}, True),
-        ({"queue": "q"}, False),
-        ({"queue": "q", "queueing": "volcano"}, True),
-        ({"queue": "q", "annotations": {kueue.ELASTIC_ANNOTATION: "true"}}, True),
+        (JobKind(), {}, True),
+        (JobKind(), {"queue": "q"}, False),
+        (JobKind(), {"queue": "q", "queueing": "volcano"}, True),
+        (JobKind(), {"queue": "q", "annotations": {kueue.ELASTIC_ANNOTATION: "true"}}, True),
+        (TrainJobKind(), {"queue": "q", "annotations": {kueue.ELASTIC_ANNOTATION: "true"}}, False),
+        (TrainJobKind(), {}, True),
     ],
 )
-def test_when_a_size_changes_in_place(options: dict[str, Any], may: bool) -> None:
-    found_options = KubeOptions(image="i", **options)
-    assert kueue.changes_in_place(found_options) is may
+def test_when_a_size_changes_in_place(kind: Kind, options: dict[str, Any], may: bool) -> None:
+    assert kueue.changes_in_place(kind, KubeOptions(image="i", **options)) is may

@@ -14,7 +14,7 @@ from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube import trouble
 from airflow_elastic.engines.kube.job import JobKind
 from airflow_elastic.engines.kube.kind import lacks_pods, read_job
-from airflow_elastic.engines.kube.trainjob import TrainJobEngine, TrainJobKind
+from airflow_elastic.engines.kube.trainjob import TrainJobEngine, TrainJobKind, misses_runtime
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
@@ -133,6 +133,19 @@ def test_a_time_to_live_is_refused_as_there_is_none() -> None:
 def test_a_kind_of_runtime_that_there_is_not() -> None:
     with pytest.raises(SpecError, match="ClusterTrainingRuntime"):
         TrainJobEngine().check(make(runtime={"name": "theirs", "kind": "Runtime"}))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "yet"),
+    [
+        ("TrainingRuntime must be created before the TrainJob is created", True),  # Trainer
+        ("""admission webhook "vtrainjob.kb.io" denied the request: runtime 'a' not found""", True),  # Kueue
+        ("""admission webhook "vtrainjob.kb.io" denied the request: runtime 'b' not found""", False),
+        ('pods "x" is forbidden: exceeded quota', False),
+    ],
+)
+def test_a_runtime_that_a_webhook_does_not_know_yet_is_waited_for(refusal: str, yet: bool) -> None:
+    assert misses_runtime(f"the cluster refuses to create trainjobs: {refusal}", "a") is yet
 
 
 def test_it_is_found_by_its_name() -> None:

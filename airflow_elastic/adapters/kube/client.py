@@ -120,13 +120,18 @@ class Client:
         name: str,
         *,
         uid: str | None = None,
+        version: str | None = None,
         grace_seconds: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """Delete an object; no error where it is gone, or is another one than `uid` says."""
+        """Delete an object; no error where it is gone, or is another one than `uid` says.
+
+        Raises Conflict where it has changed since `version`, its resourceVersion.
+        """
         body: dict[str, Any] = {"propagationPolicy": propagation}
-        if uid is not None:
-            body["preconditions"] = {"uid": uid}
+        known = {"uid": uid, "resourceVersion": version}
+        if any(known.values()):
+            body["preconditions"] = {name: value for name, value in known.items() if value}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         what = f"delete {resource.full_name} {name} in namespace {namespace}"
@@ -135,7 +140,7 @@ class Client:
         except Missing:
             return
         except Conflict:
-            if uid is None:  # then it is not another one: something was in the way
+            if uid is None or version is not None:  # then it may be the one: something was in the way
                 raise
 
     async def delete_all(

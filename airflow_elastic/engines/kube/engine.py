@@ -214,8 +214,11 @@ class KubeEngine:
     async def scale(self, job: Job, workers: int) -> None:
         """Begin a new generation, then change the job: workers come at the end, or go from the end."""
         options = options_of(job.spec, self.kind.options)
-        if not kueue.changes_in_place(options):
-            raise EngineError(f"Kueue would end all pods of {job.name} and queue it anew if its size changed")
+        if not kueue.changes_in_place(self.kind, options):
+            what = (
+                "end all its pods and queue it anew" if self.child is None else "not see it, nor count them"
+            )
+            raise EngineError(f"if the workers of {job.name} changed, Kueue would {what}")
         await asyncio.to_thread(self._meet_anew, job, tuple(range(workers)))
         kind = self.kind if self.child is None else self.child.kind
         name = job.name if self.child is None else self.child.name(job)

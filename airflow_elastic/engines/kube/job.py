@@ -100,19 +100,22 @@ class JobKind:
         return None
 
     def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
-        """Numbers, suspension, indexes and the terminal condition."""
-        status = owner.get("status", {})
-        failed = [c for c in status.get("conditions", ()) if c["type"] == "Failed" and c["status"] == "True"]
+        """Numbers, suspension, indexes, the terminal condition; and whether its controller makes no more pods."""
+        status, suspend = owner.get("status", {}), owner["spec"].get("suspend", False)
+        conditions = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
+        failed = conditions.get("Failed")
         return {
             "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
             "spec": {
                 "completions": owner["spec"].get("completions", 0),
-                "suspend": owner["spec"].get("suspend", False),
+                "suspend": suspend,
             },
             "status": {
                 "completedIndexes": status.get("completedIndexes", ""),
                 "failedIndexes": status.get("failedIndexes", ""),
-                "failed": failed[0].get("message", failed[0].get("reason")) if failed else None,
+                "failed": failed.get("message", failed.get("reason")) if failed else None,
+                "quiet": bool(conditions.keys() & {"Complete", "Failed"})
+                or (suspend and "Suspended" in conditions),
             },
         }
 

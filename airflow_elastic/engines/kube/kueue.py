@@ -9,23 +9,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters.kube.resources import Resource
+from airflow_elastic.adapters.kube.resources import JOBS, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_elastic.engines.kube.kind import Kind
     from airflow_elastic.engines.kube.options import KubeOptions
 
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload", needs="Kueue 0.15 or newer")
 
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 
+#: Of a Workload: the uid of the job that it is for.
+JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
+
 _TELLING = ("Finished", "Evicted", "QuotaReserved")
 
 
-def changes_in_place(options: KubeOptions) -> bool:
-    """Whether the job may change its size without losing all its pods."""
-    return not options.by_kueue or options.annotations.get(ELASTIC_ANNOTATION) == "true"
+def changes_in_place(kind: Kind, options: KubeOptions) -> bool:
+    """Whether the job may change its size without losing all its pods, and within its quota."""
+    if not options.by_kueue:
+        return True
+    return kind.resource == JOBS and options.annotations.get(ELASTIC_ANNOTATION) == "true"
 
 
 def slim(workload: dict[str, Any]) -> dict[str, Any]:
@@ -35,6 +41,18 @@ def slim(workload: dict[str, Any]) -> dict[str, Any]:
         "owners": [owner["uid"] for owner in workload["metadata"].get("ownerReferences", ())],
         "conditions": {one["type"]: one for one in conditions if one["type"] in _TELLING},
     }
+
+
+def may_run(workload: dict[str, Any]) -> bool:
+    """Whether Kueue lets the job of this (whole) Workload run, now or later."""
+    return _active(workload) and not _holds(slim(workload)["conditions"], "Finished", "True")
+
+
+def is_out(workload: dict[str, Any]) -> bool:
+    """Whether Kueue has seen that the job of this (whole) Workload is not to run, and will not start it any more."""
+    conditions = slim(workload)["conditions"]
+    evicted = not _active(workload) and _holds(conditions, "Evicted", "True")
+    return evicted or _holds(conditions, "Finished", "True")
 
 
 def why_held(workloads: Iterable[dict[str, Any]], uid: str) -> str | None:
@@ -47,6 +65,10 @@ def why_held(workloads: Iterable[dict[str, Any]], uid: str) -> str | None:
             if _holds(conditions, kind, status):
                 return str(conditions[kind].get("message") or conditions[kind].get("reason"))
     return None
+
+
+def _active(workload: dict[str, Any]) -> bool:
+    return bool(workload["spec"].get("active", True))
 
 
 def _holds(conditions: dict[str, Any], kind: str, status: str) -> bool:

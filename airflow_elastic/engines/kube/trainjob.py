@@ -9,11 +9,10 @@ place by its child Job, which neither Trainer nor JobSet put back (seen with Tra
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_elastic.adapters.kube import Invalid, KubeError, Missing, Resource
+from airflow_elastic.adapters.kube import Invalid, Resource
 from airflow_elastic.adapters.kube.hub import Hub
 from airflow_elastic.adapters.kube.resources import EVENTS, JOBS
 from airflow_elastic.engines.api import MAX_JOB_NAME, Finding, Job
@@ -22,14 +21,13 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.job import INDEX_ANNOTATION, JobKind
 from airflow_elastic.engines.kube.kind import Change, Child, Object
 from airflow_elastic.engines.kube.options import KubeOptions
-from airflow_elastic.engines.kube.pod import JOB_LABEL, marked, named, pod_template
+from airflow_elastic.engines.kube.pod import JOB_LABEL, marked, named, owner_labels, pod_template
+from airflow_elastic.engines.kube.rest import Place, end_at_rest
 from airflow_elastic.engines.kube.runtime_patch import beyond_patches, patched
 from airflow_elastic.spec.checks import Checks, choice
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
-
-log = logging.getLogger(__name__)
 
 _GROUP, _VERSION, _NEEDS = "trainer.kubeflow.org", "v1alpha1", "the Kubeflow Trainer"
 TRAINJOBS = Resource(_GROUP, _VERSION, "trainjobs", "TrainJob", needs=_NEEDS)
@@ -38,11 +36,8 @@ RUNTIMES = Resource(_GROUP, _VERSION, "trainingruntimes", "TrainingRuntime", nee
 #: The one replicated job of a runtime that trains, and by Trainer's rule also its container.
 _NODE = "node"
 
-#: Within this a suspended TrainJob has no pods any more that are not about to end; Trainer needs 0.1 s.
-_SUSPEND_SECONDS, _LOOK_SECONDS = 10.0, 0.05
-
-#: Trainer asks a memory of its own whether there is a runtime, and that may be a moment old.
-_KNOWN_SECONDS = 5.0
+#: Trainer and Kueue ask memories of their own whether there is a runtime, and these may be a moment old.
+_KNOWN_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 
 _INDEX = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}}
 
@@ -93,13 +88,13 @@ class TrainJobKind:
         if ttl != KubeOptions(image="any").ttl_seconds:
             allowed = "unset: a TrainJob has no time to live; with cleanup All it goes when the run ends"
             problems.append(Problem("engine_options.ttl_seconds", ttl, allowed))
-        if options.by_kueue:
-            allowed = (
-                "unset: Kueue undoes the suspension without which a TrainJob does not end cleanly; use job"
-            )
-            problems.append(Problem("engine_options.queue", options.queue, allowed))
         if runtime is None:
             return problems
+        if options.by_kueue:
+            allowed = (
+                f"unset with the runtime {runtime.name}: Kueue 0.16 removes its patches; use no `runtime`"
+            )
+            problems.append(Problem("engine_options.queue", options.queue, allowed))
         job = Job("s3://any/run", spec, 1, spec.workers.count)
         return problems + beyond_patches(self._pod(job, options), runtime.name)
 
@@ -163,17 +158,21 @@ class TrainJobKind:
         return told
 
     def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
-        """The number at the beginning, suspension, and the terminal conditions."""
+        """The number at the beginning, suspension, the terminal conditions; and whether Trainer has heard of its rest.
+
+        A TrainJob that has failed is not at rest: its JobSet is made anew like any other.
+        """
         spec, conditions = owner["spec"], _conditions(owner)
-        failed = conditions.get("Failed")
+        suspend, failed = spec.get("suspend", False), conditions.get("Failed")
         return {
             "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
             "spec": {
                 "workers": (spec.get("trainer") or {}).get("numNodes", 1),
-                "suspend": spec.get("suspend", False),
+                "suspend": suspend,
             },
             "status": {
                 "complete": "Complete" in conditions,
+                "quiet": "Complete" in conditions or (suspend and "Suspended" in conditions),
                 "failed": None if failed is None else failed.get("message") or failed.get("reason"),
             },
         }
@@ -189,7 +188,7 @@ class TrainJobKind:
         return {
             "apiVersion": TRAINJOBS.api_version,
             "kind": TRAINJOBS.kind,
-            "metadata": named(job, options),
+            "metadata": {**named(job, options), "labels": owner_labels(job, options)},
             "spec": spec,
         }
 
@@ -199,6 +198,11 @@ _CHILD = JobKind()
 
 def _runtime(options: KubeOptions) -> Runtime | None:
     return options.runtime if isinstance(options, TrainJobOptions) else None
+
+
+def misses_runtime(refusal: str, name: str) -> bool:
+    """Whether a TrainJob is refused as Trainer's webhook, or Kueue's, does not know the runtime of this name."""
+    return "must be created before" in refusal or f"runtime '{name}' not found" in refusal
 
 
 def _child(job: Job, options: KubeOptions, template: dict[str, Any]) -> dict[str, Any]:
@@ -228,43 +232,21 @@ class TrainJobEngine(KubeEngine):
         return doctor(self.kind, self._access, [*further, ("list", EVENTS)])
 
     async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
-        deadline = asyncio.get_running_loop().time() + _KNOWN_SECONDS
+        deadline, pause = asyncio.get_running_loop().time() + _KNOWN_SECONDS, _LOOK_SECONDS
         while True:
             try:
                 return await super()._create(shared, job, options)
             except Invalid as error:
                 late = asyncio.get_running_loop().time() > deadline
-                if _runtime(options) is not None or late or "must be created before" not in str(error):
+                if _runtime(options) is not None or late or not misses_runtime(str(error), job.name):
                     raise
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LOOK_SECONDS * 10)
 
     async def _end(self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any] | None) -> None:
-        """Suspend it first: of a plain deletion Trainer learns late, and makes pods anew meanwhile."""
+        """Bring it to rest first: of a plain deletion Trainer learns late, and makes pods anew meanwhile."""
         if owner is not None:
-            body = {"metadata": {"uid": owner["metadata"]["uid"]}, "spec": {"suspend": True}}
-            try:
-                await shared.client.patch(TRAINJOBS, options.namespace, job.name, body)
-                await self._suspended(shared, job, options)
-            except KubeError as error:
-                # Its webhook does not answer, e.g.: then whoever could make pods does not work either.
-                log.warning("%s cannot be suspended before it is deleted: %s", job.name, error)
+            queried, _, child, *workloads = self._queries(options)
+            place = Place(shared, job.name, self.child.name(job), owner["metadata"]["uid"], queried, child)
+            await end_at_rest(place, workloads[0] if workloads else None)
         await super()._end(shared, job, options, owner)
-
-    async def _suspended(self, shared: Hub, job: Job, options: KubeOptions) -> None:
-        """Wait until the TrainJob and its child Job have heard it, or need not, or are gone.
-
-        A TrainJob that has failed hears it, too, and should: its JobSet is made anew like any other.
-        """
-        client, namespace = shared.client, options.namespace
-        try:
-            async with asyncio.timeout(_SUSPEND_SECONDS):
-                for resource, name, at_rest in (
-                    (TRAINJOBS, job.name, {"Suspended", "Complete"}),
-                    (JOBS, self.child.name(job), {"Suspended", "Complete", "Failed"}),
-                ):
-                    while at_rest.isdisjoint(_conditions(await client.get(resource, namespace, name))):  # noqa: ASYNC110
-                        await asyncio.sleep(_LOOK_SECONDS)
-        except Missing:
-            return
-        except TimeoutError:
-            log.warning("%s is not suspended %g s after it was to be", job.name, _SUSPEND_SECONDS)

@@ -1,0 +1,126 @@
+"""The end of a TrainJob: brought to rest before it is deleted, so that nobody makes pods for it meanwhile.
+
+What is at rest is suspended, and everybody has heard it: Trainer, JobSet and the Job's controller learn of a deletion
+one after the other, and each puts back for a while what it misses; at rest that has no pods. In a queue of Kueue a
+suspension lasts only while the job's Workload is not active: it is deactivated first. Seen with Trainer 2.3 on JobSet
+0.12, and Kueue 0.16.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_elastic.adapters.kube import Conflict, KubeError, Missing
+from airflow_elastic.engines.kube import kueue
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.kube.hub import Hub, Query
+
+log = logging.getLogger(__name__)
+
+#: Within this all have heard, if they work at all; they need 0.1 s.
+_REST_SECONDS = 10.0
+
+
+class Place(NamedTuple):
+    """Where a job is.
+
+    Attributes:
+        shared: the connection.
+        name: of the TrainJob.
+        child_name: of its Job.
+        uid: of the TrainJob.
+        owner: shows TrainJobs; slim, they say in their status whether they are `quiet`.
+        child: shows their Jobs, which say the same.
+    """
+
+    shared: Hub
+    name: str
+    child_name: str
+    uid: str
+    owner: Query
+    child: Query
+
+
+async def end_at_rest(place: Place, workloads: Query | None) -> None:
+    """Bring a TrainJob to rest; with Workloads of Kueue, delete it as well, before it is let run again.
+
+    It returns in any case: where somebody does not answer, nobody makes pods either, or what makes them anew has to be
+    borne, as such pods end by themselves.
+    """
+    try:
+        async with asyncio.timeout(_REST_SECONDS):
+            if workloads is None:
+                await _rest(place)
+            else:
+                await _end_queued(place, workloads)
+    except Missing:
+        return
+    except TimeoutError:
+        log.warning("%s is not at rest %g s after it was to be", place.name, _REST_SECONDS)
+    except KubeError as error:
+        log.warning("%s cannot be brought to rest before it is deleted: %s", place.name, error)
+
+
+async def _rest(place: Place) -> None:
+    body = {"metadata": {"uid": place.uid}, "spec": {"suspend": True}}
+    await place.shared.client.patch(place.owner.resource, place.owner.namespace, place.name, body)
+    async for owners, children in place.shared.follow(place.name, place.owner, place.child):
+        if all(one["status"]["quiet"] for one in (*owners, *children)) and (
+            children or await _childless(place)
+        ):
+            return
+
+
+async def _childless(place: Place) -> bool:
+    """Whether there is no Job: it may be younger than the watch's newest word."""
+    try:
+        await place.shared.client.get(place.child.resource, place.child.namespace, place.child_name)
+    except Missing:
+        return True
+    return False
+
+
+async def _end_queued(place: Place, workloads: Query) -> None:
+    """Kueue may let the TrainJob run at any time before it has heard: it is deleted as it was at rest, or not yet."""
+    client, namespace = place.shared.client, place.owner.namespace
+    while True:
+        await _deactivate(place, workloads)
+        await _rest(place)
+        found = await client.get(place.owner.resource, namespace, place.name)
+        metadata = found["metadata"]
+        if metadata["uid"] != place.uid:
+            return None
+        if place.owner.slim(found)["status"]["quiet"]:
+            try:
+                return await client.delete(
+                    place.owner.resource,
+                    namespace,
+                    place.name,
+                    uid=place.uid,
+                    version=metadata["resourceVersion"],
+                )
+            except Conflict:
+                log.debug("%s has changed before it was deleted", place.name)
+
+
+async def _deactivate(place: Place, workloads: Query) -> None:
+    """Have Kueue hold the job for good. Without a Workload it holds it in any case, until it has made one."""
+    client, selector = place.shared.client, f"{kueue.JOB_UID_LABEL}={place.uid}"
+    async for _ in place.shared.follow(place.name, workloads):
+        found, _version = await client.list(workloads.resource, workloads.namespace, labels=selector)
+        for one in found:
+            if kueue.may_run(one):
+                await _patch(place, workloads, one)
+        if all(kueue.is_out(one) for one in found):
+            return
+
+
+async def _patch(place: Place, workloads: Query, workload: dict[str, Any]) -> None:
+    name, body = workload["metadata"]["name"], {"spec": {"active": False}}
+    try:
+        await place.shared.client.patch(workloads.resource, workloads.namespace, name, body)
+    except Missing:
+        log.debug("the Workload %s of %s has gone", name, place.name)
