@@ -109,6 +109,7 @@ class JobFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._kept: dict[str, object] = {}
 
     def node(self, index: int) -> Path:
         """The folder of one worker."""
@@ -140,10 +141,20 @@ class JobFiles:
         except (OSError, ValueError, SpecError):
             return None
 
+    def keep(self, name: str, kind: type[T]) -> T | None:
+        """A document that never changes, once it is there: read once. Looking several times a second costs training."""
+        kept = self._kept.get(name)
+        if isinstance(kept, kind):
+            return kept
+        found = self.read(name, kind)
+        if found is not None:
+            self._kept[name] = found
+        return found
+
     @property
     def record(self) -> JobRecord | None:
         """The job; None before it is made."""
-        return self.read("job.json", JobRecord)
+        return self.keep("job.json", JobRecord)
 
     @property
     def closed(self) -> bool:
@@ -152,16 +163,14 @@ class JobFiles:
 
     def members(self, generation: int) -> Members | None:
         """The workers of one generation; None while there is no such generation."""
-        return self.read(f"members/{generation:04d}.json", Members)
+        return self.keep(f"members/{generation:04d}.json", Members)
 
     def newest_members(self) -> Members | None:
         """The workers of the newest generation."""
         with contextlib.suppress(OSError):
-            names = [
-                entry.name for entry in os.scandir(self.folder / "members") if entry.name.endswith(".json")
-            ]
+            names = [name for name in os.listdir(self.folder / "members") if name.endswith(".json")]
             if names:
-                return self.read(f"members/{max(names)}", Members)
+                return self.keep(f"members/{max(names)}", Members)
         return None
 
     def superseded(self, generation: int) -> bool:
@@ -180,15 +189,15 @@ class JobFiles:
 
     def meeting(self, generation: int) -> Meeting | None:
         """Where a generation met; None before its lead worker has said so."""
-        return self.read(f"rendezvous/{generation:04d}.json", Meeting)
+        return self.keep(f"rendezvous/{generation:04d}.json", Meeting)
 
     def began(self, generation: int) -> Began | None:
         """When all workers of a generation had come; None before."""
-        return self.read(f"rendezvous/{generation:04d}.began", Began)
+        return self.keep(f"rendezvous/{generation:04d}.began", Began)
 
     def agent(self, index: int) -> Process | None:
         """The agent of a worker, alive or not; None before it has started."""
-        return self.read(f"node-{index}/agent.json", Process)
+        return self.keep(f"node-{index}/agent.json", Process)
 
     def result(self, index: int) -> Result | None:
         """How a worker ended; None while it has not, or where it was killed."""

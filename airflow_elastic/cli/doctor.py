@@ -42,8 +42,11 @@ class _Line:
 
 @click.command(cls=Command)
 @click.argument("uri", required=False)
+@click.option(
+    "--namespace", metavar="NS", help="Ask for the rights in this namespace of a cluster.  [default: default]"
+)
 @json_option
-def doctor(uri: str | None, as_json: bool) -> int:
+def doctor(uri: str | None, namespace: str | None, as_json: bool) -> int:
     """Say what this machine can do.
 
     And what is missing for the rest; with a URI also whether a run can lie there. Exits 1 if something is not well
@@ -52,8 +55,9 @@ def doctor(uri: str | None, as_json: bool) -> int:
     Examples:
       airflow-elastic doctor
       airflow-elastic doctor s3://bucket/runs
+      airflow-elastic doctor --namespace ml
     """
-    lines = [*_python(), *_engines(), *_launchers(), *(_store(uri) if uri is not None else ())]
+    lines = [*_python(), *_engines(namespace), *_launchers(), *(_store(uri) if uri is not None else ())]
     well = all(line.ok for line in lines if line.needed)
     if as_json:
         say.print_json({"ok": well, "findings": [asdict(line) for line in lines]})
@@ -78,10 +82,10 @@ def _python() -> Iterator[_Line]:
         yield _Line(module, there, "installed" if there else f"not installed; {purpose}", needed=False)
 
 
-def _engines() -> Iterator[_Line]:
+def _engines(namespace: str | None) -> Iterator[_Line]:
     for name in engine_names():
         try:
-            findings = find_engine(name).doctor()
+            findings = find_engine(name).doctor(namespace)
         except ImportError as error:
             yield _Line(f"engine {name}", False, f"cannot be used here: {error}", needed=False)
             continue

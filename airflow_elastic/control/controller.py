@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.mailbox import Mailbox, Request
+from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders
+from airflow_elastic.control.look import Look, events_of, look
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.waits import Waits
 from airflow_elastic.core.document import document
@@ -35,7 +36,7 @@ from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Paus
 from airflow_elastic.spec.errors import EngineError, RunMissing, StoreError, SubmitRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from airflow_elastic.adapters.store import Store
     from airflow_elastic.spec.errors import ElasticError
@@ -197,7 +198,7 @@ class Controller:
         await self._unwatch()
         await self._engine.delete(self._job_of(action.attempt), action.grace_seconds)
         await self._look_for_checkpoint()
-        await self._look_at_report()
+        await self._hear_again()
         await self._record(ev.AttemptGone(self._now(), action.attempt, self._progress))
 
     def _job_of(self, attempt: int) -> Job:
@@ -268,37 +269,35 @@ class Controller:
         members = self.state.attempt.members
         done = job.succeeded if members is None else job.among(members).succeeded
         if job.failed or done:
-            await self._look_at_report()
+            await self._hear_again()
             await self._record(ev.WorkersEnded(self._now(), self.state.attempt.number, job, self._progress))
 
     async def _look_around(self) -> None:
         """Requests, reports, checkpoints, the clock, and what other controllers have written."""
-        await self._catch_up()
-        if self.state.ended:
-            return
-        for request in await asyncio.to_thread(self._mailbox.read):
-            await self._record(*self._events_of(request))
+        while (found := await self._look()).events:
+            await self._take_over(found.events)
+            if self.state.ended:
+                return
+        for request in found.requests:
+            await self._record(*events_of(request, self._now()))
             await asyncio.to_thread(self._mailbox.done, request)
         if self.state.attempt.phase is Phase.LIVE:
-            await self._look_at_report()
-            await self._look_for_checkpoint()
+            await self._hear(found.progress)
+            await self._note_checkpoints(found.steps)
         now = self._now()
         await self._record(*overdue(self.state, self._progress, now, self._waits.last_at(self._job, now)))
         if time.monotonic() - self._published_at >= min(STATUS_SECONDS, self._lease / 4):
             await self._publish()
 
-    def _events_of(self, request: Request) -> Iterable[Event]:
-        at = self._now()
-        if request.kind == "scale" and request.workers is not None:
-            yield ev.ScaleRequested(at, request.id, request.workers, request.by)
-        elif request.kind == "save":
-            yield ev.SaveRequested(at, request.id, request.by)
-        elif request.kind == "stop":
-            yield ev.StopRequested(at, request.id, request.by, request.owner)
+    async def _look(self) -> Look:
+        attempt = self.state.attempt
+        live = attempt.number if attempt.phase is Phase.LIVE else None
+        return await asyncio.to_thread(look, self._store, self._journal, self._seq, self._mailbox, live)
 
-    async def _look_at_report(self) -> None:
-        number = self.state.attempt.number
-        progress = await asyncio.to_thread(read_progress, self._store, number)
+    async def _hear_again(self) -> None:
+        await self._hear(await asyncio.to_thread(read_progress, self._store, self.state.attempt.number))
+
+    async def _hear(self, progress: Progress | None) -> None:
         if progress != self._progress:
             self._progress = progress
             if progress is not None:
@@ -308,7 +307,9 @@ class Controller:
         await self._observer.on_look(self.state, self._progress)
 
     async def _look_for_checkpoint(self) -> None:
-        steps = await asyncio.to_thread(checkpoints.steps, self._store)
+        await self._note_checkpoints(await asyncio.to_thread(checkpoints.steps, self._store))
+
+    async def _note_checkpoints(self, steps: Sequence[int]) -> None:
         known = self.state.checkpoint.step if self.state.checkpoint else -1
         for step in steps:
             if step > known:
@@ -371,7 +372,10 @@ class Controller:
 
     async def _catch_up(self) -> None:
         """Read the journal from where we stand."""
-        for event in await asyncio.to_thread(self._journal.read, self._seq):
+        await self._take_over(await asyncio.to_thread(self._journal.read, self._seq))
+
+    async def _take_over(self, events: Iterable[Event]) -> None:
+        for event in events:
             await self._apply(event, create(event) if self._state is None else evolve(self._state, event))
 
     async def _apply(self, event: Event, state: RunState) -> None:

@@ -122,8 +122,11 @@ class Engine(Protocol):
         """The run has ended with this job: leave nothing behind but what `spec.cleanup` says."""
         ...
 
-    def doctor(self) -> list[Finding]:
-        """What this machine, or this connection, can do and what is missing."""
+    def doctor(self, namespace: str | None = None) -> list[Finding]:
+        """What this machine, or this connection, can do and what is missing.
+
+        `namespace` is the one that rights are asked for, where rights are given by namespace; None: the engine's own.
+        """
         ...
 
 

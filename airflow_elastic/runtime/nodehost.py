@@ -21,7 +21,7 @@ from airflow_elastic.adapters.jobfiles import JobFiles
 from airflow_elastic.adapters.linux import Process
 
 IDLE_SECONDS = 60.0
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 2.0  # whoever wants a worker writes to the pipe: this is for one that could not
 
 
 def main(state: Path) -> None:

@@ -57,10 +57,15 @@ class Ranks:
         result: T = box[0]
         return result
 
-    def largest(self, *numbers: float) -> list[float]:
-        """For each of the numbers the largest one that any rank gave."""
+    def largest(self, *numbers: float) -> Callable[[], list[float]]:
+        """Begin to find, for each of the numbers, the largest one that any rank gives; what it returns waits for it."""
         if self.group is None:
-            return list(numbers)
+            return lambda: list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
-        return [float(number) for number in tensor]
+        work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group, async_op=True)
+
+        def answer() -> list[float]:
+            work.wait()
+            return [float(number) for number in tensor]
+
+        return answer

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -82,7 +83,8 @@ class Session:
         self._position = Position()
         self._batch = 0  # samples of the global batch in flight
         self._saved_step, self._saved_at = -1, time.monotonic()
-        self._agree_at, self._agreed_at = 1, time.monotonic()
+        self._agree_at, self._agreed_at = 1.0, time.monotonic()
+        self._answer: Callable[[], list[float]] | None = None  # to what was asked with the step before
         self._stride, self._saves_done = 1, 0
         self._metrics: dict[str, float] = {}
 
@@ -200,19 +202,32 @@ class Session:
         self._batch = 0
         self.steps += 1
         self._voice.stepped(self.steps, self._position, loss, metrics)
+        if self._answer is not None:
+            self._act(self._answer())
         every = self._policy.every_steps
         if every is not None and self.steps % every == 0:
             self.save(reason="steps")
         if self.steps >= self._agree_at:
-            self._agree()
+            self._ask()
 
-    def _agree(self) -> None:
-        """Find out, together, whether anybody was asked to save or to stop, and when to ask again."""
+    def _ask(self) -> None:
+        """Begin to find out, together, whether anybody was asked to save or to stop.
+
+        The answer is waited for with the next step, when it is there already: ranks that wait for each other once more
+        in a step would lose by how far they are apart. Only where steps are so long that each of them asks, it is now.
+        """
         now = time.monotonic()
         due = self._seconds is not None and now - self._saved_at >= self._seconds
-        park, saves, late, elapsed = self._ranks.largest(
-            self._voice.park_ordered, self._voice.saves_ordered, float(due), now - self._agreed_at
-        )
+        words = (self._voice.park_ordered, self._voice.saves_ordered, float(due), now - self._agreed_at)
+        self._agree_at = math.inf
+        self._answer = self._ranks.largest(*words)
+        if self._stride == 1:
+            self._act(self._answer())
+
+    def _act(self, answer: list[float]) -> None:
+        """Do what anybody was asked for, and know when to ask again. All ranks do so with the same step."""
+        self._answer = None
+        park, saves, late, elapsed = answer
         if park:
             self.save(reason="breakpoint")
             self._park()
@@ -256,6 +271,8 @@ class Session:
             log.warning(
                 "not finite, and so not kept: %s", ", ".join(f"{name}={metrics[name]}" for name in lost)
             )
+        if self._answer is not None:
+            self._answer()
         self.save(reason="final")
         self._ranks.barrier()
         self._voice.finished(self.steps, self._metrics)

@@ -121,7 +121,7 @@ class FakeEngine:
     async def close(self, job: Job) -> None:
         """Nothing is left that would have to be cleaned up."""
 
-    def doctor(self) -> list[Finding]:
+    def doctor(self, namespace: str | None = None) -> list[Finding]:
         """It always works."""
         return [Finding("fake", ok=True, text="jobs in memory")]
 

@@ -41,6 +41,15 @@ class TestJob(ClusterEngine):
         with pytest.raises(SubmitRefused, match=r"create jobs\.batch .*forbidden.*grant"):
             await engine.submit(self.job(uri))
 
+    async def test_doctor_asks_in_the_namespace_that_is_meant(
+        self, namespace: str, account: Callable[..., Awaitable[Account]]
+    ) -> None:
+        engine = JobEngine(access=(await account(*documented_rights("job"))).access)
+        here, elsewhere = engine.doctor(namespace)[-1], engine.doctor()[-1]
+        assert here.ok, here
+        assert not elsewhere.ok
+        assert "missing in namespace default: create jobs.batch" in elsewhere.text
+
     async def test_suspended_before_it_starts_it_is_queued(
         self, engine: KubeEngine, uri: str, client: Client
     ) -> None:

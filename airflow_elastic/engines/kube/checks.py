@@ -73,14 +73,22 @@ def _template(kind: Kind, job: Job, options: KubeOptions) -> dict[str, list[dict
     return {"containers": []}
 
 
-def doctor(kind: Kind, access: Access | None, further: Sequence[tuple[str, Resource]] = ()) -> list[Finding]:
+def doctor(
+    kind: Kind,
+    access: Access | None,
+    namespace: str | None = None,
+    further: Sequence[tuple[str, Resource]] = (),
+) -> list[Finding]:
     """Whether the cluster can be reached, knows the kind, and grants the rights, also the further ones. Blocks."""
+    namespace = namespace or KubeOptions(image="any").namespace
     with ThreadPoolExecutor(1) as thread:  # there may be an event loop in this one
-        return thread.submit(asyncio.run, _doctor(kind, access or Access(), further)).result()
+        return thread.submit(asyncio.run, _doctor(kind, access or Access(), namespace, further)).result()
 
 
-async def _doctor(kind: Kind, access: Access, further: Sequence[tuple[str, Resource]]) -> list[Finding]:
-    subject, namespace = f"{kind.name}: cluster", KubeOptions(image="any").namespace
+async def _doctor(
+    kind: Kind, access: Access, namespace: str, further: Sequence[tuple[str, Resource]]
+) -> list[Finding]:
+    subject = f"{kind.name}: cluster"
     if not is_configured(access):
         return [Finding(subject, True, "none is set up: set KUBECONFIG to run workers on one")]
     try:
@@ -101,7 +109,7 @@ async def _doctor(kind: Kind, access: Access, further: Sequence[tuple[str, Resou
             text = (
                 f"missing in namespace {namespace}: {', '.join(missing)}"
                 if missing
-                else "all that are needed"
+                else f"all that are needed in namespace {namespace}"
             )
             return [
                 Finding(subject, True, f"{client.server} has {kind.resource.full_name}"),

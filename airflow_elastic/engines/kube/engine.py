@@ -96,9 +96,9 @@ class KubeEngine:
         items = [body for _, body in objects(self.kind, job, options_of(job.spec, self.kind.options))]
         return {"apiVersion": "v1", "kind": "List", "items": items}
 
-    def doctor(self) -> list[Finding]:
+    def doctor(self, namespace: str | None = None) -> list[Finding]:
         """Whether the cluster can be reached, knows the kind, and grants the rights."""
-        return doctor(self.kind, self._access)
+        return doctor(self.kind, self._access, namespace)
 
     # -- submit --------------------------------------------------------------------------------------------------
 

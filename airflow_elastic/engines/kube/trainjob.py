@@ -225,11 +225,11 @@ class TrainJobEngine(KubeEngine):
     kind = TrainJobKind()
     child = Child(_CHILD, f"-{_NODE}-0")
 
-    def doctor(self) -> list[Finding]:
+    def doctor(self, namespace: str | None = None) -> list[Finding]:
         """Whether the cluster can be reached, knows the kind, and grants the rights."""
         further = [(verb, RUNTIMES) for verb in ("create", "get", "patch", "delete")]
         further += [(verb, JOBS) for verb in ("get", "list", "watch", "patch")]
-        return doctor(self.kind, self._access, [*further, ("list", EVENTS)])
+        return doctor(self.kind, self._access, namespace, [*further, ("list", EVENTS)])
 
     async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
         deadline, pause = asyncio.get_running_loop().time() + _KNOWN_SECONDS, _LOOK_SECONDS

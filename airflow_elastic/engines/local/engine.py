@@ -149,7 +149,7 @@ class LocalEngine:
         if job.spec.cleanup == "All":
             await asyncio.to_thread(shutil.rmtree, state, ignore_errors=True)
 
-    def doctor(self) -> list[Finding]:
+    def doctor(self, namespace: str | None = None) -> list[Finding]:
         """Whether this machine can run workers."""
         python = sys.executable
         pidfd = hasattr(os, "pidfd_open")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ async def watch(files: JobFiles, ensure_host: Callable[[], None]) -> AsyncIterat
     last: JobStatus | None = None
     try:
         while True:
+            version = _version(files)
             status = await asyncio.to_thread(read, files)
             _follow(files, status, pidfds, changed, loop)
             if status != last:
@@ -45,11 +47,12 @@ async def watch(files: JobFiles, ensure_host: Callable[[], None]) -> AsyncIterat
                 return
             if starting:
                 await asyncio.to_thread(ensure_host)
-            try:
-                async with asyncio.timeout(_STARTING_SECONDS if starting else _QUIET_SECONDS):
-                    await changed.wait()
-            except TimeoutError:
-                pass
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_STARTING_SECONDS if starting else _QUIET_SECONDS):
+                        await changed.wait()
+                if starting or changed.is_set() or _version(files) != version:
+                    break
             changed.clear()
     finally:
         for descriptor in pidfds.values():
@@ -57,10 +60,21 @@ async def watch(files: JobFiles, ensure_host: Callable[[], None]) -> AsyncIterat
             os.close(descriptor)
 
 
+def _version(files: JobFiles) -> tuple[int, ...]:
+    """Changes with each new generation, and when the job is removed: all that no pidfd tells while all workers run.
+
+    Reading everything each time instead takes time from training, where all processors are in use.
+    """
+    try:
+        return tuple((files.folder / name).stat().st_mtime_ns for name in ("members", "job.json"))
+    except OSError:
+        return ()
+
+
 def read(files: JobFiles) -> JobStatus:
     """The workers as they are now."""
     record, newest = files.record, files.newest_members()
-    if record is None or newest is None:
+    if record is None or newest is None or not (files.folder / "job.json").exists():
         # It was submitted, or nobody would look: somebody has removed its folder, and with it all control over it.
         return JobStatus((WorkerStatus("job", WorkerPhase.LOST, reason=f"{files.folder} has been removed"),))
     same_boot = record.machine == linux.this_machine()

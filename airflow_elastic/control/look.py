@@ -1,0 +1,56 @@
+"""One look around a run: what others have written under its URI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.reports import read_progress
+from airflow_elastic.spec import events as ev
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_elastic.adapters.journal import Journal
+    from airflow_elastic.adapters.mailbox import Mailbox, Request
+    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.spec.events import Event
+    from airflow_elastic.spec.status import Progress
+
+
+class Look(NamedTuple):
+    """What one look has found. Where there are events, nothing else: they may change what there is to look at."""
+
+    events: Sequence[Event]
+    requests: Sequence[Request] = ()
+    progress: Progress | None = None
+    steps: Sequence[int] = ()
+
+
+def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, attempt: int | None) -> Look:
+    """Look at everything in one go: handing over to a thread several times is what a look would cost most.
+
+    Args:
+        store: where the run lies.
+        journal: read from `seq` on.
+        seq: number of the first event that is not known.
+        mailbox: of the run.
+        attempt: the live one, whose report and checkpoints are of interest; None where none lives.
+    """
+    events = journal.read(seq)
+    if events:
+        return Look(events)
+    requests = mailbox.read()
+    if attempt is None:
+        return Look((), requests)
+    return Look((), requests, read_progress(store, attempt), checkpoints.steps(store))
+
+
+def events_of(request: Request, at: float) -> Iterator[Event]:
+    """What a request is in the journal; nothing where it is of no kind that this release knows."""
+    if request.kind == "scale" and request.workers is not None:
+        yield ev.ScaleRequested(at, request.id, request.workers, request.by)
+    elif request.kind == "save":
+        yield ev.SaveRequested(at, request.id, request.by)
+    elif request.kind == "stop":
+        yield ev.StopRequested(at, request.id, request.by, request.owner)
