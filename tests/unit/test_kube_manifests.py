@@ -224,6 +224,17 @@ def test_names_and_labels_are_kept(make: Any) -> None:
     assert owner["kind"] == make()["kind"]
 
 
+def test_the_label_of_a_queue_becomes_the_queue() -> None:
+    manifest = job()
+    manifest["metadata"]["labels"] |= {
+        "kueue.x-k8s.io/queue-name": "team",
+        "kueue.x-k8s.io/priority-class": "high",
+    }
+    spec = from_manifest(manifest)
+    assert (spec.engine_options["queue"], spec.engine_options["queue_priority"]) == ("team", "high")
+    assert manifest["metadata"]["labels"].items() <= rendered(spec)[0]["metadata"]["labels"].items()
+
+
 def test_a_job() -> None:
     spec = from_manifest(job())
     assert (spec.engine, spec.launcher, spec.workers.count) == ("job", "python", 2)

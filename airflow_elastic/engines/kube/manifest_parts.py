@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_elastic.engines.kube.command_lines import Launch, launch_of
+from airflow_elastic.engines.kube.options import QUEUE_LABELS
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 
@@ -151,7 +152,10 @@ def take_metadata(part: Part, run: Run) -> None:
     run.plain["name"] = name
     run.options["namespace"] = part.take("namespace", "default")
     annotations = {k: v for k, v in part.take("annotations", {}).items() if k != _LAST_APPLIED}
-    for word, value in (("labels", part.take("labels")), ("annotations", annotations)):
+    labels = dict(part.take("labels", {}))
+    queue = {option: labels.pop(label) for label, option in QUEUE_LABELS.items() if label in labels}
+    run.options |= queue
+    for word, value in (("labels", labels), ("annotations", annotations)):
         if value:
             run.options[word] = value
 

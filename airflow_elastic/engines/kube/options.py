@@ -17,6 +17,12 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _QUANTITY = re.compile(r"\d+(\.\d+)?([EPTGMk]i?|Ki|m)?")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _QUEUEING = ("kueue", "volcano")
+
+#: What Kueue finds a queue by, and the option that says it: as a label alone we would not know that the job is queued.
+QUEUE_LABELS = {
+    "kueue.x-k8s.io/queue-name": "queue",
+    "kueue.x-k8s.io/priority-class": "queue_priority",
+}
 _SOURCES = ("claim", "secret", "config_map", "host_path", "empty_dir")
 
 
@@ -124,6 +130,9 @@ class KubeOptions:
             if self.image_pull_policy is not None:
                 check("image_pull_policy", self.image_pull_policy, choice(_PULL_POLICIES))
             check("queueing", self.queueing, choice(_QUEUEING))
+            for label, option in QUEUE_LABELS.items():
+                given = self.labels.get(label)
+                check.that(given is None, f"labels.{label}", given, f"nothing: say it as {option}")
             queued = self.queue_priority is None or (self.queue is not None and self.queueing == "kueue")
             allowed = "a queue of Kueue beside it (with Volcano: priority_class)"
             check.that(queued, "queue_priority", self.queue_priority, allowed)

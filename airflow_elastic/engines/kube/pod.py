@@ -6,14 +6,12 @@ from typing import Any
 
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.merge import overlay
-from airflow_elastic.engines.kube.options import KubeOptions, Volume
+from airflow_elastic.engines.kube.options import QUEUE_LABELS, KubeOptions, Volume
 
 JOB_LABEL = "airflow-elastic/job"
 ATTEMPT_LABEL = "airflow-elastic/attempt"
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "airflow-elastic"
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-QUEUE_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
 URI_ANNOTATION = "airflow-elastic/run-uri"
 DIGEST_ANNOTATION = "airflow-elastic/digest"
@@ -43,7 +41,7 @@ def owner_labels(job: Job, options: KubeOptions) -> dict[str, str]:
     """Of the object that owns a job: those of all its objects, and those that Kueue looks for."""
     if options.queueing != "kueue":
         return labels(job, options)
-    queue = {QUEUE_LABEL: options.queue, QUEUE_PRIORITY_LABEL: options.queue_priority}
+    queue = {label: getattr(options, option) for label, option in QUEUE_LABELS.items()}
     return {**labels(job, options), **{name: value for name, value in queue.items() if value}}
 
 
