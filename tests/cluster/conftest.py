@@ -18,6 +18,8 @@ import pytest
 
 from airflow_elastic.adapters.kube import Access, Client, connect
 from airflow_elastic.adapters.kube.resources import PODS
+from airflow_elastic.engines import find_engine
+from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.spec.errors import EngineError
 from tests.support import kube
 
@@ -69,6 +71,16 @@ async def client(access: Access) -> AsyncIterator[Client]:
     made = await connect(access)
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def engine_name(request: pytest.FixtureRequest, client: Client) -> str:
+    """The engine that `on_every_engine` says; skipped where its operator is not in the cluster."""
+    found = find_engine(str(request.param))
+    assert isinstance(found, KubeEngine)
+    if not await client.knows(found.kind.resource):
+        pytest.skip(f"install {found.kind.resource.needs} in the cluster to run this")
+    return found.name
 
 
 @pytest.fixture

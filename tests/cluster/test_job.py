@@ -6,14 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from airflow_elastic.adapters.kube import Client
-from airflow_elastic.adapters.kube.resources import JOBS
-from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.job import JobEngine
 from airflow_elastic.spec.errors import SubmitRefused
-from airflow_elastic.spec.run import Workers
-from airflow_elastic.spec.status import Waiting
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.support.cluster import ClusterEngine, documented_rights
 from tests.support.kube import Account
@@ -49,13 +43,3 @@ class TestJob(ClusterEngine):
         assert here.ok, here
         assert not elsewhere.ok
         assert "missing in namespace default: create jobs.batch" in elsewhere.text
-
-    async def test_suspended_before_it_starts_it_is_queued(
-        self, engine: KubeEngine, uri: str, client: Client
-    ) -> None:
-        """As a queue holds it: nothing fails, and it begins when it is let go."""
-        spec = self.make_spec(workers=Workers(1, resources={"nvidia.com/gpu": "64"}))
-        job = Job(uri, spec, 1, 1)
-        async with self.live(engine, job):
-            await client.patch(JOBS, self.options["namespace"], job.name, {"spec": {"suspend": True}})
-            await until(engine, job, lambda status: status.waiting is Waiting.QUEUED)

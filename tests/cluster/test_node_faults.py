@@ -13,6 +13,7 @@ from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec.run import Health, Workers
 from tests.cluster.test_training import training
+from tests.support.cluster import on_every_engine
 from tests.support.driving import Driven, driving
 
 
@@ -39,6 +40,7 @@ def apart(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@on_every_engine
 @pytest.mark.parametrize(
     "fault",
     [
@@ -51,13 +53,14 @@ def apart(options: dict[str, Any]) -> dict[str, Any]:
 )
 async def test_a_lost_node_costs_one_restart_and_nothing_committed(
     fault: tuple[str, str | None],
+    engine_name: str,
     shared_folder: Path,
     pod_options: dict[str, Any],
     namespace: str,
     client: Client,
     faults: Any,
 ) -> None:
-    spec = training("job", apart(pod_options), "--epochs=400", "--step-seconds=0.05")
+    spec = training(engine_name, apart(pod_options), "--epochs=400", "--step-seconds=0.05")
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         node = await node_of_last(driven, client, namespace)
@@ -79,12 +82,18 @@ async def test_a_lost_node_costs_one_restart_and_nothing_committed(
     assert state.attempts[1].from_step >= committed > 0
 
 
+@on_every_engine
 async def test_nodes_that_do_not_reach_each_other_hang_and_the_clock_ends_it(
-    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Any
+    engine_name: str,
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    faults: Any,
 ) -> None:
     """Kubernetes sees nothing of it: all pods run."""
     health = Health(no_progress_seconds=10.0)
-    spec = training("job", apart(pod_options), "--epochs=400", "--step-seconds=0.05", health=health)
+    spec = training(engine_name, apart(pod_options), "--epochs=400", "--step-seconds=0.05", health=health)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         faults.node(await node_of_last(driven, client, namespace), "partition", "nodes")

@@ -17,12 +17,22 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec.run import Workers
 from tests.cluster.test_node_faults import apart, node_of_last
-from tests.cluster.test_training import GPU, training
+from tests.cluster.test_training import training
 from tests.support import kube
+from tests.support.cluster import GPU, on_every_engine, somebody, suspend
 from tests.support.driving import Driven, driving
 
 STEP_SECONDS = 0.05
 OUTAGE_SECONDS = 5.0
+
+#: The Deployments that an engine's operator is made of, by namespace; that of a Job is Kubernetes' own.
+OPERATORS = {
+    "pytorchjob": [("kubeflow", "training-operator")],
+    "trainjob": [
+        ("kubeflow-system", "kubeflow-trainer-controller-manager"),
+        ("jobset-system", "jobset-controller-manager"),
+    ],
+}
 FOREVER = ("--epochs=4000", f"--step-seconds={STEP_SECONDS}")
 
 
@@ -39,11 +49,12 @@ async def last_pod(driven: Driven, client: Client, namespace: str) -> str:
 # -- the API server ----------------------------------------------------------------------------------------------------
 
 
+@on_every_engine
 @pytest.mark.parametrize("seconds", [15, pytest.param(120, marks=pytest.mark.slow)])
 async def test_training_does_not_notice_that_the_api_server_is_away(
-    seconds: int, shared_folder: Path, pod_options: dict[str, Any], faults: kube.Faults
+    engine_name: str, seconds: int, shared_folder: Path, pod_options: dict[str, Any], faults: kube.Faults
 ) -> None:
-    spec = training("job", pod_options, *FOREVER)
+    spec = training(engine_name, pod_options, *FOREVER)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         faults.apiserver("stop")
@@ -59,10 +70,11 @@ async def test_training_does_not_notice_that_the_api_server_is_away(
     assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 1, 0)
 
 
+@on_every_engine
 async def test_a_worker_that_dies_while_the_api_server_is_out_of_reach_is_replaced_afterwards(
-    shared_folder: Path, pod_options: dict[str, Any], faults: kube.Faults
+    engine_name: str, shared_folder: Path, pod_options: dict[str, Any], faults: kube.Faults
 ) -> None:
-    spec = training("job", pod_options, *FOREVER)
+    spec = training(engine_name, pod_options, *FOREVER)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         faults.control_plane("front-door", "stop")  # for us: the cluster itself sees the pod end
@@ -83,9 +95,11 @@ async def test_a_worker_that_dies_while_the_api_server_is_out_of_reach_is_replac
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
+@on_every_engine
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["reboot", "stop-kubelet"])
 async def test_a_node_that_goes_down_or_dumb_costs_one_restart(
+    engine_name: str,
     fault: str,
     shared_folder: Path,
     pod_options: dict[str, Any],
@@ -94,7 +108,7 @@ async def test_a_node_that_goes_down_or_dumb_costs_one_restart(
     faults: kube.Faults,
 ) -> None:
     """A node whose kubelet is silent trains on until the cluster gives it up: nothing that it saves then is lost."""
-    spec = training("job", apart(pod_options), *FOREVER)
+    spec = training(engine_name, apart(pod_options), *FOREVER)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         faults.node(await node_of_last(driven, client, namespace), fault)
@@ -110,8 +124,10 @@ async def test_a_node_that_goes_down_or_dumb_costs_one_restart(
     assert state.attempts[1].from_step >= committed > 0
 
 
+@on_every_engine
 @pytest.mark.slow
 async def test_a_gpu_gone_unhealthy_ends_nothing_and_no_later_attempt_waits_for_it(
+    engine_name: str,
     shared_folder: Path,
     pod_options: dict[str, Any],
     namespace: str,
@@ -120,7 +136,7 @@ async def test_a_gpu_gone_unhealthy_ends_nothing_and_no_later_attempt_waits_for_
 ) -> None:
     """Kubernetes lets a pod run whose GPU fails; its node has less to give from then on."""
     whole = Workers(1, resources={"memory": "3Gi", GPU: "4"})
-    spec = training("job", apart(pod_options), *FOREVER, workers=whole)
+    spec = training(engine_name, apart(pod_options), *FOREVER, workers=whole)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         node = await node_of_last(driven, client, namespace)
@@ -139,8 +155,10 @@ async def test_a_gpu_gone_unhealthy_ends_nothing_and_no_later_attempt_waits_for_
 # -- controllers and priorities ----------------------------------------------------------------------------------------
 
 
+@on_every_engine
 @pytest.mark.slow
 async def test_an_operator_that_is_away_is_waited_for(
+    engine_name: str,
     shared_folder: Path,
     pod_options: dict[str, Any],
     namespace: str,
@@ -148,15 +166,18 @@ async def test_an_operator_that_is_away_is_waited_for(
     kubectl: kube.Kubectl,
     faults: kube.Faults,
 ) -> None:
-    engine = find_engine("pytorchjob")
-    assert isinstance(engine, KubeEngine)
-    if not await client.knows(engine.kind.resource):
-        pytest.skip(f"install {engine.kind.resource.needs} in the cluster to run this")
-    scale = ("-n", "kubeflow", "scale", "deployment/training-operator")
-    spec = training("pytorchjob", pod_options, *FOREVER)
+    def operators(replicas: int) -> None:
+        for of, name in OPERATORS.get(engine_name, ()):
+            kubectl("-n", of, "scale", f"deployment/{name}", f"--replicas={replicas}")
+        for of, name in OPERATORS.get(engine_name, ()):
+            kubectl("-n", of, "rollout", "status", f"deployment/{name}", "--timeout=120s")
+        if engine_name not in OPERATORS:
+            faults.control_plane("kube-controller-manager", "start" if replicas else "stop")
+
+    spec = training(engine_name, pod_options, *FOREVER)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
-        kubectl(*scale[2:], *scale[:2], "--replicas=0")
+        operators(0)
         try:
             before = driven.step
             await driven.at_step(before + 10)
@@ -166,14 +187,16 @@ async def test_an_operator_that_is_away_is_waited_for(
             await driven.until(lambda: time.monotonic() - before > OUTAGE_SECONDS, "the end of the outage")
             assert (len(driven.state.attempts), driven.state.restarts_used) == (2, 1)
         finally:
-            kubectl(*scale[2:], *scale[:2], "--replicas=1")
+            operators(1)
         await driven.at_step(driven.state.attempt.from_step + 3)
         state = await finish(driven)
     assert (len(state.attempts), state.restarts_used) == (2, 1)
 
 
+@on_every_engine
 @pytest.mark.slow
 async def test_preempted_by_a_pod_of_higher_priority_it_saves_waits_and_goes_on_at_no_cost(
+    engine_name: str,
     shared_folder: Path,
     pod_options: dict[str, Any],
     namespace: str,
@@ -186,11 +209,12 @@ async def test_preempted_by_a_pod_of_higher_priority_it_saves_waits_and_goes_on_
     try:
         whole = Workers(1, resources={"memory": "3Gi", GPU: "4"})
         options = {**apart(pod_options), "priority_class": low}
-        spec = training("job", options, *FOREVER, workers=whole)
+        spec = training(engine_name, options, *FOREVER, workers=whole)
         async with driving(shared_folder / "run", spec) as driven:
             await driven.at_step(7)
             node = await node_of_last(driven, client, namespace)
-            await client.create(PODS, namespace, _urgent(node, high, pod_options["image"]))
+            there = {"priorityClassName": high, "nodeSelector": {"kubernetes.io/hostname": node}}
+            await client.create(PODS, namespace, somebody(pod_options["image"], gpus=4, **there))
             await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
             first, saved = driven.state.attempts[0], driven.state.checkpoint
             assert first.failure is not None
@@ -210,33 +234,48 @@ def _priority(name: str, value: int) -> dict[str, Any]:
     return {**kind, "metadata": {"name": name}, "value": value}
 
 
-def _urgent(node: str, priority: str, image: str) -> dict[str, Any]:
-    """Somebody's pod that takes a node's GPUs, and whom it may take them from."""
-    container = {
-        "name": "main",
-        "image": image,
-        "command": ["sleep", "9999"],
-        "resources": {"limits": {GPU: "4"}},
-    }
-    spec = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 0,
-        "containers": [container],
-        "priorityClassName": priority,
-        "nodeSelector": {"kubernetes.io/hostname": node},
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "urgent"}, "spec": spec}
+@on_every_engine
+@pytest.mark.slow
+async def test_suspended_while_it_trains_it_saves_and_goes_on_at_no_cost(
+    engine_name: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
+) -> None:
+    """In an attempt that nobody has suspended. Let go at once, it may have lost its pods, which costs a restart."""
+    engine = find_engine(engine_name)
+    assert isinstance(engine, KubeEngine)
+    place = (client, engine.kind.resource, namespace)
+    async with driving(shared_folder / "run", training(engine_name, pod_options, *FOREVER)) as driven:
+        await driven.at_step(7)
+        await suspend(*place, str(driven.state.attempt.job))
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        first, saved = driven.state.attempts[0], driven.state.checkpoint
+        assert first.failure is not None
+        assert (first.cause, first.failure.kind) == (Cause.PREEMPTION, FailureKind.PREEMPTED)
+        assert saved is not None
+        assert first.progress is not None
+        assert saved.step == first.progress.step, "it lost steps although it had been warned"
+        await driven.at_step(saved.step + 5)
+        assert driven.state.restarts_used == 0
+        for so in (True, False):
+            await suspend(*place, str(driven.state.attempt.job), so=so)
+        before = driven.step
+        await driven.at_step(before + 20)
+        state = await finish(driven)
+    assert state.outcome == "stopped"
+    assert len(state.attempts) <= 3
+    assert state.restarts_used <= 1
 
 
+@on_every_engine
 @pytest.mark.slow
 async def test_a_pod_that_is_throttled_is_told_as_a_straggler(
+    engine_name: str,
     shared_folder: Path,
     pod_options: dict[str, Any],
     namespace: str,
     client: Client,
     faults: kube.Faults,
 ) -> None:
-    spec = training("job", pod_options, "--epochs=4000", "--width=20000", "--lr=1e-9")
+    spec = training(engine_name, pod_options, "--epochs=4000", "--width=20000", "--lr=1e-9")
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         faults.pod(namespace, await last_pod(driven, client, namespace), "throttle", 0.1)

@@ -15,7 +15,7 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, RunSpec, SecretRef, Workers
-from tests.support.cluster import pod_spec
+from tests.support.cluster import GPU, pod_spec, somebody
 from tests.support.driving import Driven, driving
 from tests.support.kube import phase_of
 from tests.support.s3 import S3Server, s3_server
@@ -144,14 +144,11 @@ def _everything(driven: Driven) -> bytes:
     return b"".join(store.get(key) or b"" for key in keys)
 
 
-GPU = "nvidia.com/gpu"
-
-
 async def test_with_room_for_the_fewest_it_begins_and_the_others_join_when_they_come(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
     """A machine of 4 GPUs, 2 of which somebody holds; 2 workers of 2 GPUs each."""
-    await client.create(PODS, namespace, _somebody(pod_options["image"]))
+    await client.create(PODS, namespace, somebody(pod_options["image"], gpus=2))
     found = await phase_of(client, PODS, namespace, "somebody", "Running")
     machine = {"kubernetes.io/hostname": found["spec"]["nodeName"]}
     resources = {"memory": "3Gi", GPU: "2"}
@@ -177,14 +174,3 @@ async def test_with_room_for_the_fewest_it_begins_and_the_others_join_when_they_
     assert (state.outcome, state.restarts_used) == ("stopped", 0), [a.failure for a in state.attempts]
     assert len(state.attempts) == 1
     assert state.attempt.members is None
-
-
-def _somebody(image: str) -> dict[str, Any]:
-    container = {
-        "name": "main",
-        "image": image,
-        "command": ["sleep", "9999"],
-        "resources": {"limits": {GPU: "2"}},
-    }
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "somebody"}, "spec": spec}

@@ -18,13 +18,22 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.options import options_of
-from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.engines.kube.pod import JOB_LABEL, MANAGED_LABEL, URI_ANNOTATION
 from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import EngineConformance, running, until
 from tests.support import kube
 
+#: Of a test of what every cluster engine has to bear, with the fixture `engine_name`. On the operators it is one of the
+#: slow ones: what differs between engines is in their own tests, and these are in CI.
+on_every_engine = pytest.mark.parametrize(
+    "engine_name",
+    ["job", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pytorchjob", "trainjob"))],
+    indirect=True,
+)
+
+GPU = "nvidia.com/gpu"
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 SCRIPTS = Path(__file__).parent / "scripts"
 CHECKOUT = str(Path(__file__).parents[2])
@@ -52,6 +61,27 @@ def pod_spec(engine: str, options: dict[str, Any], *command: str, **changes: Any
         "env": {"PYTHONPATH": CHECKOUT},
     }
     return RunSpec(**{**defaults, **changes})
+
+
+def somebody(image: str, *, gpus: int, **spec: Any) -> dict[str, Any]:
+    """A pod of somebody else's that takes GPUs, and goes without grace."""
+    limits = {GPU: str(gpus)}
+    container = {
+        "name": "main",
+        "image": image,
+        "command": ["sleep", "9999"],
+        "resources": {"limits": limits},
+    }
+    body = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container], **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "somebody"}, "spec": body}
+
+
+async def suspend(client: Client, resource: Resource, namespace: str, name: str, *, so: bool = True) -> None:
+    """Suspend a job by its own field, or let it go: as a person does, or a queue."""
+    spec: dict[str, Any] = {"suspend": so}
+    await client.patch(
+        resource, namespace, name, {"spec": {"runPolicy": spec} if resource.kind == "PyTorchJob" else spec}
+    )
 
 
 class ClusterEngine(EngineConformance):
@@ -111,6 +141,7 @@ class ClusterEngine(EngineConformance):
         [
             (("raise",), FailureKind.CODE_ERROR, 1),
             (("code", "3"), FailureKind.CODE_ERROR, 3),
+            (("code", "130"), FailureKind.KILLED, 130),
             (("code", "138"), FailureKind.RESTART_ASKED, 138),
             (("signal", "9"), FailureKind.KILLED, 137),
             (("signal", "15"), FailureKind.KILLED, 143),
@@ -128,6 +159,27 @@ class ClusterEngine(EngineConformance):
         if how == ("raise",):
             assert failure.error == "ValueError: a bad learning rate"
             assert "leave.py" in (failure.traceback or "")
+
+    async def test_memory_that_runs_out_is_told(self, engine: KubeEngine, uri: str) -> None:
+        workers = Workers(1, resources={"memory": "256Mi"})
+        job = Job(uri, pod_spec(self.engine_name, self.options, "eat.py", workers=workers), 1, 1)
+        async with self.live(engine, job):
+            failure = await self.failure(engine, job)
+        assert (failure.kind, failure.exit_code) == (FailureKind.OUT_OF_MEMORY, 137)
+
+    async def test_an_end_is_seen_before_the_pods_phase_tells_of_it(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        """By a second, which the next attempt begins earlier. Not each time, where this machine is busy."""
+        spec = pod_spec(self.engine_name, self.options, "leave.py", "code", "3", workers=Workers(1))
+        phases = []
+        while "Running" not in phases and len(phases) < 5:
+            job = Job(uri, spec, len(phases) + 1, 1)
+            async with self.live(engine, job):
+                await self.failure(engine, job)
+                (pod,) = await self.pods(client, job)
+                phases.append(pod["status"]["phase"])
+        assert "Running" in phases
 
     async def test_a_pod_that_is_deleted_is_a_lost_worker(
         self, engine: KubeEngine, uri: str, client: Client
@@ -160,6 +212,44 @@ class ClusterEngine(EngineConformance):
             status = await until(engine, job, lambda status: status.waiting is Waiting.CAPACITY)
         assert status.wait is not None
         assert "nvidia.com/gpu" in (status.wait.reason or "")
+
+    async def for_gpus_of_somebody(self, client: Client, uri: str) -> Job:
+        """A job for all GPUs of a machine, which somebody else's pod has."""
+        namespace = self.options["namespace"]
+        await client.create(PODS, namespace, somebody(self.options["image"], gpus=4))
+        found = await kube.phase_of(client, PODS, namespace, "somebody", "Running")
+        machine = {"kubernetes.io/hostname": found["spec"]["nodeName"]}
+        self.options = {**self.options, "node_selector": machine}
+        return Job(uri, self.make_spec(workers=Workers(2, resources={GPU: "2"})), 1, 2)
+
+    async def test_it_begins_as_soon_as_there_is_room(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        job = await self.for_gpus_of_somebody(client, uri)
+        async with self.live(engine, job):
+            await until(engine, job, lambda status: status.waiting is Waiting.CAPACITY)
+            await client.delete(PODS, self.options["namespace"], "somebody", grace_seconds=0)
+            await until(engine, job, running(2))
+
+    async def test_suspended_before_it_starts_it_is_queued_until_it_is_let_go(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        """As a queue holds it: nothing fails."""
+        job = await self.for_gpus_of_somebody(client, uri)
+        namespace = self.options["namespace"]
+        async with self.live(engine, job):
+            await until(engine, job, lambda status: status.waiting is Waiting.CAPACITY)
+            await suspend(client, engine.kind.resource, namespace, job.name)
+            status = await until(engine, job, lambda status: status.waiting is Waiting.QUEUED)
+            assert not status.failed
+
+            async def none_left() -> bool:
+                return not await self.pods(client, job)
+
+            await kube.until(none_left, "the pods to be taken back")
+            await client.delete(PODS, namespace, "somebody", grace_seconds=0)
+            await suspend(client, engine.kind.resource, namespace, job.name, so=False)
+            await until(engine, job, running(2))
 
     async def test_a_quota_that_is_used_up_is_told(
         self, engine: KubeEngine, uri: str, client: Client
@@ -228,3 +318,30 @@ class ClusterEngine(EngineConformance):
         job = Job(uri, self.make_spec(name=name, workers=Workers(1)), 1, 1)
         async with self.live(engine, job):
             await until(engine, job, running(1))
+
+    async def test_run_uris_may_be_any(self, engine: KubeEngine, uri: str) -> None:
+        job = self.ending(f"{uri}/Ein Lauf, 名前 ☃ 100%25 $(X) 'so'/{'x' * 200}", "code", "0")
+        async with self.live(engine, job):
+            await until(engine, job, lambda status: status.succeeded)
+
+    async def test_labels_of_the_user_take_the_place_of_none_that_it_is_found_by(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        longest = {f"{'a' * 240}.example.com/{'x' * 63}": f"Y.{'z' * 59}_0"}
+        ours = {JOB_LABEL: "theirs", MANAGED_LABEL: "helm", "airflow-elastic/attempt": "99"}
+        theirs = {URI_ANNOTATION: "theirs", "example.com/any": "Ärzte ☃\n"}
+        self.options = {**self.options, "labels": {**longest, **ours}, "annotations": theirs}
+        job = self.job(uri)
+        async with self.live(engine, job):
+            await until(engine, job, running(2))
+            await engine.submit(job)
+            pods = await self.pods(client, job)
+            assert len(pods) == 2
+            assert all(longest.items() <= pod["metadata"]["labels"].items() for pod in pods)
+        assert not [pod for pod in await self.pods(client, job) if "deletionTimestamp" not in pod["metadata"]]
+
+    async def test_labels_that_no_object_may_have_are_refused(self, engine: KubeEngine, uri: str) -> None:
+        self.options = {**self.options, "labels": {"team": "Ärzte & Söhne"}}
+        with pytest.raises(SubmitRefused, match=r"labels.*Invalid value"):
+            await engine.submit(self.job(uri))
+        await engine.delete(self.job(uri), 0.0)
