@@ -70,6 +70,11 @@ class FolderStore:
         with self._told("write", key):
             self._place(path, lambda file: file.write(data), os.replace, durable=durable)
 
+    def write(self, key: str, data: memoryview) -> None:
+        path = self._path(key)
+        with self._told("write", key):
+            self._place(path, lambda file: file.write(data), os.replace)
+
     def create(self, key: str, data: bytes) -> bool:
         path = self._path(key)
         with self._told("create", key):

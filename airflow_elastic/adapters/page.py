@@ -31,6 +31,8 @@ SAVES: Final = 11  # how many orders to save were carried out
 PARK: Final = 16  # 1: finish the step in flight, save, and wait to be ended
 SAVE: Final = 17  # how many orders to save there have been
 
+KEPT: Final = 18  # the newest step whose state the agent has written to storage, or has failed to
+
 
 class Page:
     """A mapped page. `words` is indexed by the constants of this module."""

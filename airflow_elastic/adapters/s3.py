@@ -6,11 +6,12 @@ import contextlib
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.durable import fsync_folder, make_folder, sync, temp_file
 from airflow_elastic.adapters.folder_errors import store_error as folder_error
 from airflow_elastic.adapters.keys import check_key, check_prefix, check_range, key_problem, scrub
+from airflow_elastic.adapters.memory_file import MemoryFile
 from airflow_elastic.adapters.s3_client import Clients, transfer_config
 from airflow_elastic.adapters.s3_errors import code_of, is_client_error, status_of, store_error
 from airflow_elastic.adapters.store import Entry
@@ -75,6 +76,12 @@ class S3Store:
     def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
         with self._told("write", key):
             self._insist(lambda: self._clients.get().put_object(**self._at(key), Body=data))
+
+    def write(self, key: str, data: memoryview) -> None:
+        where = self._at(key)
+        with self._told("write", key):
+            client, options = self._clients.get(), self._transfer()
+            self._insist(lambda: client.upload_fileobj(MemoryFile(data), *where.values(), **options))
 
     def create(self, key: str, data: bytes) -> bool:
         """See `Store.create`. Where it raises, the object may or may not be there: repeat it to know."""
@@ -143,15 +150,15 @@ class S3Store:
         except OSError as exc:
             raise folder_error(exc, self.uri, "upload", key, path) from exc
         with self._told("upload", key):
-            client = self._clients.get()
-            extra = {}
-            if client.meta.config.request_checksum_calculation != "when_required":
-                extra["ChecksumAlgorithm"] = "CRC32"  # the fastest that needs no further package
+            client, options = self._clients.get(), self._transfer()
             # Aborts the multipart upload itself where a part fails for good.
-            config = transfer_config()
-            self._insist(
-                lambda: client.upload_file(str(path), *where.values(), ExtraArgs=extra, Config=config)
-            )
+            self._insist(lambda: client.upload_file(str(path), *where.values(), **options))
+
+    def _transfer(self) -> dict[str, Any]:
+        """How much is sent in parts, and with which checksum on the way."""
+        plain = self._clients.get().meta.config.request_checksum_calculation == "when_required"
+        # CRC32: the fastest that needs no further package.
+        return {"ExtraArgs": {} if plain else {"ChecksumAlgorithm": "CRC32"}, "Config": transfer_config()}
 
     def download(self, key: str, path: Path) -> None:
         where = self._at(key)

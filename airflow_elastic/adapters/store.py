@@ -53,6 +53,10 @@ class Store(Protocol):
         """
         ...
 
+    def write(self, key: str, data: memoryview) -> None:
+        """Create or replace an object, durably, out of memory that may be large; on the way in parts, where that helps."""
+        ...
+
     def create(self, key: str, data: bytes) -> bool:
         """Create an object if, and only if, there is none: True to exactly one of any number of callers.
 

@@ -22,8 +22,10 @@ from airflow_elastic.launchers import find_launcher
 from airflow_elastic.runtime.command_node import run_command
 from airflow_elastic.runtime.elastic_node import run_elastic
 from airflow_elastic.runtime.node import Node, Stopped
+from airflow_elastic.runtime.persister import Persister
 from airflow_elastic.runtime.reporter import Reporter
 from airflow_elastic.runtime.telling import SharedFolder
+from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.status import RankError
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
     def stop(number: int, frame: FrameType | None) -> None:
         node.stop()
 
+    persister = Persister(node)
+    node.persist = persister.flush
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     result = Result("failed", time.time(), reason="the agent failed: see its log")
@@ -62,8 +66,11 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
         if spec.working_dir:
             os.chdir(spec.working_dir)
         reporter.start()
+        persister.start()
         result = run_elastic(node) if find_launcher(spec.launcher).elastic else run_command(node)
+        result = _with_checkpoint(result, persister)
     except Stopped:
+        node.flush()
         result = Result("stopped", time.time(), reason="told to end")
         if node.unattended:
             result = Result("unattended", time.time(), reason=node.unattended)
@@ -73,6 +80,20 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
     finally:
         write(result)
         reporter.stop()
+        persister.stop()
+
+
+def _with_checkpoint(result: Result, persister: Persister) -> Result:
+    """The same once what was saved is written: training is not complete without its last checkpoint."""
+    try:
+        persister.flush()
+    except ElasticError as error:
+        reason = f"the last checkpoint could not be written: {error}"
+        logging.getLogger(__name__).warning("%s", reason)
+        if result.outcome == "succeeded":
+            at = time.time()
+            return Result("failed", at, errors=(RankError(at=at, error=reason),), reason=reason)
+    return result
 
 
 def _failed(files: JobFiles, index: int, error: Exception) -> Result:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,13 @@ from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.linux import out_of_memory_kills
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.store import Store
+from airflow_elastic.runtime.slots import Slots
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.status import RankError
+
+log = logging.getLogger(__name__)
 
 #: The address of every worker of the local engine.
 LOCALHOST = "127.0.0.1"
@@ -39,6 +45,8 @@ class Node:
         address: where other workers reach this one.
         meeting_store: the store of the generation's meeting, where the workers tell their lead how they are.
         stop_at: when it was told to end, on the monotonic clock; None while it was not.
+        slots: the memory that its ranks save into.
+        persist: writes what they have saved to storage.
         unattended: why it ends without having been told to; None where it does not.
     """
 
@@ -51,8 +59,13 @@ class Node:
     meeting_store: Any = None
     stop_at: float | None = None
     unattended: str | None = None
+    slots: Slots = field(init=False)
+    persist: Callable[[], None] = field(default=lambda: None)
     _park_at: float | None = None
     _oom_kills: int = field(default_factory=out_of_memory_kills)
+
+    def __post_init__(self) -> None:
+        self.slots = Slots(self.record.spec.workers.procs)
 
     @property
     def logs(self) -> Path:
@@ -93,6 +106,7 @@ class Node:
             "PYTHONUNBUFFERED": "1",
             **spec.env,
             **from_files,
+            **self.slots.environment(),
             "AIRFLOW_ELASTIC_RUN_URI": record.run_uri,
             "AIRFLOW_ELASTIC_ATTEMPT": str(record.attempt),
             "AIRFLOW_ELASTIC_GENERATION": str(self.generation),
@@ -130,16 +144,24 @@ class Node:
         Ranks that do not use our runtime are not waited for: they cannot know.
         """
         self._park_at = self._park_at or time.monotonic()
-        pages = [Page(path) for path in self._pages()]
+        pages = [Page(path) for path in self.pages()]
         try:
             for one in pages:
                 one.words[page.PARK] = 1
             if all(one.words[page.PARKED] or one.words[page.FINISHED] for one in pages):
+                self.flush()
                 return True
         finally:
             for one in pages:
                 one.close()
         return time.monotonic() - self._park_at > self.record.spec.health.grace_seconds
+
+    def flush(self) -> None:
+        """Have what the ranks have saved written to storage, before anything follows that builds on it."""
+        try:
+            self.persist()
+        except ElasticError as error:
+            log.warning("the checkpoint could not be written: %s", error)
 
     @property
     def patience(self) -> float:
@@ -150,7 +172,7 @@ class Node:
         signal handler.
         """
         leaving = self.stop_at is not None or self.superseded()
-        return self.record.spec.health.grace_seconds if leaving and not self._pages() else 1.0
+        return self.record.spec.health.grace_seconds if leaving and not self.pages() else 1.0
 
     def begin(self, members: Members) -> None:
         """Go over to another generation, whose ranks are about to start."""
@@ -158,12 +180,13 @@ class Node:
 
     def order_saves(self, count: int) -> None:
         """Tell the ranks how many orders to save there have been."""
-        for path in self._pages():
+        for path in self.pages():
             one = Page(path)
             one.words[page.SAVE] = count
             one.close()
 
-    def _pages(self) -> list[Path]:
+    def pages(self) -> list[Path]:
+        """The pages of this generation's ranks on this worker."""
         return list(self.rank_files.parent.glob(f"{self.rank_files.name}-rank-*.page"))
 
     # -- evidence ------------------------------------------------------------------------------------------------

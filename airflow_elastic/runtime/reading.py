@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import logging
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -22,7 +18,8 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.checkpointer import alone_on_purpose
+from airflow_elastic.runtime.flat_reader import FlatReader, local_files
+from airflow_elastic.runtime.restoring import alone_on_purpose
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from airflow_elastic.spec.manifest import Manifest
@@ -55,8 +52,8 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
     if store.get(layout.journal_entry(0)) is None and not checkpoints.steps(store):
         raise RunMissing(f"{store.uri} holds no run, and no checkpoint: check the URI")
     manifest = _whole(store, step) if step is not None else _newest_whole(store)
-    with _files(store, manifest) as folder:
-        reader = FileSystemReader(folder)
+    with local_files(store, manifest) as folder:
+        reader = FlatReader(folder, manifest)
         weights = get_model_state_dict(model)
         _compare(weights, reader, f"checkpoint {manifest.step} of {store.uri}")
         state = {"model": {name: _room_for(value) for name, value in weights.items()}}
@@ -87,20 +84,7 @@ def _whole(store: Store, step: int) -> Manifest:
     return manifest
 
 
-@contextmanager
-def _files(store: Store, manifest: Manifest) -> Iterator[Path]:
-    """The checkpoint's files in a folder of this machine."""
-    folder = store.local_path(manifest.data.rstrip("/"))
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="elastic-load-") as temporary:
-        for file in manifest.files:
-            store.download(file.key, Path(temporary, file.key.removeprefix(manifest.data)))
-        yield Path(temporary)
-
-
-def _compare(weights: Mapping[str, Any], reader: FileSystemReader, what: str) -> None:
+def _compare(weights: Mapping[str, Any], reader: FlatReader, what: str) -> None:
     """Refuse a model that is not the one that was saved: torch would leave out in silence what it does not know."""
     stored = {
         name.removeprefix(_MODEL): value

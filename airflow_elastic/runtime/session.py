@@ -16,10 +16,12 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_group as _default_group
 
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.checkpointer import Checkpointer, Position, Stateful
 from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.restoring import Restorer
 from airflow_elastic.runtime.sampler import ElasticBatches
+from airflow_elastic.runtime.saving import Position, Saver, Stateful
+from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.surroundings import Surroundings
 from airflow_elastic.runtime.voice import Voice, finite
 from airflow_elastic.spec.run import CheckpointPolicy
@@ -69,16 +71,14 @@ class Session:
         self.steps, self.weight = 0, 1.0
         self._ranks = self._join(backend, timeout)
         self._policy = surroundings.checkpoint or CheckpointPolicy()
-        self._checkpointer: Checkpointer | None = None
-        if surroundings.run_uri is not None:
-            self._checkpointer = Checkpointer(
-                open_store(surroundings.run_uri),
-                self._ranks,
-                attempt=surroundings.attempt,
-                generation=surroundings.generation,
-                keep_last=self._policy.keep_last,
-            )
         self._voice = Voice(surroundings, total_steps)
+        uri, stage = surroundings.run_uri, Stage.found(self.local_rank)
+        self._restorer = Restorer(open_store(uri), self._ranks, attempt=self.attempt) if uri else None
+        self._saver: Saver | None = None
+        if stage is not None:
+            self._saver = Saver(
+                self._ranks, generation=surroundings.generation, stage=stage, words=self._voice.words
+            )
         self._objects: Stateful | None = None
         self._position = Position()
         self._batch = 0  # samples of the global batch in flight
@@ -126,7 +126,7 @@ class Session:
         began = time.monotonic()
         self._objects = Stateful(model, optimizers, others)
         self._voice.listen(ForwardClock(model))
-        manifest = self._checkpointer.restore(self._objects) if self._checkpointer else None
+        manifest = self._restorer.restore(self._objects) if self._restorer else None
         if manifest is not None:
             self.steps = self._saved_step = manifest.step
             self._position = Position(manifest.epoch, manifest.offset, manifest.samples)
@@ -252,17 +252,20 @@ class Session:
     def save(self, *, reason: str = "script") -> None:
         """Save now, unless this step is saved already. All ranks call this together.
 
+        Returns when the state is in memory of the worker's agent, which writes it to storage while training goes on.
+
         Raises:
-            Superseded: a newer attempt of the run has begun.
-            StoreError: the storage failed; the checkpoint before this one still stands.
+            InvalidInput: there is not enough memory for it, or something in it cannot be kept.
         """
-        if self._checkpointer is None or self._objects is None or self._saved_step == self.steps:
+        if self._saver is None or self._objects is None or self._saved_step == self.steps:
             return
         with self._voice.saving():
-            self._checkpointer.save(
+            saved = self._saver.save(
                 self._objects, self.steps, self._position, reason=reason, metrics=self._metrics
             )
-        self._saved_step, self._saved_at = self.steps, time.monotonic()
+        if saved:
+            self._saved_step = self.steps
+        self._saved_at = time.monotonic()
 
     def finish(self, **metrics: float) -> None:
         """Training is complete: save the final checkpoint and hand over the results. All ranks call this together."""

@@ -21,8 +21,8 @@ from airflow_elastic.spec.codec import encode
 if TYPE_CHECKING:
     import torch
 
-    from airflow_elastic.runtime.checkpointer import Position
     from airflow_elastic.runtime.forward_clock import ForwardClock
+    from airflow_elastic.runtime.saving import Position
     from airflow_elastic.runtime.surroundings import Surroundings
 
 _NOTE_SECONDS = 1.0
@@ -34,29 +34,32 @@ class Voice:
     Args:
         surroundings: where the rank finds itself.
         total_steps: steps the training is meant to have, if that is known.
+
+    Attributes:
+        words: of the page, or of memory that nobody else sees.
     """
 
     def __init__(self, surroundings: Surroundings, total_steps: int | None) -> None:
         path = surroundings.page
         self._page = Page.create(path) if path is not None else None
-        self._words = self._page.words if self._page else memoryview(bytearray(256)).cast("d")
+        self.words = self._page.words if self._page else memoryview(bytearray(256)).cast("d")
         self._note_path = path.with_suffix(".json") if path is not None else None
         self._total_steps = total_steps
         self._noted_at, self._noted_step, self._noted_samples = time.monotonic(), 0, 0
         self._said = RankNote()
         self._clock: ForwardClock | None = None
         self._last: float | None = None  # when the step before this one ended
-        self._words[page.ATTACHED] = 1.0
+        self.words[page.ATTACHED] = 1.0
 
     @property
     def park_ordered(self) -> float:
         """1.0 when this rank is to save and stop."""
-        return float(self._words[page.PARK])
+        return float(self.words[page.PARK])
 
     @property
     def saves_ordered(self) -> float:
         """How many orders to save there have been."""
-        return float(self._words[page.SAVE])
+        return float(self.words[page.SAVE])
 
     def listen(self, clock: ForwardClock) -> None:
         """Say how long this rank's own part of a step takes."""
@@ -68,7 +71,7 @@ class Voice:
 
     def restored(self, step: int, position: Position, seconds: float) -> None:
         """Training goes on from `step`."""
-        words = self._words
+        words = self.words
         words[page.STEP] = words[page.FROM_STEP] = float(step)
         words[page.SAMPLES], words[page.RESTORING] = float(position.samples), seconds
         self._noted_step, self._noted_samples = step, position.samples
@@ -78,7 +81,7 @@ class Voice:
         self, step: int, position: Position, loss: torch.Tensor | float | None, metrics: Mapping[str, float]
     ) -> None:
         """An optimizer step is done."""
-        words, now, wall = self._words, time.monotonic(), time.time()
+        words, now, wall = self.words, time.monotonic(), time.time()
         if self._last is None:  # what led up to the first step is start-up, and counted as that
             words[page.FIRST_STEP_AT] = wall
         else:
@@ -97,14 +100,14 @@ class Voice:
             yield
         finally:
             spent = time.monotonic() - began
-            self._words[page.SAVING] += spent
+            self.words[page.SAVING] += spent
             if self._last is not None:
                 self._last += spent
-            self._words[page.MOVED_AT] = time.time()
+            self.words[page.MOVED_AT] = time.time()
 
     def parked(self) -> None:
         """Saved, and waiting to be ended."""
-        self._words[page.PARKED] = 1.0
+        self.words[page.PARKED] = 1.0
 
     def finished(self, step: int, metrics: Mapping[str, float]) -> None:
         """The script says that training is complete."""
@@ -112,12 +115,12 @@ class Voice:
             self._said, total_steps=step, metrics=finite(metrics), memory_bytes=_memory()
         )
         self._write(last)
-        self._words[page.FINISHED] = 1.0
+        self.words[page.FINISHED] = 1.0
 
     def _note(
         self, loss: torch.Tensor | float | None, position: Position, metrics: Mapping[str, float]
     ) -> None:
-        now, step = time.monotonic(), int(self._words[page.STEP])
+        now, step = time.monotonic(), int(self.words[page.STEP])
         seconds = max(now - self._noted_at, 1e-9)
         steps, samples = step - self._noted_step, position.samples - self._noted_samples
         self._write(

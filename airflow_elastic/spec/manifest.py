@@ -29,7 +29,7 @@ class Manifest:
         generation: its rendezvous within the attempt.
         world_size: ranks that wrote it.
         created_at: epoch seconds.
-        format: how the files are to be read: `dcp`, torch's distributed checkpoint.
+        format: how the files are to be read: `flat`, tensors one after another, and an index of them as JSON.
         data: the folder of the files.
         files: every file, with its checksums.
         epoch: epoch of the next sample.
@@ -48,7 +48,7 @@ class Manifest:
     data: str
     files: tuple[StoredFile, ...]
     version: int = MANIFEST_VERSION
-    format: str = "dcp"
+    format: str = "flat"
     epoch: int = 0
     samples: int = 0
     offset: int = 0

@@ -13,11 +13,11 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.checkpointer import Checkpointer, Position, Stateful
-from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from tests.support import s3
+from tests.support.saving import Worker
 
 
 def network(width: int = 3, *, bias: bool = True) -> torch.nn.Module:
@@ -32,8 +32,7 @@ def save(run: str | Store, *steps: int) -> None:
         for parameter in model.parameters():
             torch.nn.init.constant_(parameter, step)
         objects = Stateful(model, (torch.optim.Adam(model.parameters()),), {})
-        checkpointer = Checkpointer(store, Ranks(0, 1, None), attempt=1, generation=1, keep_last=9)
-        checkpointer.save(objects, step, Position(), reason="steps", metrics={})
+        Worker(store, keep_last=9).save(objects, step, Position(), reason="steps", metrics={})
 
 
 def spoil(uri: str, step: int) -> None:

@@ -6,13 +6,13 @@
 import sys
 import time
 
-from objects import Checkpointer, Ranks, Stateful, build
+from objects import Ranks, Restorer, Stateful, build
 
 from airflow_elastic.adapters.stores import open_store
 
 uri, rank, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model, optimizer = build()
-checkpointer = Checkpointer(open_store(uri), Ranks(rank, world, None), attempt=1, generation=1, keep_last=1)
-manifest = checkpointer.restore(Stateful(model, (optimizer,), {}))
+restorer = Restorer(open_store(uri), Ranks(rank, world, None), attempt=1)
+manifest = restorer.restore(Stateful(model, (optimizer,), {}))
 assert manifest is not None, "there is no checkpoint to load"
 print(time.time())

@@ -1,0 +1,159 @@
+"""A thread of each agent that writes what its ranks have staged to storage, while they train on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import select
+import threading
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters import checkpoints, page
+from airflow_elastic.adapters.page import Page
+from airflow_elastic.adapters.parts import Part, Superseded, tell
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.manifest import StoredFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_elastic.runtime.node import Node
+    from airflow_elastic.runtime.slots import Note, Slot
+
+log = logging.getLogger(__name__)
+
+
+class Persister:
+    """Writes the newest state that all ranks of a worker have staged to be kept.
+
+    Args:
+        node: the worker.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._slots = node, node.slots
+        self._done: tuple[int, int] = (0, -1)  # generation and step of what was written last
+        self._lock = threading.Lock()  # one at a time: the thread, or whoever flushes
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="persister", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what is staged and not written stays unwritten."""
+        self._over.set()
+        self._slots.poke()
+        self._thread.join(timeout=60.0)
+
+    def flush(self) -> None:
+        """Write what is staged to be kept, now.
+
+        Raises:
+            ElasticError: it could not be written.
+        """
+        with self._lock:
+            self._once()
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            select.select([self._slots.news], [], [])
+            os.read(self._slots.news, 4096)
+            if self._over.is_set():
+                return
+            try:
+                self.flush()
+            except ElasticError as error:
+                log.warning("the checkpoint could not be written: %s", error)
+            except Exception:
+                log.exception("the checkpoint could not be written")
+
+    def _once(self) -> None:
+        held = self._newest()
+        if not held:
+            return
+        notes = [note for _, note in held]
+        try:
+            self._write(held)
+        finally:
+            for slot, _ in held:
+                slot.release()
+            # Also where it failed: the next save is to be tried.
+            self._done = (notes[0].generation, notes[0].step)
+            self._tell_ranks(notes[0].step)
+
+    def _newest(self) -> list[tuple[Slot, Note]]:
+        """For each rank the slot with the newest state that all of them have staged to be kept, held; empty: none."""
+        found: list[dict[tuple[int, int], tuple[Slot, Note]]] = []
+        for mine in self._slots.of:
+            notes = [(slot, slot.note()) for slot in mine if slot.whole]
+            found.append(
+                {(note.generation, note.step): (slot, note) for slot, note in notes if note and note.keep}
+            )
+        common = set(found[0]).intersection(*found[1:]) if found else set()
+        newest = max((key for key in common if key > self._done), default=None)
+        if newest is None:
+            return []
+        held: list[tuple[Slot, Note]] = []
+        for one in found:
+            slot, note = one[newest]
+            if not slot.hold():
+                break
+            held.append((slot, note))
+            if slot.note() != note:  # copied into meanwhile
+                break
+        else:
+            return held
+        for slot, _ in held:
+            slot.release()
+        return []
+
+    def _write(self, held: Sequence[tuple[Slot, Note]]) -> None:
+        node, record = self._node, self._node.record
+        note = held[0][1]
+        members = node.files.members(note.generation)
+        if members is None:
+            return
+        data = layout.checkpoint_data(note.step, record.attempt, note.generation)
+        files: list[StoredFile] = []
+        for slot, one in held:
+            name = f"{data}rank-{one.rank:05d}"
+            files.append(self._put(f"{name}.bin", slot.data(one.kept_bytes)))
+            index = json.dumps(encode(one.kept)).encode()
+            files.append(self._put(f"{name}.json", memoryview(index)))
+        part = Part(
+            step=note.step,
+            attempt=record.attempt,
+            generation=note.generation,
+            world_size=note.world_size,
+            node=members.nodes.index(node.index),
+            of=len(members.nodes),
+            files=tuple(files),
+            epoch=note.epoch,
+            offset=note.offset,
+            samples=note.samples,
+            reason=note.reason,
+            metrics=note.metrics,
+            versions=note.versions,
+        )
+        try:
+            tell(node.store, part, record.spec.checkpoint.keep_last)
+        except Superseded as error:
+            log.warning("%s", error)
+            node.stop()
+
+    def _put(self, key: str, data: memoryview) -> StoredFile:
+        self._node.store.write(key, data)
+        checksum = hashlib.new(checkpoints.ALGORITHM, data).hexdigest()
+        return StoredFile(key, len(data), {checkpoints.ALGORITHM: checksum})
+
+    def _tell_ranks(self, step: int) -> None:
+        for path in self._node.pages():
+            one = Page(path)
+            one.words[page.KEPT] = float(step)
+            one.close()

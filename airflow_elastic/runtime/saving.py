@@ -1,0 +1,128 @@
+"""Saving, as a rank does it: the state is copied into memory of its agent, and that is all that training waits for.
+
+Writing it to storage, and committing it, is the agent's (`persister`), while training goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import get_state_dict
+
+import airflow_elastic
+from airflow_elastic.adapters import page
+from airflow_elastic.runtime import randomness
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.slots import Note
+from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.runtime.staging import Place, lay_out
+
+log = logging.getLogger(__name__)
+
+#: Saves that come again soon by themselves.
+_CAN_BE_LEFT_OUT = ("steps", "seconds")
+
+_POLL_SECONDS = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where in the data a run stands: `samples` since step 0, `offset` of them in `epoch`."""
+
+    epoch: int = 0
+    offset: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stateful:
+    """What a script wants saved: a model with its optimizer, and further objects with state_dict/load_state_dict."""
+
+    model: torch.nn.Module
+    optimizers: tuple[torch.optim.Optimizer, ...]
+    others: Mapping[str, Any]
+
+
+class Saver:
+    """Saves the states of one rank of one generation.
+
+    Args:
+        ranks: this rank among the others.
+        generation: number of their rendezvous.
+        stage: this rank's slots.
+        words: this rank's page, in which the agent says what it has written.
+    """
+
+    def __init__(self, ranks: Ranks, *, generation: int, stage: Stage, words: memoryview[float]) -> None:
+        self._ranks, self._generation, self._stage, self._words = ranks, generation, stage, words
+        self._place = Place(ranks.rank, ranks.world_size, stage.procs)
+        self._staged = -1
+
+    def save(
+        self, objects: Stateful, step: int, position: Position, *, reason: str, metrics: Mapping[str, float]
+    ) -> bool:
+        """Copy the state after step `step` into memory of the agent, which writes it to storage. All ranks together.
+
+        Where the state before this one is still being written, the script's own save, the last one, and one that was
+        asked for wait for that; any other is left out.
+
+        Returns:
+            Whether it was saved.
+
+        Raises:
+            InvalidInput: the state cannot be kept, or there is not enough memory for it.
+        """
+        if reason in _CAN_BE_LEFT_OUT:
+            (busy,) = self._ranks.largest(float(self._busy()))()
+            if busy:
+                log.info("step %d is not saved: step %d is still being written", step, self._staged)
+                return False
+        while self._busy():
+            time.sleep(_POLL_SECONDS)
+        state = state_of(objects, self._ranks.rank)
+        plan = lay_out(state, self._place, own=f"random.{self._ranks.rank}", first=_buffers(objects.model))
+        note = Note(
+            step=step,
+            generation=self._generation,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
+            epoch=position.epoch,
+            offset=position.offset,
+            samples=position.samples,
+            reason=reason,
+            keep=True,
+            kept_bytes=plan.kept_bytes,
+            kept=plan.kept,
+            metrics=dict(metrics),
+            versions={"airflow_elastic": airflow_elastic.__version__, "torch": torch.__version__},
+        )
+        self._stage.put(plan, note)
+        self._staged = step
+        return True
+
+    def _busy(self) -> bool:
+        """Whether the agent has not written yet what was saved last."""
+        return self._staged >= 0 and self._words[page.KEPT] != self._staged
+
+
+def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
+    """Everything that is saved, by name. Tensors are those of the model itself, not copies."""
+    model, optimizer = get_state_dict(objects.model, objects.optimizers)
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        **{f"other.{name}": other.state_dict() for name, other in objects.others.items()},
+        # Keyed by rank: objects under one key would be taken for copies of one another.
+        f"random.{rank}": randomness.capture(),
+    }
+
+
+def _buffers(model: torch.nn.Module) -> frozenset[str]:
+    """Keys of the buffers, e.g. a batch norm's means: ranks may differ in them, and DDP takes the first one's."""
+    names = (name.replace("module.", "").replace("_orig_mod.", "") for name, _ in model.named_buffers())
+    return frozenset(f"model.{name}" for name in names)

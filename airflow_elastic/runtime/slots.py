@@ -1,0 +1,170 @@
+"""Memory of a worker's agent into which its ranks copy their state: it outlives them, and vanishes with the agent.
+
+Each rank has two slots, so that one always holds a whole state: while one is written to storage, or is the newest, the
+other is copied into. A slot is a nameless file in memory (memfd), which ranks open through /proc: it needs no room in
+/dev/shm, and no death of anybody leaves anything behind. Whoever reads or writes one holds its lock, which the kernel
+lets go of when its holder dies.
+
+The idea of staging into memory of a process beside the trainer is that of DLRover's flash checkpoint; there the memory
+has a name, and somebody has to remove it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.index import Index
+
+#: Slots of a rank.
+COUNT = 2
+
+#: Data begins here; before it stands what the slot holds.
+HEADER_BYTES = 4096
+
+#: Mapped at once for the note, which is longer only where there are thousands of tensors.
+_NOTE_BYTES = 1 << 20
+
+_HEADER = struct.Struct("<QQQ")  # whether what follows is whole; where its note begins; the note's length
+
+ENVIRONMENT = "AIRFLOW_ELASTIC_SLOTS"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a slot holds: the state of one rank after one step.
+
+    Attributes:
+        step: optimizer steps done.
+        generation: of the ranks that copied it.
+        rank: the rank.
+        world_size: all ranks.
+        epoch, offset, samples: the position in the data.
+        reason: why it was saved.
+        metrics: numbers that the script gave.
+        keep: whether it is to be written to storage.
+        kept_bytes: how many bytes of the data are this rank's to write; the rest is in memory only.
+        kept: what lies in them.
+    """
+
+    step: int
+    generation: int
+    rank: int
+    world_size: int
+    epoch: int
+    offset: int
+    samples: int
+    reason: str
+    keep: bool
+    kept_bytes: int
+    kept: Index
+    metrics: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+class Slot:
+    """One slot, opened by the agent that made it, or by a rank.
+
+    Args:
+        descriptor: of the file; belongs to the slot from now on.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        if os.fstat(descriptor).st_size < HEADER_BYTES:
+            os.ftruncate(descriptor, HEADER_BYTES)
+        self._map: mmap.mmap | None = None
+
+    @classmethod
+    def open(cls, path: str) -> Slot:
+        """The slot behind a path below /proc. Raises OSError where its agent is gone."""
+        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def hold(self) -> bool:
+        """Take the lock, where nobody else has it."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let go of the lock."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def room(self, data_bytes: int) -> memoryview:
+        """Memory for so many bytes of data; what the slot held is gone. Its pages are there before anything is copied.
+
+        Raises:
+            OSError: there is not so much memory.
+        """
+        mapped = self._mapped(HEADER_BYTES + data_bytes + _NOTE_BYTES)
+        _HEADER.pack_into(mapped, 0, 0, 0, 0)
+        return memoryview(mapped)[HEADER_BYTES : HEADER_BYTES + data_bytes]
+
+    def finish(self, data_bytes: int, note: Note) -> None:
+        """The data is whole: from now on the slot holds it."""
+        text = json.dumps(encode(note)).encode()
+        at = HEADER_BYTES + data_bytes
+        mapped = self._mapped(at + len(text))
+        mapped[at : at + len(text)] = text
+        _HEADER.pack_into(mapped, 0, 0, at, len(text))
+        _HEADER.pack_into(mapped, 0, 1, at, len(text))
+
+    def note(self) -> Note | None:
+        """What the slot holds; None where it holds nothing whole."""
+        whole, at, size = _HEADER.unpack_from(self._mapped(HEADER_BYTES), 0)
+        if not whole:
+            return None
+        text = self._mapped(at + size)[at : at + size]
+        return decode(Note, json.loads(text))
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds anything whole."""
+        return bool(_HEADER.unpack_from(self._mapped(HEADER_BYTES), 0)[0])
+
+    def data(self, data_bytes: int) -> memoryview:
+        """The first so many bytes of what it holds."""
+        return memoryview(self._mapped(HEADER_BYTES + data_bytes))[HEADER_BYTES : HEADER_BYTES + data_bytes]
+
+    def _mapped(self, size: int) -> mmap.mmap:
+        if self._map is None or len(self._map) < size:
+            have = os.fstat(self._descriptor).st_size
+            if have < size:
+                os.posix_fallocate(self._descriptor, 0, size)
+            self._map = mmap.mmap(
+                self._descriptor, max(have, size), flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
+            )
+        return self._map
+
+
+class Slots:
+    """An agent's slots, for all its ranks; and a pipe through which a rank says that it has filled one."""
+
+    def __init__(self, ranks: int) -> None:
+        self._descriptors = [
+            [os.memfd_create(f"airflow-elastic-rank-{rank}-{number}") for number in range(COUNT)]
+            for rank in range(ranks)
+        ]
+        self.of = [[Slot(descriptor) for descriptor in mine] for mine in self._descriptors]
+        self.news, self._poke = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def environment(self) -> dict[str, str]:
+        """What lets a rank find them."""
+        folder = f"/proc/{os.getpid()}/fd"
+        paths: dict[str, Any] = {
+            "poke": f"{folder}/{self._poke}",
+            "slots": [[f"{folder}/{descriptor}" for descriptor in mine] for mine in self._descriptors],
+        }
+        return {ENVIRONMENT: json.dumps(paths)}
+
+    def poke(self) -> None:
+        """Wake whoever waits for news."""
+        os.write(self._poke, b".")

@@ -1,0 +1,184 @@
+"""What of a state a rank keeps, and copying that into its slot: the one thing for which training stands still.
+
+Tensors are copied as they are; only what is no tensor (counters, names, random states) is serialised here, and that
+is small. What every rank has alike is shared out: each worker holds all of it once, among its ranks, and one of the
+workers writes it to storage. Who does what follows from the names and sizes alone, so nobody has to ask.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.index import Blob, Index, Piece
+
+_ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank stands: `procs` ranks on each worker."""
+
+    rank: int
+    world_size: int
+    procs: int
+
+    @property
+    def node(self) -> int:
+        """Number of its worker, among those that train."""
+        return self.rank // self.procs
+
+    @property
+    def local(self) -> int:
+        """Its number on its worker."""
+        return self.rank % self.procs
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A tensor to copy: what it is, and whether it is this rank's to write to storage."""
+
+    key: str
+    tensor: torch.Tensor
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    kept: bool
+
+    @property
+    def size(self) -> int:
+        return self.tensor.numel() * self.tensor.element_size()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything goes in a slot: first what is written to storage, then what stays in memory.
+
+    Attributes:
+        parts: tensors, with the byte at which each begins.
+        blobs: serialised values, likewise.
+        kept: what is written to storage.
+        kept_bytes: how much that is.
+        total_bytes: all of it.
+    """
+
+    parts: tuple[tuple[int, _Part], ...]
+    blobs: tuple[tuple[int, bytes], ...]
+    kept: Index
+    kept_bytes: int
+    total_bytes: int
+
+    def copy_into(self, memory: memoryview) -> None:
+        """Copy everything; `memory` has room for `total_bytes`."""
+        for at, data in self.blobs:
+            memory[at : at + len(data)] = data
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        for at, part in self.parts:
+            if part.size:
+                room = whole[at : at + part.size].view(part.tensor.dtype).view(part.tensor.shape)
+                room.copy_(part.tensor)
+
+
+def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collection[str] = ()) -> Layout:
+    """Decide what this rank copies of a state, and where to.
+
+    Args:
+        state: nested dicts and lists, with tensors and other values as leaves.
+        place: where this rank stands.
+        own: what lies below this key is this rank's own; everything else that is not sharded, all ranks have alike.
+        first: keys of tensors in which ranks may differ, and the first one's count.
+
+    Raises:
+        InvalidInput: it holds tensors of a kind that cannot be kept.
+    """
+    flat, _ = flatten_state_dict(dict(state))
+    parts: list[_Part] = []
+    alike: list[tuple[str, torch.Tensor]] = []
+    values: list[tuple[str, bytes]] = []
+    for key, value in flat.items():
+        mine = key.startswith(f"{own}.")
+        if isinstance(value, DTensor):
+            parts += _sharded(key, value)
+        elif type(value).__name__ == "ShardedTensor":
+            raise InvalidInput(
+                f"{key} is a ShardedTensor, of the first FSDP: shard the model with fully_shard"
+            )
+        elif not isinstance(value, torch.Tensor):
+            if mine or place.rank == 0:
+                values.append((key, _serialised(value)))
+        elif mine:
+            parts.append(_whole(key, value, kept=True))
+        elif key in first:
+            if place.local == 0:
+                parts.append(_whole(key, value, kept=place.node == 0))
+        else:
+            alike.append((key, value.detach()))
+    parts += _share(alike, place)
+    return _arrange(parts, values)
+
+
+def _whole(key: str, tensor: torch.Tensor, *, kept: bool) -> _Part:
+    return _Part(key, tensor.detach(), tuple(tensor.shape), (0,) * tensor.dim(), kept)
+
+
+def _sharded(key: str, tensor: DTensor) -> list[_Part]:
+    """This rank's part. Where a mesh has copies of a part, those at its first place write it."""
+    mesh, placements = tensor.device_mesh, tensor.placements
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return []
+    _, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    kept = all(at == 0 for at, how in zip(coordinate, placements, strict=True) if how.is_replicate())
+    local = tensor.to_local().detach()
+    return [_Part(key, local, tuple(tensor.shape), tuple(offsets), kept)] if local.numel() else []
+
+
+def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
+    """This rank's share of what all have alike: the largest first, each to whoever has least."""
+    nodes, locals_ = [0] * (place.world_size // place.procs), [0] * place.procs
+    mine = []
+    for key, tensor in sorted(alike, key=lambda one: (-one[1].numel() * one[1].element_size(), one[0])):
+        node, local = nodes.index(min(nodes)), locals_.index(min(locals_))
+        size = tensor.numel() * tensor.element_size()
+        nodes[node] += size
+        locals_[local] += size
+        if local == place.local:
+            mine.append(_whole(key, tensor, kept=node == place.node))
+    return mine
+
+
+def _arrange(parts: list[_Part], values: list[tuple[str, bytes]]) -> Layout:
+    at = 0
+    placed: list[tuple[int, _Part]] = []
+    pieces, blobs, written = [], [], []
+    for part in (part for part in parts if part.kept):
+        name, lengths = str(part.tensor.dtype).removeprefix("torch."), tuple(part.tensor.shape)
+        pieces.append(Piece(part.key, name, part.shape, part.offsets, lengths, at, part.size))
+        placed.append((at, part))
+        at += _aligned(part.size)
+    for key, data in values:
+        blobs.append(Blob(key, at, len(data)))
+        written.append((at, data))
+        at += len(data)
+    kept_bytes, at = at, _aligned(at)
+    for part in (part for part in parts if not part.kept):
+        placed.append((at, part))
+        at += _aligned(part.size)
+    return Layout(tuple(placed), tuple(written), Index(tuple(pieces), tuple(blobs)), kept_bytes, at)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+def _serialised(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()

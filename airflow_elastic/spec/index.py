@@ -1,0 +1,45 @@
+"""What lies where in a checkpoint's files: each rank writes one, and this beside it, as JSON. Nothing of it is code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A tensor, or a rank's part of one, as it is in memory: row by row, little-endian.
+
+    Attributes:
+        key: its name in the state, e.g. `model.layer.weight`.
+        dtype: as torch calls it, e.g. `float32`.
+        shape: of the whole tensor.
+        offsets: where this part begins, in each dimension.
+        lengths: of this part, in each dimension.
+        at: of its first byte in the file.
+        size: in bytes.
+    """
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    lengths: tuple[int, ...]
+    at: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Whatever is no tensor, as `torch.save` writes it: `size` bytes from `at`."""
+
+    key: str
+    at: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """All that one rank's file holds."""
+
+    pieces: tuple[Piece, ...]
+    blobs: tuple[Blob, ...]

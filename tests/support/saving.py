@@ -1,0 +1,57 @@
+"""Saving as a worker with one rank does it, in this process: its agent's slots and persister, and the rank's side."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
+from airflow_elastic.adapters.page import Page
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.node import Node
+from airflow_elastic.runtime.persister import Persister
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.saving import Position, Saver, Stateful
+from airflow_elastic.runtime.slots import ENVIRONMENT, Slot
+from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.spec.run import CheckpointPolicy, RunSpec
+
+
+class Worker:
+    """A worker of its own for an attempt of a run."""
+
+    def __init__(self, run: str | Store, *, attempt: int = 1, keep_last: int = 3) -> None:
+        self.store = open_store(run) if isinstance(run, str) else run
+        folder = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, folder)
+        files = JobFiles(Path(folder))
+        spec = RunSpec(("train.py",), checkpoint=CheckpointPolicy(keep_last=keep_last))
+        members = Members(1, (0,), 0.0)
+        files.create("members/0001.json", members)
+        self.node = Node(
+            files, JobRecord("job", self.store.uri, attempt, spec, "", "", sys.executable), 0, self.store
+        )
+        self.node.begin(members)
+        self.persister = Persister(self.node)
+        paths = json.loads(self.node.slots.environment()[ENVIRONMENT])
+        stage = Stage(
+            [Slot.open(path) for path in paths["slots"][0]],
+            1,
+            os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK),
+        )
+        words = Page.create(Path(f"{self.node.rank_files}-rank-0.page")).words
+        self.saver = Saver(Ranks(0, 1, None), generation=1, stage=stage, words=words)
+
+    def save(
+        self, what: Stateful, step: int, position: Position, *, reason: str, metrics: Mapping[str, float]
+    ) -> None:
+        """Save, and have it written. Raises what writing raises."""
+        self.saver.save(what, step, position, reason=reason, metrics=metrics)
+        self.persister.flush()
