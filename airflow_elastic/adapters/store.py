@@ -54,7 +54,7 @@ class Store(Protocol):
         ...
 
     def write(self, key: str, data: memoryview) -> None:
-        """Create or replace an object, durably, out of memory that may be large; on the way in parts, where that helps."""
+        """Create or replace an object, durably, out of memory that may be large: sent in parts where that helps."""
         ...
 
     def create(self, key: str, data: bytes) -> bool:

@@ -41,7 +41,10 @@ async def test_success_is_the_same_training_as_under_plain_torchrun(tmp_path: Pa
     assert (tmp_path / "out").read_text() == undisturbed
     status = driven.run.status()
     assert (status["step"], status["total_steps"], status["samples"]["seen"]) == (120, 120, 12 * 640)  # type: ignore[index]
-    assert checkpoints.steps(driven.run.store) == [110, 115, 120]
+    kept = checkpoints.steps(driven.run.store)
+    assert kept[-1] == 120
+    assert len(kept) == 3  # steps whose turn came while the one before was being written are left out
+    assert all(step % 5 == 0 for step in kept)
     assert left_over(tmp_path / "run") == []
 
 
@@ -74,14 +77,14 @@ async def test_killed_at_random_it_ends_bit_identical(kills: int, tmp_path: Path
 
 async def test_rescaled_in_place_every_sample_is_consumed_once(tmp_path: Path) -> None:
     (tmp_path / "samples").mkdir()
-    spec = training("--epochs=12", "--step-seconds=0.02", f"--samples={tmp_path}/samples")
+    spec = training("--epochs=12", "--step-seconds=0.05", f"--samples={tmp_path}/samples")
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(12)
         survivor = driven.files.agent(0)
         driven.run.ask_scale(3, by="test")
         await driven.until(lambda: len(_stretches(driven)) == 2 and driven.step > 30, "three ranks at work")
         driven.run.ask_scale(1, by="test")
-        await driven.until(lambda: len(_stretches(driven)) == 3 and driven.step > 60, "one rank at work")
+        await driven.until(lambda: len(_stretches(driven)) == 3 and driven.step_now > 60, "one rank at work")
         driven.kill_worker(0)
         assert driven.state.attempts[0].number == 1
         await driven.until(lambda: len(driven.state.attempts) == 2, "a second attempt")

@@ -1,0 +1,115 @@
+"""What a save costs training, and how long it takes until it counts; against torch's own ways, and what is possible.
+
+Everything in one process and in turns, on the same state: so what else the machine does hits all of them alike.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from airflow_elastic.runtime.restoring import Restorer, alone_on_purpose
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.saving import Position, Stateful
+from tests.bench.figures import count, heading, median, spread, verdict
+from tests.support.saving import Worker
+
+MEGABYTES = count("MEGABYTES", 1024)
+ROUNDS = count("ROUNDS", 5)
+TENSORS = 36  # of the model; AdamW has two more for each
+
+
+def build() -> Stateful:
+    """A model with its optimizer, of the size asked for."""
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    side = max(8, int((MEGABYTES * 1e6 / 4 / 3 / TENSORS) ** 0.5))
+    model = torch.nn.Sequential(*(torch.nn.Linear(side, side, bias=False) for _ in range(TENSORS)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    return Stateful(model, (optimizer,), {})
+
+
+def size_of(objects: Stateful) -> int:
+    tensors = [*objects.model.parameters()]
+    for one in objects.optimizers[0].state.values():
+        tensors += [value for value in one.values() if torch.is_tensor(value)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def timed(call: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def raw_write(path: Path, data: memoryview) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def raw_read(path: Path) -> None:
+    """One pass over a file that is in the page cache, as a restore has to make at the least."""
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        torch.frombuffer(mapped, dtype=torch.uint8).clone()
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+def test_saving_and_restoring(tmp_path: Path) -> None:
+    objects = build()
+    size = size_of(objects)
+    heading(f"{size / 1e9:.3f} GB in {3 * TENSORS} tensors and more, one rank, {ROUNDS} rounds")
+    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
+    flat = {name: value for name, value in objects.model.state_dict().items()}
+    flat |= {f"{i}.{k}": v for i, one in enumerate(objects.optimizers[0].state.values()) for k, v in one.items()}
+    figures: dict[str, list[float]] = {}
+
+    def note(name: str, seconds: float) -> None:
+        figures.setdefault(name, []).append(seconds)
+
+    for number in range(ROUNDS + 1):  # the first round makes memory, and does not count
+        if number == 1:
+            figures.clear()
+        note("memcpy", timed(lambda: target.copy_(source)))
+        save = worker.saver.save
+        position = Position()
+        note(
+            "ours: training waits",
+            timed(lambda n=number: save(objects, n + 1, position, reason="script", metrics={})),  # type: ignore[misc]
+        )
+        note("ours: then committed after", timed(worker.persister.flush))
+        note("torch.save", timed(lambda: torch.save(flat, tmp_path / "torch.pt")))
+        with alone_on_purpose():
+            note(
+                "DCP save", timed(lambda n=number: dcp.save(flat, checkpoint_id=str(tmp_path / f"dcp{n}"), no_dist=True))  # type: ignore[misc]
+            )
+        note("raw write + fsync", timed(lambda: raw_write(tmp_path / "raw", memoryview(target.numpy()))))
+        note("raw read", timed(lambda: raw_read(tmp_path / "raw")))
+        restorer = Restorer(worker.store, Ranks(0, 1, None), attempt=2)
+        note("ours: restore, verified", timed(lambda: restorer.restore(objects)))  # noqa: B023
+        for path in (tmp_path / f"dcp{number}").glob("*"):
+            path.unlink()
+    for name, seconds in figures.items():
+        print(f"  {name:28} {spread(seconds)}")
+    stall, copy = median(figures["ours: training waits"]), median(figures["memcpy"])
+    committed, raw = median(figures["ours: then committed after"]), median(figures["raw write + fsync"])
+    verdict("what training waits, over one memcpy of the same bytes", stall / copy, 1.1, "x")
+    verdict("committed, over a raw write and fsync", committed / raw, 1.05, "x")
+    verdict("restored, over one read", median(figures["ours: restore, verified"]) / median(figures["raw read"]), 1.2, "x")
+    assert worker.store.local_path("checkpoints") is not None
