@@ -35,7 +35,7 @@ async def test_the_run_follows_the_autoscaler_up_and_down(
     if not await client.knows(PYTORCHJOBS):
         pytest.skip(f"install {PYTORCHJOBS.needs} in the cluster to run this")
     options = {**pod_options, "elastic_policy": {"metrics": METRICS}}
-    workers = Workers(2, min=1, max=3, resources={"memory": "3Gi", "cpu": "50m"})
+    workers = Workers(2, min=1, max=3, resources={"memory": "3Gi"})
     spec = training("pytorchjob", options, "--epochs=4000", "--step-seconds=0.05", workers=workers)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(5)
@@ -63,7 +63,7 @@ async def test_what_the_run_does_not_permit_is_put_back(
     if not await client.knows(PYTORCHJOBS):
         pytest.skip(f"install {PYTORCHJOBS.needs} in the cluster to run this")
     options = {**pod_options, "elastic_policy": {"metrics": METRICS}}
-    workers = Workers(1, min=1, max=1, resources={"memory": "3Gi", "cpu": "50m"})
+    workers = Workers(1, min=1, max=1, resources={"memory": "3Gi"})
     spec = training("pytorchjob", options, "--epochs=4000", "--step-seconds=0.05", workers=workers)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(5)

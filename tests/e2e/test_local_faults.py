@@ -199,8 +199,9 @@ async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
         assert state.outcome == "succeeded", state.reason
         store = driven.run.store
         assert state.attempts[1].from_step >= 10
-        assert checkpoints.steps(store) == [70, 80]
-        assert [checkpoints.problems(store, checkpoints.read(store, step)) for step in (70, 80)] == [[], []]
+        kept = checkpoints.steps(store)
+        assert (len(kept), kept[-1]) == (2, 80)
+        assert [checkpoints.problems(store, checkpoints.read(store, step)) for step in kept] == [[], []]
         log = open_store(uri).get("logs/attempt-0002/g01-rank-0.log")
         assert log is not None
         assert f"from step {state.attempts[1].from_step} of 2 ranks" in log.decode()
