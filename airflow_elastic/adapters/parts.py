@@ -74,7 +74,10 @@ def commit_if_whole(store: Store, part: Part, keep_last: int) -> bool:
     fence = newest_fence(store)
     if fence > part.attempt:
         raise Superseded(f"attempt {fence} has begun: attempt {part.attempt} commits nothing any more")
-    parts = [decode(Part, json.loads(store.get(key) or b"{}")) for key in keys]
+    told = [store.get(key) for key in keys]
+    if None in told:
+        return True  # who was last at the same time has committed it, and has removed them
+    parts = [decode(Part, json.loads(data)) for data in told if data is not None]
     files = sorted((file for one in parts for file in one.files), key=lambda file: file.key)
     first = min(parts, key=lambda one: one.node)
     manifest = Manifest(
@@ -94,4 +97,5 @@ def commit_if_whole(store: Store, part: Part, keep_last: int) -> bool:
     )
     if checkpoints.commit(store, manifest):
         checkpoints.prune(store, keep_last)
+    store.delete(keys)
     return True

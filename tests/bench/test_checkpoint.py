@@ -77,7 +77,9 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
     worker = Worker(str(tmp_path / "run"), keep_last=1)
     source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
     flat = {name: value for name, value in objects.model.state_dict().items()}
-    flat |= {f"{i}.{k}": v for i, one in enumerate(objects.optimizers[0].state.values()) for k, v in one.items()}
+    flat |= {
+        f"{i}.{k}": v for i, one in enumerate(objects.optimizers[0].state.values()) for k, v in one.items()
+    }
     figures: dict[str, list[float]] = {}
 
     def note(name: str, seconds: float) -> None:
@@ -97,7 +99,8 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
         note("torch.save", timed(lambda: torch.save(flat, tmp_path / "torch.pt")))
         with alone_on_purpose():
             note(
-                "DCP save", timed(lambda n=number: dcp.save(flat, checkpoint_id=str(tmp_path / f"dcp{n}"), no_dist=True))  # type: ignore[misc]
+                "DCP save",
+                timed(lambda n=number: dcp.save(flat, checkpoint_id=str(tmp_path / f"dcp{n}"), no_dist=True)),  # type: ignore[misc]
             )
         note("raw write + fsync", timed(lambda: raw_write(tmp_path / "raw", memoryview(target.numpy()))))
         note("raw read", timed(lambda: raw_read(tmp_path / "raw")))
@@ -111,5 +114,10 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
     committed, raw = median(figures["ours: then committed after"]), median(figures["raw write + fsync"])
     verdict("what training waits, over one memcpy of the same bytes", stall / copy, 1.1, "x")
     verdict("committed, over a raw write and fsync", committed / raw, 1.05, "x")
-    verdict("restored, over one read", median(figures["ours: restore, verified"]) / median(figures["raw read"]), 1.2, "x")
+    verdict(
+        "restored, over one read",
+        median(figures["ours: restore, verified"]) / median(figures["raw read"]),
+        1.2,
+        "x",
+    )
     assert worker.store.local_path("checkpoints") is not None

@@ -131,7 +131,7 @@ async def test_workers_of_another_machine_are_not_guessed_at(tmp_path: Path) -> 
 
 
 async def test_after_a_reboot_the_workers_are_lost_and_the_run_goes_on(tmp_path: Path) -> None:
-    spec = training("--epochs=100", "--step-seconds=0.02")
+    spec = training("--epochs=4000", "--step-seconds=0.02")
     async with driving(tmp_path, spec) as driven:
         await driven.at_step(6)
         record = driven.files.record
