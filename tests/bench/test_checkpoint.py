@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from airflow_elastic.runtime.restoring import Restorer, alone_on_purpose
 from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.restoring import Restorer, alone_on_purpose
 from airflow_elastic.runtime.saving import Position, Stateful
 from tests.bench.figures import count, heading, median, spread, verdict
 from tests.support.saving import Worker
@@ -76,7 +78,7 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
     heading(f"{size / 1e9:.3f} GB in {3 * TENSORS} tensors and more, one rank, {ROUNDS} rounds")
     worker = Worker(str(tmp_path / "run"), keep_last=1)
     source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
-    flat = {name: value for name, value in objects.model.state_dict().items()}
+    flat = dict(objects.model.state_dict().items())
     flat |= {
         f"{i}.{k}": v for i, one in enumerate(objects.optimizers[0].state.values()) for k, v in one.items()
     }
@@ -85,29 +87,26 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
     def note(name: str, seconds: float) -> None:
         figures.setdefault(name, []).append(seconds)
 
-    for number in range(ROUNDS + 1):  # the first round makes memory, and does not count
+    def ours(step: int) -> None:
+        worker.saver.save(objects, step, Position(), reason="script", metrics={})
+
+    def torchs(folder: Path) -> None:
+        with alone_on_purpose():
+            dcp.save(flat, checkpoint_id=str(folder), no_dist=True)
+
+    restorer = Restorer(worker.store, Ranks(0, 1, None), attempt=2)
+    for number in range(ROUNDS + 1):
         if number == 1:
-            figures.clear()
+            figures.clear()  # the first round makes memory, and does not count
         note("memcpy", timed(lambda: target.copy_(source)))
-        save = worker.saver.save
-        position = Position()
-        note(
-            "ours: training waits",
-            timed(lambda n=number: save(objects, n + 1, position, reason="script", metrics={})),  # type: ignore[misc]
-        )
+        note("ours: training waits", timed(partial(ours, number + 1)))
         note("ours: then committed after", timed(worker.persister.flush))
         note("torch.save", timed(lambda: torch.save(flat, tmp_path / "torch.pt")))
-        with alone_on_purpose():
-            note(
-                "DCP save",
-                timed(lambda n=number: dcp.save(flat, checkpoint_id=str(tmp_path / f"dcp{n}"), no_dist=True)),  # type: ignore[misc]
-            )
+        note("DCP save", timed(partial(torchs, tmp_path / "dcp")))
         note("raw write + fsync", timed(lambda: raw_write(tmp_path / "raw", memoryview(target.numpy()))))
         note("raw read", timed(lambda: raw_read(tmp_path / "raw")))
-        restorer = Restorer(worker.store, Ranks(0, 1, None), attempt=2)
-        note("ours: restore, verified", timed(lambda: restorer.restore(objects)))  # noqa: B023
-        for path in (tmp_path / f"dcp{number}").glob("*"):
-            path.unlink()
+        note("ours: restore, verified", timed(lambda: restorer.restore(objects)))
+        shutil.rmtree(tmp_path / "dcp")
     for name, seconds in figures.items():
         print(f"  {name:28} {spread(seconds)}")
     stall, copy = median(figures["ours: training waits"]), median(figures["memcpy"])
