@@ -344,20 +344,40 @@ async def test_a_queued_trainjob_that_has_failed_or_was_preempted_ends(ending: E
     await ending.nothing_comes([failing, taken])
 
 
+async def test_trainjobs_end_that_a_default_queue_has_taken(
+    ending: Ending, queue: str, namespace: str, client: Client
+) -> None:
+    """Where a queue is called default, Kueue queues each job of the namespace, though nobody has asked for it."""
+    await client.create(QUEUES, namespace, _body(QUEUES, "default", spec={"clusterQueue": queue}))
+
+    async def at_work() -> bool:
+        status = (await client.get(QUEUES, namespace, "default")).get("status", {})
+        return any((one["type"], one["status"]) == ("Active", "True") for one in status.get("conditions", ()))
+
+    await kube.until(at_work, "the queue to be at work")
+    jobs = [ending.job(number, queue=None) for number in range(5)]
+    await asyncio.gather(*(ending.engine.submit(job) for job in jobs))
+    await asyncio.gather(*(until(ending.engine, job, running(2)) for job in jobs))
+    made = await client.get(TRAINJOBS, namespace, jobs[0].name)
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "default"
+    await ending.nothing_comes(jobs)
+
+
 def _running(spec: RunSpec, *command: str) -> RunSpec:
     told = {"spec": {"containers": [{"name": "node", "command": [*command]}]}}
     return replace(spec, engine_options={**spec.engine_options, "pod_template": told})
 
 
 @pytest.mark.slow
-async def test_a_scale_step_of_a_queued_trainjob_is_a_new_attempt(
-    shared_folder: Path, pod_options: dict[str, Any], client: Client
+@pytest.mark.parametrize("name", ["job", "pytorchjob", "trainjob"])
+async def test_a_scale_step_in_a_queue_is_a_new_attempt(
+    name: str, shared_folder: Path, pod_options: dict[str, Any], client: Client
 ) -> None:
-    """Kueue does not see a child Job that has grown: the quota would be exceeded, and nobody told."""
-    await installed(client, engine_of("trainjob"))
+    """Kueue would end all pods of a job that changes; and not see a TrainJob's, which would exceed its quota."""
+    await installed(client, engine_of(name))
     workers = Workers(1, min=1, max=2, resources={GPU: "1", "memory": "3Gi"})
     options = {**pod_options, "queue": QUEUE}
-    spec = training("trainjob", options, "--epochs=400", "--step-seconds=0.05", workers=workers)
+    spec = training(name, options, "--epochs=400", "--step-seconds=0.05", workers=workers)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         driven.run.ask_scale(2, by="test")

@@ -356,8 +356,11 @@ class KubeEngine:
             Query(kind.resource, namespace, _OURS, JOB_LABEL, kind.slim),
             Query(PODS, namespace, labels, kind.pod_label, read.slim),
             *([] if child is None else [Query(child.resource, namespace, _OURS, JOB_LABEL, child.slim)]),
-            *([Query(kueue.WORKLOADS, namespace, "", "", kueue.slim)] if options.by_kueue else []),
+            *([self._workloads(options)] if options.by_kueue else []),
         )
+
+    def _workloads(self, options: KubeOptions) -> Query:
+        return Query(kueue.WORKLOADS, options.namespace, "", "", kueue.slim)
 
 
 def _owned(body: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:

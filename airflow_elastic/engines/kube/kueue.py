@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube.resources import JOBS, Resource
+from airflow_elastic.engines.kube.options import QUEUE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +33,11 @@ def changes_in_place(kind: Kind, options: KubeOptions) -> bool:
     if not options.by_kueue:
         return True
     return kind.resource == JOBS and options.annotations.get(ELASTIC_ANNOTATION) == "true"
+
+
+def has_taken(owner: dict[str, Any]) -> bool:
+    """Whether a (whole) job is queued, also where nobody has asked for it: a queue called default takes all jobs."""
+    return QUEUE_LABEL in (owner["metadata"].get("labels") or {})
 
 
 def slim(workload: dict[str, Any]) -> dict[str, Any]:

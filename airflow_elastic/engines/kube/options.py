@@ -19,8 +19,9 @@ _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _QUEUEING = ("kueue", "volcano")
 
 #: What Kueue finds a queue by, and the option that says it: as a label alone we would not know that the job is queued.
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 QUEUE_LABELS = {
-    "kueue.x-k8s.io/queue-name": "queue",
+    QUEUE_LABEL: "queue",
     "kueue.x-k8s.io/priority-class": "queue_priority",
 }
 _SOURCES = ("claim", "secret", "config_map", "host_path", "empty_dir")

@@ -16,6 +16,7 @@ from airflow_elastic.adapters.kube import Invalid, Resource
 from airflow_elastic.adapters.kube.hub import Hub
 from airflow_elastic.adapters.kube.resources import EVENTS, JOBS
 from airflow_elastic.engines.api import MAX_JOB_NAME, Finding, Job
+from airflow_elastic.engines.kube import kueue
 from airflow_elastic.engines.kube.checks import doctor
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.job import INDEX_ANNOTATION, JobKind
@@ -246,7 +247,7 @@ class TrainJobEngine(KubeEngine):
     async def _end(self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any] | None) -> None:
         """Bring it to rest first: of a plain deletion Trainer learns late, and makes pods anew meanwhile."""
         if owner is not None:
-            queried, _, child, *workloads = self._queries(options)
+            queried, _, child, *_others = self._queries(options)
             place = Place(shared, job.name, self.child.name(job), owner["metadata"]["uid"], queried, child)
-            await end_at_rest(place, workloads[0] if workloads else None)
+            await end_at_rest(place, self._workloads(options) if kueue.has_taken(owner) else None)
         await super()._end(shared, job, options, owner)
