@@ -156,6 +156,8 @@ class TestPyTorchJob(ClusterEngine):
             await self.until_it_is(client, job, "Failed")
             await asyncio.sleep(QUIET_SECONDS)
             status = await until(engine, job, lambda status: True)
+            found = await client.get(PYTORCHJOBS, self.namespace, job.name)
+            assert found["status"]["completionTime"], "nobody would remove it after its time to live"
             assert (failure.kind, failure.exit_code) == (FailureKind.CODE_ERROR, 3)
             assert [w.phase for w in status.workers] == [WorkerPhase.FAILED, WorkerPhase.RUNNING]
 

@@ -61,7 +61,7 @@ async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
         for workers in (3, 1):
             await driven.at_step(driven.step + 10)
             driven.run.ask_scale(workers, by="test")
-            await driven.until(lambda n=workers: _world(driven) == n, f"{workers} ranks")  # type: ignore[misc]
+            await driven.until(lambda n=workers: world(driven) == n, f"{workers} ranks")  # type: ignore[misc]
         before = driven.step
         await driven.at_step(before + 5)
         driven.run.ask_stop(by="test")
@@ -74,7 +74,7 @@ async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
     assert [stretch.world_size for stretch in stretches] == [2, 3, 1]
 
 
-def _world(driven: Driven) -> int:
+def world(driven: Driven) -> int:
     progress = driven.run.progress(driven.state)
     stretch = progress.stretches[-1] if progress and progress.stretches else None
     return stretch.world_size if stretch and stretch.first_step_at else 0
@@ -163,9 +163,9 @@ async def test_with_room_for_the_fewest_it_begins_and_the_others_join_when_they_
         await driven.at_step(10)
         assert driven.state.attempt.members is not None
         assert len(driven.state.attempt.members) == 1
-        assert _world(driven) == 1
+        assert world(driven) == 1
         await client.delete(PODS, namespace, "somebody", grace_seconds=0)
-        await driven.until(lambda: _world(driven) == 2, "2 ranks")
+        await driven.until(lambda: world(driven) == 2, "2 ranks")
         assert driven.step >= 10, "it began anew"
         before = driven.step
         await driven.at_step(before + 5)

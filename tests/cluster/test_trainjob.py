@@ -21,13 +21,12 @@ from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
-from tests.cluster.test_training import training
+from tests.cluster.test_training import training, world
 from tests.support import kube
-from tests.support.cluster import ClusterEngine, documented_rights
-from tests.support.driving import Driven, driving
+from tests.support.cluster import QUOTAS, ClusterEngine, documented_rights
+from tests.support.driving import driving
 
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
-QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +144,21 @@ class TestTrainJob(ClusterEngine):
             if anew:
                 return
         pytest.skip("ours made no pods anew; nor did 15 plain deletions this time, which often do")
+
+    async def test_it_is_at_rest_when_it_is_deleted(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        """What keeps pods from being made anew, each time."""
+        job = self.light(uri, 1)
+        await engine.submit(job)
+        await until(engine, job, running(2))
+        _, version = await client.list(TRAINJOBS, self.namespace)
+        watch = client.watch(TRAINJOBS, self.namespace, labels="", version=version, seconds=300)
+        async with watch as events:
+            await engine.delete(job, 0.0)
+            last = await anext(event["object"] async for event in events if event["type"] == "DELETED")
+        conditions = last["status"].get("conditions", [])
+        assert ("Suspended", "True") in [(one["type"], one["status"]) for one in conditions]
 
     async def test_the_end_of_one_that_has_failed_makes_no_pods_anew(
         self, engine: KubeEngine, uri: str, client: Client
@@ -304,12 +318,8 @@ class TestTrainJob(ClusterEngine):
         self, engine: KubeEngine, uri: str, client: Client
     ) -> None:
         """Trainer says so in an event alone, for ever."""
-        quota = {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "none"},
-            "spec": {"hard": {"count/jobsets.jobset.x-k8s.io": "0"}},
-        }
+        hard = {"count/jobsets.jobset.x-k8s.io": "0"}
+        quota = {"metadata": {"name": "none"}, "spec": {"hard": hard}}
         await client.create(QUOTAS, self.namespace, quota)
 
         async def counted() -> Any:
@@ -387,9 +397,3 @@ async def test_training_survives_a_lost_pod_grows_and_shrinks_in_place(
     stretches = state.attempts[1].progress.stretches if state.attempts[1].progress else ()
     assert [stretch.world_size for stretch in stretches] == [2, 3, 1]
     assert not (await client.list(TRAINJOBS, namespace))[0]
-
-
-def world(driven: Driven) -> int:
-    progress = driven.run.progress(driven.state)
-    stretch = progress.stretches[-1] if progress and progress.stretches else None
-    return stretch.world_size if stretch and stretch.first_step_at else 0

@@ -225,3 +225,28 @@ def test_journal_md_shows_an_entry_as_it_is(tmp_path: Path) -> None:
     entry = json.loads(run.store.get("journal/00000000.json") or b"")
     (shown,) = (json.loads(block.text) for block in blocks("json") if block.page == DOCS / "journal.md")
     assert [*entry][:5] == [*shown][:5]
+
+
+# -- conformance.md ------------------------------------------------------------------------------------------------
+
+
+def cluster_tests() -> set[str]:
+    """The tests of clusters, and of the suites that they are made of; read, as some need what may be absent."""
+    files = [
+        *(ROOT / "tests/cluster").glob("test_*.py"),
+        ROOT / "tests/support/cluster.py",
+        ROOT / "airflow_elastic/testing/engine_conformance.py",
+    ]
+    nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text())))
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {function.name for function in functions if function.name.startswith("test_")}
+
+
+def test_conformance_md_names_tests_that_exist() -> None:
+    text, known = (DOCS / "conformance.md").read_text(), cluster_tests()
+    rows = [row for row in text.splitlines() if row.startswith("|") and not re.match(r"\|[-| ]+$", row)]
+    named = [re.findall(r"`(test_\w+)`", row) for row in rows]
+    without = [row for row, tests in zip(rows, named, strict=True) if not tests]
+    assert [row.split("|")[1].strip() for row in without] == ["what happens", "what one has to know"]
+    assert len(named) - len(without) >= 30 + 10
+    assert {test for tests in named for test in tests} <= known
