@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.runtime.slots import COUNT, ENVIRONMENT, Slot
 from airflow_elastic.spec.errors import InvalidInput
@@ -32,10 +32,24 @@ class Stage:
 
     @classmethod
     def found(cls, local_rank: int) -> Stage | None:
-        """The slots that the environment names; None where no agent of ours has started this process."""
+        """The slots that the environment names; None where no agent of ours has started this process.
+
+        Raises:
+            InvalidInput: they cannot be reached from here.
+        """
         if ENVIRONMENT not in os.environ:
             return None
         paths = json.loads(os.environ[ENVIRONMENT])
+        try:
+            return cls._opened(paths, local_rank)
+        except (OSError, IndexError) as error:
+            raise InvalidInput(
+                f"the memory of this worker's agent, into which its ranks save ({len(paths['slots'])} of them), cannot "
+                f"be reached by local rank {local_rank} ({error}): start workers.procs ranks beside the agent, as its user"
+            ) from error
+
+    @classmethod
+    def _opened(cls, paths: dict[str, Any], local_rank: int) -> Stage:
         mine = [Slot.open(path) for path in paths["slots"][local_rank]]
         return cls(
             mine, len(paths["slots"]), os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,0 +1,129 @@
+"""Who keeps what of a state, and that all of it together is the state."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_elastic.runtime.slots import ENVIRONMENT, Note, Slots
+from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.runtime.staging import Layout, Place, lay_out
+from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.index import Index
+
+STATES = st.dictionaries(
+    st.sampled_from("abcdefgh"),
+    st.tuples(st.integers(0, 50), st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool])),
+    min_size=1,
+)
+
+
+def memory_of(plan: Layout) -> memoryview:
+    memory = memoryview(bytearray(max(plan.total_bytes, 1)))
+    plan.copy_into(memory)
+    return memory
+
+
+@given(STATES, st.sampled_from([(1, 1), (2, 1), (2, 2), (6, 2), (4, 4)]))
+def test_what_all_have_alike_is_written_once_and_each_worker_has_all_of_it(
+    sizes: dict[str, tuple[int, torch.dtype]], world: tuple[int, int]
+) -> None:
+    ranks, procs = world
+    state = {key: torch.ones(size, dtype=dtype) for key, (size, dtype) in sizes.items()}
+    plans = [lay_out(state, Place(rank, ranks, procs), own=f"random.{rank}") for rank in range(ranks)]
+    written = [piece.key for plan in plans for piece in plan.kept.pieces]
+    assert sorted(written) == sorted(state)
+    for node in range(ranks // procs):
+        there = [part.key for plan in plans[node * procs : (node + 1) * procs] for _, part in plan.parts]
+        assert sorted(there) == sorted(state)
+
+
+@given(STATES)
+def test_copied_it_is_byte_for_byte_what_it_was(sizes: dict[str, tuple[int, torch.dtype]]) -> None:
+    state = {key: torch.randint(0, 2, (size,)).to(dtype) for key, (size, dtype) in sizes.items()}
+    plan = lay_out({**state, "step": 7}, Place(0, 1, 1), own="random.0")
+    memory = memory_of(plan)
+    for piece in plan.kept.pieces:
+        bytes_ = memory[piece.at : piece.at + piece.size]
+        found = torch.frombuffer(bytes_, dtype=getattr(torch, piece.dtype)) if piece.size else torch.empty(0)
+        assert torch.equal(found.to(state[piece.key].dtype), state[piece.key])
+    assert [blob.key for blob in plan.kept.blobs] == ["step"]
+    assert all(piece.at + piece.size <= plan.kept_bytes for piece in plan.kept.pieces)
+
+
+def test_buffers_are_the_first_ranks_and_random_states_are_everybodys_own() -> None:
+    for rank in range(4):
+        state: dict[str, Any] = {
+            "model": {"mean": torch.full((3,), float(rank))},
+            f"random.{rank}": {"torch": torch.zeros(2)},
+        }
+        plan = lay_out(state, Place(rank, 4, 2), own=f"random.{rank}", first={"model.mean"})
+        keys = [piece.key for piece in plan.kept.pieces]
+        assert keys == [*(["model.mean"] if rank == 0 else []), f"random.{rank}.torch"]
+
+
+def note(step: int) -> Note:
+    return Note(step, 1, 0, 1, 0, 0, 0, "steps", True, 4, Index((), ()))
+
+
+def stage(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    for name, value in slots.environment().items():
+        monkeypatch.setenv(name, value)
+    found = Stage.found(0)
+    assert found is not None
+    return found
+
+
+def test_of_two_slots_one_is_always_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(1)
+    mine = stage(slots, monkeypatch)
+    plan = lay_out({"a": torch.ones(1)}, Place(0, 1, 1), own="random.0")
+    for step in (1, 2, 3):
+        mine.put(plan, note(step))
+    assert sorted(slot.note().step for slot in slots.of[0] if slot.note()) == [2, 3]  # type: ignore[union-attr]
+
+
+def test_a_slot_that_is_read_is_not_copied_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(1)
+    mine = stage(slots, monkeypatch)
+    plan = lay_out({"a": torch.ones(1)}, Place(0, 1, 1), own="random.0")
+    mine.put(plan, note(1))
+    (held,) = [slot for slot in slots.of[0] if slot.whole]
+    assert held.hold()
+    for step in (2, 3, 4):
+        mine.put(plan, note(step))
+    assert sorted(slot.note().step for slot in slots.of[0] if slot.note()) == [1, 4]  # type: ignore[union-attr]
+
+
+def test_a_copy_that_was_cut_off_is_not_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(1)
+    mine = stage(slots, monkeypatch)
+    torn = lay_out({"a": torch.ones(1)}, Place(0, 1, 1), own="random.0")
+    mine.put(torn, note(1))
+
+    def die(memory: memoryview) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Layout, "copy_into", lambda self, memory: die(memory))
+    with pytest.raises(KeyboardInterrupt):
+        mine.put(torn, note(2))
+    assert [slot.note().step for slot in slots.of[0] if slot.note()] == [1]  # type: ignore[union-attr]
+
+
+def test_memory_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {"poke": "/proc/1/fd/none", "slots": [["/proc/none/fd/3"] * 2]}
+    monkeypatch.setenv(ENVIRONMENT, json.dumps(paths))
+    with pytest.raises(InvalidInput, match=r"workers\.procs ranks beside the agent"):
+        Stage.found(0)
+    with pytest.raises(InvalidInput, match="local rank 3"):
+        Stage.found(3)
+
+
+def test_outside_of_a_run_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    assert Stage.found(0) is None
