@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -252,12 +253,16 @@ class Ending:
         return job_of("trainjob", self._options, self._folder / f"run-{number}", **{"gpus": "0", **more})
 
     async def nothing_comes(self, jobs: list[Job], seconds: float = 5.0) -> None:
-        """Delete them, and see that no pod comes meanwhile or in the seconds after it, and that nothing is left."""
+        """Delete them, and see that no pod is made anew then or in the seconds after it, and that nothing is left.
+
+        One that waits may be let run, and have its first pods, in the moment before it hears that it is to end.
+        """
         pods, _ = await self.client.list(PODS, self.namespace)
         async with Watching(self.client, self.namespace) as names:
             await asyncio.gather(*(self.engine.delete(job, 0.0) for job in jobs))
             await asyncio.sleep(seconds)
-        assert names <= {pod["metadata"]["name"] for pod in pods}
+        workers = Counter(name.rpartition("-")[0] for name in names | {p["metadata"]["name"] for p in pods})
+        assert not [worker for worker, times in workers.items() if times > 1]
         for resource in (TRAINJOBS, JOBSETS, RUNTIMES, JOBS, PODS, WORKLOADS):
             left, _ = await self.client.list(resource, self.namespace)
             assert not left, resource.full_name

@@ -170,7 +170,7 @@ def test_what_kueue_says_of_a_job_that_it_holds(workloads: list[dict[str, Any]],
 def test_a_workload_lets_no_job_run_once_kueue_has_seen_that_it_is_not_active(
     active: bool, conditions: tuple[tuple[str, str, str], ...], runs: bool, out: bool
 ) -> None:
-    one = {**workload(*conditions), "spec": {"active": active}}
+    one = kueue.slim({**workload(*conditions), "spec": {"active": active}})
     assert (kueue.may_run(one), kueue.is_out(one)) == (runs, out)
 
 

@@ -44,20 +44,21 @@ def slim(workload: dict[str, Any]) -> dict[str, Any]:
     """What is read of a Workload."""
     conditions = workload.get("status", {}).get("conditions", ())
     return {
+        "active": workload["spec"].get("active", True),
         "owners": [owner["uid"] for owner in workload["metadata"].get("ownerReferences", ())],
         "conditions": {one["type"]: one for one in conditions if one["type"] in _TELLING},
     }
 
 
 def may_run(workload: dict[str, Any]) -> bool:
-    """Whether Kueue lets the job of this (whole) Workload run, now or later."""
-    return _active(workload) and not _holds(slim(workload)["conditions"], "Finished", "True")
+    """Whether Kueue lets the job of this (slim) Workload run, now or later."""
+    return workload["active"] and not _holds(workload["conditions"], "Finished", "True")
 
 
 def is_out(workload: dict[str, Any]) -> bool:
-    """Whether Kueue has seen that the job of this (whole) Workload is not to run, and will not start it any more."""
-    conditions = slim(workload)["conditions"]
-    evicted = not _active(workload) and _holds(conditions, "Evicted", "True")
+    """Whether Kueue has seen that the job of this (slim) Workload is not to run, and will not start it any more."""
+    conditions = workload["conditions"]
+    evicted = not workload["active"] and _holds(conditions, "Evicted", "True")
     return evicted or _holds(conditions, "Finished", "True")
 
 
@@ -71,10 +72,6 @@ def why_held(workloads: Iterable[dict[str, Any]], uid: str) -> str | None:
             if _holds(conditions, kind, status):
                 return str(conditions[kind].get("message") or conditions[kind].get("reason"))
     return None
-
-
-def _active(workload: dict[str, Any]) -> bool:
-    return bool(workload["spec"].get("active", True))
 
 
 def _holds(conditions: dict[str, Any], kind: str, status: str) -> bool:

@@ -64,10 +64,15 @@ async def end_at_rest(place: Place, workloads: Query | None) -> None:
         log.warning("%s cannot be brought to rest before it is deleted: %s", place.name, error)
 
 
-async def _rest(place: Place) -> None:
+async def _rest(place: Place, *workloads: Query) -> None:
+    """Suspend it, and wait until everybody has heard; with Workloads not longer than Kueue holds it."""
     body = {"metadata": {"uid": place.uid}, "spec": {"suspend": True}}
     await place.shared.client.patch(place.owner.resource, place.owner.namespace, place.name, body)
-    async for owners, children in place.shared.follow(place.name, place.owner, place.child):
+    async for owners, children, *queued in place.shared.follow(
+        place.name, place.owner, place.child, *workloads
+    ):
+        if any(place.uid in one["owners"] and kueue.may_run(one) for found in queued for one in found):
+            return  # it was not seen before, and has undone the suspension, or is about to
         if all(one["status"]["quiet"] for one in (*owners, *children)) and (
             children or await _childless(place)
         ):
@@ -88,7 +93,7 @@ async def _end_queued(place: Place, workloads: Query) -> None:
     client, namespace = place.shared.client, place.owner.namespace
     while True:
         await _deactivate(place, workloads)
-        await _rest(place)
+        await _rest(place, workloads)
         found = await client.get(place.owner.resource, namespace, place.name)
         metadata = found["metadata"]
         if metadata["uid"] != place.uid:
@@ -112,9 +117,9 @@ async def _deactivate(place: Place, workloads: Query) -> None:
     async for _ in place.shared.follow(place.name, workloads):
         found, _version = await client.list(workloads.resource, workloads.namespace, labels=selector)
         for one in found:
-            if kueue.may_run(one):
+            if kueue.may_run(kueue.slim(one)):
                 await _patch(place, workloads, one)
-        if all(kueue.is_out(one) for one in found):
+        if all(kueue.is_out(kueue.slim(one)) for one in found):
             return
 
 
