@@ -45,7 +45,7 @@ class Stage:
         except (OSError, IndexError) as error:
             raise InvalidInput(
                 f"the memory of this worker's agent, into which its ranks save ({len(paths['slots'])} of them), cannot "
-                f"be reached by local rank {local_rank} ({error}): start workers.procs ranks beside the agent, as its user"
+                f"be reached by local rank {local_rank} ({error}): start workers.procs ranks beside it, as its user"
             ) from error
 
     @classmethod

@@ -118,7 +118,7 @@ def test_a_copy_that_was_cut_off_is_not_whole(monkeypatch: pytest.MonkeyPatch) -
 def test_memory_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = {"poke": "/proc/1/fd/none", "slots": [["/proc/none/fd/3"] * 2]}
     monkeypatch.setenv(ENVIRONMENT, json.dumps(paths))
-    with pytest.raises(InvalidInput, match=r"workers\.procs ranks beside the agent"):
+    with pytest.raises(InvalidInput, match=r"workers\.procs ranks beside it"):
         Stage.found(0)
     with pytest.raises(InvalidInput, match="local rank 3"):
         Stage.found(3)
