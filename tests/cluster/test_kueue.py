@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.kube import Client, Resource
+from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
@@ -23,75 +21,23 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kueue import WORKLOADS
 from airflow_elastic.engines.kube.trainjob import RUNTIMES, TRAINJOBS
 from airflow_elastic.spec.run import RunSpec, Workers
-from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase
+from airflow_elastic.spec.status import WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.cluster.test_training import training
 from tests.cluster.test_trainjob import JOBSETS, Watching
 from tests.support import kube
 from tests.support.cluster import documented_rights, pod_spec
 from tests.support.driving import driving
-
-GROUP, VERSION = "kueue.x-k8s.io", "v1beta2"
-QUEUE = "team"
+from tests.support.kueue import GPU, QUEUE, QUEUES, a_queue, body_of, queued, urgent, words_of
 
 #: What is documented beside the rights of an engine itself.
 RIGHTS = {"trainjob": ["kueue", "kueue, trainjob"]}
 
-GPU = "nvidia.com/gpu"
-
-
-def of(plural: str, kind: str) -> Resource:
-    return Resource(GROUP, VERSION, plural, kind)
-
-
-FLAVORS = of("resourceflavors", "ResourceFlavor")
-CLUSTER_QUEUES = of("clusterqueues", "ClusterQueue")
-PRIORITIES = of("workloadpriorityclasses", "WorkloadPriorityClass")
-QUEUES = of("localqueues", "LocalQueue")
-
 
 @pytest.fixture(autouse=True)
 async def queue(namespace: str, client: Client, kubectl: kube.Kubectl) -> AsyncIterator[str]:
-    """A queue of this test's own, with room for 2 GPUs, and the priorities `low-…` and `high-…` (the suffix)."""
-    if not await client.knows(QUEUES):
-        pytest.skip("install Kueue in the cluster to run this")
-    own = f"t-{secrets.token_hex(3)}"
-    covered = [{"name": GPU, "nominalQuota": "2"}, {"name": "memory", "nominalQuota": "64Gi"}]
-    groups = [
-        {
-            "coveredResources": [one["name"] for one in covered],
-            "flavors": [{"name": own, "resources": covered}],
-        }
-    ]
-    spec = {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        "resourceGroups": groups,
-        "preemption": {"withinClusterQueue": "LowerPriority"},
-    }
-    everywhere = [
-        _body(FLAVORS, own, spec={}),
-        _body(CLUSTER_QUEUES, own, spec=spec),
-        _body(PRIORITIES, f"low-{own}", value=10),
-        _body(PRIORITIES, f"high-{own}", value=1000),
-    ]
-    kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(_list(everywhere)))
-    await client.create(QUEUES, namespace, _body(QUEUES, QUEUE, spec={"clusterQueue": own}))
-    yield own
-    for body in reversed(everywhere):
-        kubectl("delete", "--wait=false", f"{body['kind']}.{VERSION}.{GROUP}", body["metadata"]["name"])
-
-
-def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "List", "items": items}
-
-
-def _body(resource: Resource, name: str, **rest: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {"name": name},
-        **rest,
-    }
+    async with a_queue(namespace, client, kubectl) as made:
+        yield made
 
 
 def job_of(engine: str, options: dict[str, Any], uri: Path, gpus: str = "1", **more: str) -> Job:
@@ -116,10 +62,6 @@ async def installed(client: Client, engine: KubeEngine) -> None:
         pytest.skip(f"install {engine.kind.resource.needs} in the cluster to run this")
 
 
-def queued(status: JobStatus) -> bool:
-    return status.waiting is Waiting.QUEUED and not status.failed
-
-
 @pytest.mark.parametrize("name", ["job", "pytorchjob", "trainjob"])
 async def test_it_waits_for_room_with_the_queues_own_words_and_then_runs(
     name: str,
@@ -137,18 +79,14 @@ async def test_it_waits_for_room_with_the_queues_own_words_and_then_runs(
     try:
         await until(engine, first, running(2))
         await engine.submit(second)
-        status = await until(engine, second, lambda status: queued(status) and "unused" in _words(status))
-        assert f"insufficient unused quota for {GPU}" in _words(status)
+        status = await until(engine, second, lambda status: queued(status) and "unused" in words_of(status))
+        assert f"insufficient unused quota for {GPU}" in words_of(status)
         assert [worker.phase for worker in status.workers] == [WorkerPhase.PENDING] * 2
         await engine.delete(first, 0.0)
         await until(engine, second, running(2))
     finally:
         for job in (first, second):
             await engine.delete(job, 0.0)
-
-
-def _words(status: JobStatus) -> str:
-    return str(status.wait.reason) if status.wait else ""
 
 
 @pytest.mark.parametrize("name", ["job", "trainjob"])
@@ -173,7 +111,7 @@ async def test_what_can_never_be_admitted_is_told_within_seconds(
     job = job_of(name, pod_options, shared_folder / "run", gpus, **more)
     await engine.submit(job)
     try:
-        await until(engine, job, lambda status: queued(status) and words in _words(status))
+        await until(engine, job, lambda status: queued(status) and words in words_of(status))
     finally:
         await engine.delete(job, 0.0)
 
@@ -193,7 +131,7 @@ async def test_a_training_that_is_preempted_saves_waits_and_goes_on_at_no_cost(
     spec = training(name, options, "--epochs=400", "--step-seconds=0.05", workers=workers)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
-        await client.create(JOBS, namespace, _urgent(queue, pod_options["image"]))
+        await client.create(JOBS, namespace, urgent(queue, pod_options["image"]))
         await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
         first = driven.state.attempts[0]
         assert first.failure is not None
@@ -214,28 +152,6 @@ async def test_a_training_that_is_preempted_saves_waits_and_goes_on_at_no_cost(
 
 def _waits(wait: Any) -> bool:
     return wait is not None and wait["state"] == "queued"
-
-
-def _urgent(queue: str, image: str) -> dict[str, Any]:
-    """Somebody's job of a higher priority, which takes both GPUs."""
-    resources = {"requests": {GPU: "2"}, "limits": {GPU: "2"}}
-    container = {
-        "name": "main",
-        "image": image,
-        "command": ["sleep", "9999"],
-        "resources": resources,
-    }
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
-    labels = {
-        "kueue.x-k8s.io/queue-name": QUEUE,
-        "kueue.x-k8s.io/priority-class": f"high-{queue}",
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "urgent", "labels": labels},
-        "spec": {"template": {"spec": pod}},
-    }
 
 
 # -- the end of TrainJobs, which Kueue would let run again whenever somebody but it suspends them ----------------------
@@ -299,9 +215,9 @@ async def test_a_queued_trainjob_that_is_suspended_alone_is_let_run_again(ending
             await ending.client.patch(TRAINJOBS, ending.namespace, job.name, {"spec": {"suspend": True}})
 
             async def anew() -> bool:
-                return bool(names - before)
+                return len(names - before) == 2
 
-            await kube.until(anew, "pods to be made anew")
+            await kube.until(anew, "both pods to be made anew")
     finally:
         await ending.nothing_comes([job])
 
@@ -343,7 +259,7 @@ async def test_a_queued_trainjob_that_has_failed_or_was_preempted_ends(ending: E
     await until(ending.engine, failing, lambda status: status.failed)
     await until(ending.engine, taken, running(2))
     image = failing.spec.engine_options["image"]
-    await ending.client.create(JOBS, ending.namespace, _urgent(queue, image))
+    await ending.client.create(JOBS, ending.namespace, urgent(queue, image))
     await until(ending.engine, taken, lambda status: status.failed)
     await ending.client.delete(JOBS, ending.namespace, "urgent", grace_seconds=0)
     await ending.nothing_comes([failing, taken])
@@ -353,7 +269,7 @@ async def test_trainjobs_end_that_a_default_queue_has_taken(
     ending: Ending, queue: str, namespace: str, client: Client
 ) -> None:
     """Where a queue is called default, Kueue queues each job of the namespace, though nobody has asked for it."""
-    await client.create(QUEUES, namespace, _body(QUEUES, "default", spec={"clusterQueue": queue}))
+    await client.create(QUEUES, namespace, body_of(QUEUES, "default", spec={"clusterQueue": queue}))
 
     async def at_work() -> bool:
         status = (await client.get(QUEUES, namespace, "default")).get("status", {})

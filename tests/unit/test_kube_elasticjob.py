@@ -110,7 +110,6 @@ def test_all_of_the_spec_can_be_said() -> None:
         ({"replicas": {"ps": {"replicas": 1, "command": ["ps"]}}}, "replicas"),
         ({"distribution_strategy": "ParameterServerStrategy"}, "replicas"),
         ({"master": {"options": {"port": "1"}}}, "master.options.port"),
-        ({"queue": "team"}, "queue"),
         ({"priority_class": "high"}, "priority_class"),
     ],
 )

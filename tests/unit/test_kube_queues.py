@@ -9,15 +9,16 @@ import pytest
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube import kueue, read
+from airflow_elastic.engines.kube.elasticjob import ElasticJobKind
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.job import JobKind
-from airflow_elastic.engines.kube.kind import Kind
+from airflow_elastic.engines.kube.kind import Kind, read_job
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.tensorstack import TensorStackKind, TensorStackOptions
 from airflow_elastic.engines.kube.trainjob import TrainJobKind
 from airflow_elastic.spec.errors import EngineError, SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
-from airflow_elastic.spec.status import Waiting
+from airflow_elastic.spec.status import Waiting, WorkerPhase
 from tests.support.builders import spec
 
 ENGINES = ("job", "pytorchjob", "trainjob")
@@ -127,10 +128,10 @@ def test_the_owner_names_its_queue_and_its_pods_do_not(engine: str) -> None:
     assert queues == ["team"], "Kueue would queue each pod beside the job"
 
 
-def workload(*conditions: tuple[str, str, str], uid: str = "u") -> dict[str, Any]:
+def workload(*conditions: tuple[str, str, str], uid: str = "u", name: str = "job-j-0") -> dict[str, Any]:
     told = [{"type": kind, "status": status, "message": message} for kind, status, message in conditions]
     owners = [{"uid": uid, "name": "j"}]
-    return {"metadata": {"ownerReferences": owners}, "spec": {}, "status": {"conditions": told}}
+    return {"metadata": {"name": name, "ownerReferences": owners}, "spec": {}, "status": {"conditions": told}}
 
 
 NO_ROOM = ("QuotaReserved", "False", "couldn't assign flavors to pod set main: 2 more needed")
@@ -148,11 +149,12 @@ TAKEN = ("Evicted", "True", "Preempted to accommodate a workload")
         ([workload(NO_ROOM, TAKEN)], TAKEN[2]),
         ([workload(NO_ROOM, ("Evicted", "False", "Previously: …"))], NO_ROOM[2]),
         ([workload(NO_ROOM, uid="another job's")], None),
+        ([workload(NO_ROOM, uid="a pod's", name="j")], NO_ROOM[2]),
         ([workload(NO_ROOM, ("Finished", "True", "replaced")), workload(HAS_ROOM)], None),
     ],
 )
 def test_what_kueue_says_of_a_job_that_it_holds(workloads: list[dict[str, Any]], said: str | None) -> None:
-    assert kueue.why_held(map(kueue.slim, workloads), "u") == said
+    assert kueue.why_held(map(kueue.slim, workloads), {"metadata": {"uid": "u", "name": "j"}}) == said
 
 
 @pytest.mark.parametrize(
@@ -216,3 +218,84 @@ def test_a_queued_trainjob_brings_its_own_runtime() -> None:
 )
 def test_when_a_size_changes_in_place(kind: Kind, options: dict[str, Any], may: bool) -> None:
     assert kueue.changes_in_place(kind, KubeOptions(image="i", **options)) is may
+
+
+# -- pods that are queued by themselves --------------------------------------------------------------------------------
+
+
+def test_the_workers_of_an_elasticjob_are_a_group_and_its_master_is_none_of_it() -> None:
+    (body,) = rendered("elasticjob", Workers(3), 3, queue="team", queue_priority="high")
+    master, worker = (body["spec"]["replicaSpecs"][kind]["template"] for kind in ("dlrover-master", "worker"))
+    told = {
+        "kueue.x-k8s.io/queue-name": "team",
+        "kueue.x-k8s.io/priority-class": "high",
+        "kueue.x-k8s.io/pod-group-name": body["metadata"]["name"],
+    }
+    assert told.items() <= worker["metadata"]["labels"].items()
+    assert worker["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "3"
+    for metadata in (master["metadata"], body["metadata"]):
+        assert not [key for part in metadata.values() for key in part if key.startswith("kueue.x-k8s.io")]
+    # Pods that wait in a queue are no reason for the master to end the job.
+    assert body["metadata"]["annotations"]["pending_fail_strategy"] == "0"
+    (container,) = master["spec"]["containers"]
+    assert container["command"][-2:] == ["--pending_fail_strategy", "0"]
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        ("auto_scale", {"auto_scale": True}),
+        (
+            "replicas",
+            {
+                "distribution_strategy": "ParameterServerStrategy",
+                "replicas": {"ps": {"replicas": 1, "command": ["ps"]}},
+            },
+        ),
+    ],
+)
+def test_a_group_is_of_workers_alone_and_of_one_size(path: str, options: dict[str, Any]) -> None:
+    find_engine("elasticjob").check(run("elasticjob", Workers(2), **options))
+    with pytest.raises(SpecError, match=rf"engine_options\.{path}.*beside queue"):
+        find_engine("elasticjob").check(run("elasticjob", Workers(2), queue="team", **options))
+
+
+def gated(**status: Any) -> dict[str, Any]:
+    metadata = {
+        "name": "p",
+        "uid": "p",
+        "creationTimestamp": "2026-11-21T00:00:00Z",
+        "labels": {"elasticjob.dlrover/replica-type": "worker", "elasticjob.dlrover/rank-index": "0"},
+    }
+    gates = [{"name": "kueue.x-k8s.io/admission"}]
+    return {
+        "metadata": metadata,
+        "spec": {"schedulingGates": gates},
+        "status": {"phase": "Pending", **status},
+    }
+
+
+@pytest.mark.parametrize(
+    ("queue", "said"), [(None, "held by kueue.x-k8s.io/admission"), (NO_ROOM[2], NO_ROOM[2])]
+)
+def test_a_pod_that_is_held_by_a_gate_is_queued_with_the_queues_own_words(
+    queue: str | None, said: str
+) -> None:
+    kind = ElasticJobKind()
+    owner = {
+        "metadata": {"name": "j", "uid": "u"},
+        "spec": {"workers": 1, "suspend": False},
+        "status": {"phase": "Running", "failed": None},
+    }
+    (worker,) = read_job(kind, owner, [read.slim(gated())], {}, None, queue).workers
+    assert (worker.waiting, worker.reason) == (Waiting.QUEUED, said)
+
+
+def test_a_pod_that_kueue_has_taken_back_was_preempted() -> None:
+    """It says so in a condition of its own before it deletes it."""
+    taken = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvicted", "message": TAKEN[2]}
+    ended = {"exitCode": 143, "reason": "Error"}
+    container = {"name": "main", "state": {"terminated": ended}}
+    pod = gated(conditions=[taken], containerStatuses=[container])
+    worker = read.read_pod(read.slim(pod), "main", "node-0")
+    assert (worker.phase, worker.preempted, worker.reason) == (WorkerPhase.LOST, True, TAKEN[2])

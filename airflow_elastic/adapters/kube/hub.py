@@ -43,6 +43,10 @@ STUBBORN = 5
 _LONGEST_PAUSE = 15.0
 
 
+#: See `Query.key`.
+OWN_NAME = "metadata.name"
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """What a collection holds.
@@ -51,7 +55,8 @@ class Query:
         resource: the kind of objects.
         namespace: where.
         labels: only objects with these, as a label selector.
-        key: the label whose value is the key that objects are handed out by; empty: the key is their owner's name.
+        key: the label whose value is the key that objects are handed out by; empty: the key is their owner's name;
+            OWN_NAME: it is their own.
         slim: keeps of an object what matters; there may be many.
     """
 
@@ -216,6 +221,8 @@ class Collection:
 
     def _key(self, found: dict[str, Any]) -> str:
         metadata = found["metadata"]
+        if self._query.key == OWN_NAME:
+            return str(metadata["name"])
         if not self._query.key:
             owners = metadata.get("ownerReferences") or ()
             return str(owners[0]["name"]) if owners else ""

@@ -1,25 +1,28 @@
 """Engine `elasticjob`: an ElasticJob of DLRover 0.6, whose operator starts a job master, which makes the pods.
 
 The master would restart workers by rules of its own. It is told not to (`restartCount` 0), and what it makes anew all
-the same, a worker that was deleted, finds that it has had its life and ends. Our labels do not reach the pods, so they
-are found by DLRover's own. Nor is a job scaled in place: DLRover heeds ScalePlans with ParameterServerStrategy alone,
-and counts ranks on, so that the numbers of workers which went would never come again. A scale step is a new attempt.
+the same, a worker that was deleted, finds that it has had its life and ends. Pods are found by DLRover's own labels,
+which the master's pod has, too. A job is not scaled in place: DLRover heeds ScalePlans with ParameterServerStrategy
+alone, and counts ranks on, so that the numbers of workers which went would never come again. A scale step is a new
+attempt. No queue knows ElasticJobs: the workers wait as a group of plain pods, which Kueue holds by a gate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
+from airflow_elastic.adapters.kube.hub import OWN_NAME, Hub, Query
 from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.engines.api import MAX_JOB_NAME, Job
+from airflow_elastic.engines.kube import kueue
+from airflow_elastic.engines.kube.elasticjob_options import ElasticJobOptions, Replicas
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.merge import overlay
 from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.pod import marked, named, pod_template
-from airflow_elastic.spec.checks import Checks, choice, non_negative_int, positive_int
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -31,140 +34,8 @@ NAME_LABEL = "elasticjob.dlrover/name"
 _TYPE_LABEL = "elasticjob.dlrover/replica-type"
 _RANK_LABEL = "elasticjob.dlrover/rank-index"
 
-STRATEGIES = ("AllreduceStrategy", "ParameterServerStrategy", "CustomStrategy", "Local")
-MODES = ("manual", "single-job", "cluster")
-
 #: Where the operator's Service leads.
 MASTER_PORT = 50001
-
-#: What the master's command takes, each by the annotation of that name where the operator writes the command.
-MASTER_OPTIONS = (
-    *("pending_timeout", "pending_fail_strategy", "service_type", "pre_check_ops", "pre_check_bypass"),
-    *("training_elastic_mode", "enable_dashboard", "dashboard_port"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """Processes beside the workers, for ParameterServerStrategy. They are DLRover's alone: no agent of ours is in them.
-
-    Attributes:
-        replicas: how many.
-        command: what runs in their container.
-        image: Default: the workers'.
-        resources: what each asks for.
-        env: plain variables.
-        restart_count: how often DLRover may replace each.
-        auto_scale: whether DLRover may change their number and size.
-        restart_timeout: seconds until one that does not start is replaced.
-        priority: high, low, or which part of them is high, e.g. 0.5.
-        pod_template: laid over the pod last.
-    """
-
-    replicas: int
-    command: tuple[str, ...]
-    image: str | None = None
-    resources: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    restart_count: int = 0
-    auto_scale: bool = False
-    restart_timeout: int | None = None
-    priority: str | None = None
-    pod_template: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        with Checks() as check:
-            check("replicas", self.replicas, positive_int)
-            check.that(bool(self.command), "command", self.command, "a program and its arguments")
-            check("restart_count", self.restart_count, non_negative_int)
-            _check_priority(check, self.priority)
-
-
-@dataclass(frozen=True, slots=True)
-class Master:
-    """The pod of the job master. Its service account needs rights on pods, services, elasticjobs and scaleplans.
-
-    Attributes:
-        image: with dlrover and kubernetes<37. Default: the workers'.
-        python: the interpreter in it. Default: the workers'.
-        resources: what it asks for.
-        service_account: Default: the namespace's.
-        options: of its command: pending_timeout, pending_fail_strategy, service_type, pre_check_ops,
-            pre_check_bypass, training_elastic_mode, enable_dashboard, dashboard_port.
-        pod_template: laid over the pod last.
-    """
-
-    image: str | None = None
-    python: str | None = None
-    resources: Mapping[str, str] = field(
-        default_factory=lambda: {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "2Gi"}
-    )
-    service_account: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    pod_template: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        with Checks() as check:
-            for name in self.options:
-                check(f"options.{name}", name, choice(MASTER_OPTIONS))
-
-
-@dataclass(frozen=True, slots=True)
-class ElasticJobOptions(KubeOptions):
-    """How workers become pods of an ElasticJob.
-
-    Attributes:
-        distribution_strategy: AllreduceStrategy, ParameterServerStrategy, CustomStrategy or Local.
-        optimize_mode: manual (the run decides), single-job, or cluster (Brain decides).
-        brain_service: address of Brain.
-        resource_limits: what all pods of the job may have together, for auto-scaling: cpu, memory, gpu.
-        envs: as ElasticJobs have it.
-        suspend: create the job suspended.
-        enable_dynamic_sharding: hand out data in shards; where the installed ElasticJob has the field.
-        enable_elastic_scheduling: where the installed ElasticJob has the field.
-        auto_scale: whether DLRover may change the workers.
-        restart_timeout: seconds until a worker that does not start is replaced.
-        priority: of the workers: high, low, or which part of them is high, e.g. 0.5.
-        replicas: further kinds of processes, by name: ps, chief, evaluator.
-        master: the job master.
-    """
-
-    distribution_strategy: str = "AllreduceStrategy"
-    optimize_mode: str = "manual"
-    brain_service: str | None = None
-    resource_limits: Mapping[str, str] = field(default_factory=dict)
-    envs: Mapping[str, Any] = field(default_factory=dict)
-    suspend: bool = False
-    enable_dynamic_sharding: bool | None = None
-    enable_elastic_scheduling: bool | None = None
-    auto_scale: bool = False
-    restart_timeout: int | None = None
-    priority: str | None = None
-    replicas: Mapping[str, Replicas] = field(default_factory=dict)
-    master: Master = field(default_factory=Master)
-
-    def __post_init__(self) -> None:
-        KubeOptions.__post_init__(self)
-        with Checks() as check:
-            check("distribution_strategy", self.distribution_strategy, choice(STRATEGIES))
-            check("optimize_mode", self.optimize_mode, choice(MODES))
-            brain = self.optimize_mode != "cluster" or bool(self.brain_service)
-            check.that(brain, "brain_service", None, "the address of Brain, with optimize_mode cluster")
-            _check_priority(check, self.priority)
-            for name in self.replicas:
-                check(f"replicas.{name}", name, choice(("ps", "chief", "evaluator")))
-            of_ps = self.distribution_strategy == "ParameterServerStrategy"
-            none = "none, unless distribution_strategy is ParameterServerStrategy"
-            check.that(of_ps or not self.replicas, "replicas", sorted(self.replicas), none)
-            check.that(not of_ps or "ps" in self.replicas, "replicas", sorted(self.replicas), "ps, at least")
-
-
-def _check_priority(check: Checks, priority: str | None) -> None:
-    try:
-        good = priority in (None, "high", "low") or 0 < float(priority or 0) <= 1
-    except ValueError:
-        good = False
-    check.that(good, "priority", priority, "high, low, or a part of 1 such as 0.5")
 
 
 class ElasticJobKind:
@@ -179,9 +50,16 @@ class ElasticJobKind:
     scales_in_place = False
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
-        """DLRover writes some fields of its pods itself; and it knows no queues."""
+        """DLRover writes some fields of its pods itself; and a group of Kueue's has its workers alone."""
+        mine = cast("ElasticJobOptions", options)
+        alone = mine.queue is None or not mine.replicas
+        fixed = mine.queue is None or not mine.auto_scale
         whose = {
-            "queue": (options.queue, "none with elasticjob: no queue knows ElasticJobs"),
+            "replicas": (
+                None if alone else sorted(mine.replicas),
+                "none beside queue: only workers are counted by Kueue",
+            ),
+            "auto_scale": (None if fixed else True, "unset beside queue: Kueue counts the workers once"),
             "queueing": (
                 None if options.queueing == "kueue" else options.queueing,
                 "unset with elasticjob: DLRover's master replaces what would put its pods into a gang",
@@ -199,7 +77,7 @@ class ElasticJobKind:
         assert isinstance(options, ElasticJobOptions)  # noqa: S101 - the engine has read them so
         assert len(job.name) <= min(self.longest_name, MAX_JOB_NAME), job.name  # noqa: S101 - Job.name promises it
         metadata = named(job, options)
-        metadata["annotations"] |= options.master.options
+        metadata["annotations"] |= _said_to_master(options)
         spec = {
             "distributionStrategy": options.distribution_strategy,
             "optimizeMode": options.optimize_mode,
@@ -221,6 +99,8 @@ class ElasticJobKind:
     def _workers(self, job: Job, options: ElasticJobOptions) -> dict[str, Any]:
         index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_RANK_LABEL}']"}}}
         template = pod_template(job, options, container=self.container, index=index)
+        if options.by_kueue:
+            template["metadata"] = overlay(template["metadata"], kueue.group(job, options))
         return _said(
             {
                 "replicas": job.workers,
@@ -290,7 +170,7 @@ def _master(job: Job, options: ElasticJobOptions) -> dict[str, Any]:
         *(master.python or options.python, "-m", "dlrover.python.master.main"),
         *("--platform", "pyk8s", "--namespace", options.namespace),
         *("--job_name", job.name, "--port", str(MASTER_PORT)),
-        *(word for name, value in master.options.items() for word in (f"--{name}", value)),
+        *(word for name, value in _said_to_master(options).items() for word in (f"--{name}", value)),
     ]
     container = {
         "command": words,
@@ -301,6 +181,12 @@ def _master(job: Job, options: ElasticJobOptions) -> dict[str, Any]:
     account = master.service_account or options.service_account
     template = _template(job, options, container, master.pod_template, service_account=account)
     return {"restartPolicy": "Never", "restartCount": 0, "template": template}
+
+
+def _said_to_master(options: ElasticJobOptions) -> dict[str, str]:
+    """Options of its command. In a queue, pods that wait for long are none that it is to end the job for."""
+    patient = {"pending_fail_strategy": "0"} if options.by_kueue else {}
+    return {**patient, **options.master.options}
 
 
 def _others(job: Job, options: ElasticJobOptions, one: Replicas) -> dict[str, Any]:
@@ -368,3 +254,20 @@ class ElasticJobEngine(KubeEngine):
     def _begun(self, job: Job) -> dict[int, str]:
         """What the workers have written themselves: a pod that is gone before anybody looks leaves nothing else."""
         return self._files(job).begun()
+
+    def _workloads(self, options: KubeOptions) -> Query:
+        return replace(super()._workloads(options), key=OWN_NAME)
+
+    async def _end(self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any] | None) -> None:
+        await super()._end(shared, job, options, owner)
+        if options.by_kueue and owner is not None:  # else it may be the Workload of somebody else's
+            await self.let_go(shared, options.namespace, job.name)
+
+    async def _nothing_left(self, shared: Hub, job: Job, options: KubeOptions) -> None:
+        await super()._nothing_left(shared, job, options)
+        if options.by_kueue:  # its Workload may have been made only now
+            await self.let_go(shared, options.namespace, job.name)
+
+    async def let_go(self, shared: Hub, namespace: str, name: str) -> None:
+        """Delete the group's Workload: with it Kueue would keep pods that have gone, for others in their place."""
+        await shared.client.delete(kueue.WORKLOADS, namespace, name)

@@ -26,18 +26,17 @@ from airflow_elastic.engines.kube import kueue, read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
 from airflow_elastic.engines.kube.kind import Child, Kind, asked, lacks_pods, read_job
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.output import Where, keep_output
+from airflow_elastic.engines.kube.ownership import adopt, is_ours, owned
 from airflow_elastic.engines.kube.pod import (
-    DIGEST_ANNOTATION,
     JOB_LABEL,
     MANAGED_BY,
     MANAGED_LABEL,
     MARGIN_SECONDS,
-    URI_ANNOTATION,
 )
 from airflow_elastic.engines.kube.trouble import ticking, trouble
 from airflow_elastic.engines.kube.volcano import objects
-from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import EngineError, StoreError, SubmitRefused
+from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
@@ -48,12 +47,6 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
 log = logging.getLogger(__name__)
-
-#: Of the output of so many containers that failed without a word of our agent's, so many lines are kept.
-_LOG_PODS, _LOG_LINES = 4, 2000
-
-#: Nobody waits longer for them: training is to go on.
-_LOG_SECONDS = 2.0
 
 _OURS = f"{MANAGED_LABEL}={MANAGED_BY}"
 
@@ -139,18 +132,18 @@ class KubeEngine:
         owner: dict[str, Any] | None = None
         before: list[Resource] = []
         for resource, rendered in objects(self.kind, job, options):
-            body = rendered if owner is None else _owned(rendered, owner)
+            body = rendered if owner is None else owned(rendered, owner)
             try:
                 made = await shared.client.create(resource, options.namespace, body)
             except Conflict as conflict:
                 made = await shared.client.get(resource, options.namespace, job.name)
-                _adopt(made, job, conflict)
+                adopt(made, job, conflict)
             if resource == self.kind.resource:
                 owner = {"apiVersion": resource.api_version, "kind": resource.kind, **made}
             elif owner is None:
                 before.append(resource)
         for resource in before:
-            body = _owned({"metadata": {}}, owner or {})
+            body = owned({"metadata": {}}, owner or {})
             await shared.client.patch(resource, options.namespace, job.name, body)
 
     # -- watch ---------------------------------------------------------------------------------------------------
@@ -173,7 +166,7 @@ class KubeEngine:
                 if owner is None:
                     status = _deleted(job)
                 else:
-                    queue = kueue.why_held(workloads, owner["metadata"]["uid"])
+                    queue = kueue.why_held(workloads, owner)
                     status = read_job(self.kind, owner, pods, seen, why, queue)
                 (lacking.set if lacks_pods(status) else lacking.clear)()
                 if status != last:
@@ -253,65 +246,83 @@ class KubeEngine:
             await self._remove(shared, job, options, grace_seconds)
 
     async def _remove(self, shared: Hub, job: Job, options: KubeOptions, grace_seconds: float) -> None:
-        client, namespace, resource = shared.client, options.namespace, self.kind.resource
-        try:
-            owner = await client.get(resource, namespace, job.name)
-        except Missing:
-            owner = None
-        if owner is not None and not _is_ours(owner, job):
+        owner, pods = await asyncio.gather(
+            self._owner(shared, job, options), self._pods(shared, job, options)
+        )
+        if owner is not None and not is_ours(owner, job):
             # Nor are the pods below it, whatever their labels say: their operator would make them anew for ever.
             await self._end(shared, job, options, None)
             return
-        await self._keep_logs(shared, job, options)
         keep = owner is not None and job.spec.cleanup != "All"
-        if owner is not None and keep and await self._has_succeeded(shared, job, options, owner):
+        if owner is not None and keep and await self._has_succeeded(shared, job, options, owner, pods):
+            await self._keep_logs(shared, job, options, pods)
             return
-        await self._end(shared, job, options, owner)
-        selector = f"{self.kind.pod_label}={job.name}"
-        if grace_seconds > 0:
-            seconds = math.ceil(grace_seconds)
-            await client.delete_all(PODS, namespace, labels=selector, grace_seconds=seconds)
+        seconds = math.ceil(max(0.0, grace_seconds))
+        await self._end_all(shared, job, options, owner, pods, seconds)
+        if seconds > 0:
             try:
                 async with asyncio.timeout(seconds + MARGIN_SECONDS):
                     await self._nothing_left(shared, job, options)
                     return
             except TimeoutError:
                 pass  # on a node that does not answer, or in spite of SIGKILL
-        # Without grace a pod's object does not wait for its node: one that is cut off may never answer. What still runs
-        # there can write into no later attempt: the fence keeps it out.
-        await client.delete_all(PODS, namespace, labels=selector, grace_seconds=0)
+            await self._delete_pods(shared, job, options, 0)
         await self._nothing_left(shared, job, options)
+
+    async def _owner(self, shared: Hub, job: Job, options: KubeOptions) -> dict[str, Any] | None:
+        try:
+            return await shared.client.get(self.kind.resource, options.namespace, job.name)
+        except Missing:
+            return None
+
+    async def _end_all(
+        self,
+        shared: Hub,
+        job: Job,
+        options: KubeOptions,
+        owner: dict[str, Any] | None,
+        pods: list[dict[str, Any]],
+        seconds: int,
+    ) -> None:
+        """Keep what is known of the job, then end it and its pods; so that nobody makes some in place of these."""
+        await self._keep_logs(shared, job, options, pods)
+        await self._end(shared, job, options, owner)
+        await self._delete_pods(shared, job, options, seconds)
+
+    async def _delete_pods(self, shared: Hub, job: Job, options: KubeOptions, seconds: int) -> None:
+        """Without grace a pod's object does not wait for its node: one that is cut off may never answer.
+
+        What still runs there can write into no later attempt: the fence keeps it out.
+        """
+        selector = f"{self.kind.pod_label}={job.name}"
+        await shared.client.delete_all(PODS, options.namespace, labels=selector, grace_seconds=seconds)
 
     async def _end(self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any] | None) -> None:
         """Have no new pods come: delete the owner, which is None where it is gone, and what was made before it."""
-        if owner is not None:
-            uid = owner["metadata"]["uid"]
-            await shared.client.delete(self.kind.resource, options.namespace, job.name, uid=uid)
-        for resource, _ in itertools.takewhile(
+        made = itertools.takewhile(
             lambda made: made[0] != self.kind.resource, objects(self.kind, job, options)
-        ):
-            with contextlib.suppress(Missing):
-                found = await shared.client.get(resource, options.namespace, job.name)
-                if _is_ours(found, job):
-                    uid = found["metadata"]["uid"]
-                    await shared.client.delete(resource, options.namespace, job.name, uid=uid)
+        )
+        ends = [self._end_found(shared, job, options, resource) for resource, _ in made]
+        if owner is not None:
+            uid, resource = owner["metadata"]["uid"], self.kind.resource
+            ends.append(shared.client.delete(resource, options.namespace, job.name, uid=uid))
+        await asyncio.gather(*ends)
 
-    async def _keep_logs(self, shared: Hub, job: Job, options: KubeOptions) -> None:
-        """Copy the output of containers that failed into the run, before it goes with them. Best effort."""
-        store = await asyncio.to_thread(self._open_store, job.run_uri)
+    async def _end_found(self, shared: Hub, job: Job, options: KubeOptions, resource: Resource) -> None:
+        with contextlib.suppress(Missing):
+            found = await shared.client.get(resource, options.namespace, job.name)
+            if is_ours(found, job):
+                uid = found["metadata"]["uid"]
+                await shared.client.delete(resource, options.namespace, job.name, uid=uid)
 
-        async def keep(pod: dict[str, Any]) -> None:
-            name = pod["metadata"]["name"]
-            data = await shared.client.log(options.namespace, name, self.kind.container, tail=_LOG_LINES)
-            await asyncio.to_thread(store.put, f"{layout.attempt_logs(job.attempt)}pod-{name}.log", data)
+    async def let_go(self, shared: Hub, namespace: str, name: str) -> None:
+        """Have others that hold pods of a job of this name let go of them, when it is to end. Nobody does."""
 
-        try:
-            async with asyncio.timeout(_LOG_SECONDS):
-                pods = await self._pods(shared, job, options)
-                failed = [pod for pod in pods if read.failed_silently(pod, self.kind.container)]
-                await asyncio.gather(*map(keep, failed[:_LOG_PODS]))
-        except (TimeoutError, KubeError, StoreError) as error:
-            log.info("the output of %s could not be kept: %s", job.name, error or "no answer")
+    async def _keep_logs(
+        self, shared: Hub, job: Job, options: KubeOptions, pods: list[dict[str, Any]]
+    ) -> None:
+        where = Where(shared.client, options.namespace, self.kind.container)
+        await keep_output(where, lambda: self._open_store(job.run_uri), job, pods)
 
     async def _pods(self, shared: Hub, job: Job, options: KubeOptions) -> list[dict[str, Any]]:
         selector = f"{self.kind.pod_label}={job.name}"
@@ -319,9 +330,13 @@ class KubeEngine:
         return [read.slim(pod) for pod in pods]
 
     async def _has_succeeded(
-        self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any]
+        self,
+        shared: Hub,
+        job: Job,
+        options: KubeOptions,
+        owner: dict[str, Any],
+        pods: list[dict[str, Any]],
     ) -> bool:
-        pods = await self._pods(shared, job, options)
         status = read_job(self.kind, await self._read(shared, job, options, owner), pods, {})
         return status.succeeded
 
@@ -361,30 +376,6 @@ class KubeEngine:
 
     def _workloads(self, options: KubeOptions) -> Query:
         return Query(kueue.WORKLOADS, options.namespace, "", "", kueue.slim)
-
-
-def _owned(body: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:
-    """The object, to be removed by the cluster together with its owner."""
-    reference = {key: owner[key] for key in ("apiVersion", "kind")}
-    reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
-    return {**body, "metadata": {**body["metadata"], "ownerReferences": [reference]}}
-
-
-def _is_ours(found: dict[str, Any], job: Job) -> bool:
-    annotations = found["metadata"].get("annotations") or {}
-    return (annotations.get(URI_ANNOTATION), annotations.get(DIGEST_ANNOTATION)) == (
-        job.run_uri,
-        job.spec.digest,
-    )
-
-
-def _adopt(found: dict[str, Any], job: Job, conflict: Conflict) -> None:
-    if not _is_ours(found, job):
-        raise SubmitRefused(
-            f"{conflict}; it is not this run's, and is left alone: use another name or namespace"
-        )
-    if found["metadata"].get("deletionTimestamp"):
-        raise EngineError(f"{conflict}, and is just being deleted")
 
 
 def _deleted(job: Job) -> JobStatus:

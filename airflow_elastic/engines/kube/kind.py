@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_elastic.engines.kube.read import read_pod
@@ -120,7 +121,7 @@ def read_job(
         pods: all pods of the job, slim.
         seen: by the numbers of workers, the pods of theirs that have run; extended.
         why: what is in the way of pods that are not there yet; None where nothing is known.
-        queue: what a queue says of a job that it holds; None where it says nothing.
+        queue: what a queue says of a job or of pods that it holds; None where it says nothing.
     """
     by_index: dict[int, Object] = {}
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
@@ -131,7 +132,7 @@ def read_job(
             )
     count, held = kind.workers(owner), kind.held(owner)
     held = held and (queue or held)
-    workers = [_worker(kind, owner, by_index.get(i), i, held, seen, why) for i in range(count)]
+    workers = [_worker(kind, owner, by_index.get(i), i, held, seen, why, queue) for i in range(count)]
     left = [
         WorkerStatus(f"node-{i}", WorkerPhase.LEFT, reason="left by a scale step")
         for i in by_index
@@ -164,6 +165,7 @@ def _worker(
     held: str | None,
     seen: dict[int, str],
     why: str | None,
+    queue: str | None,
 ) -> WorkerStatus:
     name = f"node-{index}"
     read = None if pod is None else read_pod(dict(pod), kind.container, name)
@@ -175,7 +177,7 @@ def _worker(
         # Which may wait for a place: nobody is to wait for a worker that has had its life.
         return WorkerStatus(name, WorkerPhase.LOST, reason="its pod is gone, and was made anew")
     if read is not None:
-        return read
+        return replace(read, reason=queue) if queue and read.waiting is Waiting.QUEUED else read
     told = kind.gone(owner, index)
     if told is not None:
         return told

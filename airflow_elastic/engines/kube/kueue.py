@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube.resources import JOBS, Resource
 from airflow_elastic.engines.kube.options import QUEUE_LABEL
+from airflow_elastic.engines.kube.pod import queue_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from airflow_elastic.engines.api import Job
     from airflow_elastic.engines.kube.kind import Kind
     from airflow_elastic.engines.kube.options import KubeOptions
 
@@ -24,6 +26,10 @@ ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 
 #: Of a Workload: the uid of the job that it is for.
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
+
+#: Of plain pods: whose group they are of, and how many it has.
+GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+GROUP_COUNT_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
 
 _TELLING = ("Finished", "Evicted", "QuotaReserved")
 
@@ -40,11 +46,21 @@ def has_taken(owner: dict[str, Any]) -> bool:
     return QUEUE_LABEL in (owner["metadata"].get("labels") or {})
 
 
+def group(job: Job, options: KubeOptions) -> dict[str, dict[str, str]]:
+    """Labels and annotations of pods that are one group in a queue, where Kueue does not know what owns them.
+
+    Its Workload has the job's name. There is none before all pods are there.
+    """
+    metadata = {"labels": {**queue_labels(options), GROUP_LABEL: job.name}}
+    return {**metadata, "annotations": {GROUP_COUNT_ANNOTATION: str(job.workers)}}
+
+
 def slim(workload: dict[str, Any]) -> dict[str, Any]:
     """What is read of a Workload."""
     conditions = workload.get("status", {}).get("conditions", ())
     return {
         "active": workload["spec"].get("active", True),
+        "name": workload["metadata"].get("name"),
         "owners": [owner["uid"] for owner in workload["metadata"].get("ownerReferences", ())],
         "conditions": {one["type"]: one for one in conditions if one["type"] in _TELLING},
     }
@@ -62,11 +78,13 @@ def is_out(workload: dict[str, Any]) -> bool:
     return evicted or _holds(conditions, "Finished", "True")
 
 
-def why_held(workloads: Iterable[dict[str, Any]], uid: str) -> str | None:
-    """What Kueue says of the job with this uid that it does not let run; None where it says nothing of the kind."""
+def why_held(workloads: Iterable[dict[str, Any]], owner: Mapping[str, Any]) -> str | None:
+    """What Kueue says of the job, or of the group of its name, that it does not let run; None where it says nothing."""
+    uid, name = owner["metadata"]["uid"], owner["metadata"]["name"]
     for workload in workloads:
         conditions = workload["conditions"]
-        if uid not in workload["owners"] or _holds(conditions, "Finished", "True"):
+        theirs = uid not in workload["owners"] and workload["name"] != name
+        if theirs or _holds(conditions, "Finished", "True"):
             continue
         for kind, status in (("Evicted", "True"), ("QuotaReserved", "False")):
             if _holds(conditions, kind, status):

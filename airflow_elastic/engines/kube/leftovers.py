@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.kube.errors import NoSuchKind
+from airflow_elastic.adapters.kube.errors import Forbidden, NoSuchKind
 from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines.api import engine_names, find_engine
@@ -72,3 +73,5 @@ async def remove(access: Access, job: Leftover) -> None:
         await shared.client.delete(engine.kind.resource, job.namespace, job.name, uid=job.uid)
         selector = f"{engine.kind.pod_label}={job.name}"
         await shared.client.delete_all(PODS, job.namespace, labels=selector, grace_seconds=0)
+        with contextlib.suppress(NoSuchKind, Forbidden):  # whoever may not is in no queue
+            await engine.let_go(shared, job.namespace, job.name)

@@ -39,10 +39,15 @@ def labels(job: Job, options: KubeOptions) -> dict[str, str]:
 
 def owner_labels(job: Job, options: KubeOptions) -> dict[str, str]:
     """Of the object that owns a job: those of all its objects, and those that Kueue looks for."""
+    return {**labels(job, options), **queue_labels(options)}
+
+
+def queue_labels(options: KubeOptions) -> dict[str, str]:
+    """What Kueue looks for; nothing where no queue of its is named."""
     if options.queueing != "kueue":
-        return labels(job, options)
+        return {}
     queue = {label: getattr(options, option) for label, option in QUEUE_LABELS.items()}
-    return {**labels(job, options), **{name: value for name, value in queue.items() if value}}
+    return {name: value for name, value in queue.items() if value}
 
 
 def marks(job: Job, options: KubeOptions) -> dict[str, str]:

@@ -32,6 +32,9 @@ _PREEMPTED = {
     "TerminationByKubelet": "ended by its node, which is short of something or shuts down",
 }
 
+#: What Kueue says of a plain pod before it deletes it.
+_TAKEN_BY_KUEUE = "TerminationTarget"
+
 #: Why a node refuses, or ends, a pod: its status' own reason.
 _REFUSED = (
     "Preempting",
@@ -76,7 +79,7 @@ def slim(pod: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_CONDITIONS = ("PodScheduled", "DisruptionTarget")
+_CONDITIONS = ("PodScheduled", "DisruptionTarget", _TAKEN_BY_KUEUE)
 
 
 def _container(status: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +128,8 @@ def failed_silently(pod: dict[str, Any], container: str) -> bool:
 def _taken(pod: dict[str, Any]) -> tuple[str | None, str | None]:
     """Why the platform took the pod away; and why it is lost, where its node is: nobody can tell what it still does."""
     for condition in pod["status"]["conditions"]:
+        if condition["type"] == _TAKEN_BY_KUEUE and condition["status"] == "True":
+            return condition.get("message") or condition.get("reason", "taken back by Kueue"), None
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
             reason = condition.get("reason", "")
             if reason in _PREEMPTED:

@@ -1,0 +1,62 @@
+"""What containers that failed had written, kept beside the logs of the run before their pods go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_elastic.adapters.kube import Client, KubeError
+from airflow_elastic.engines.kube import read
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.engines.api import Job
+
+log = logging.getLogger(__name__)
+
+#: Of the output of so many containers that failed without a word of our agent's, so many lines are kept.
+_PODS, _LINES = 4, 2000
+
+#: Nobody waits longer for them: training is to go on.
+_SECONDS = 2.0
+
+
+class Where(NamedTuple):
+    """The containers that train: of which cluster, in which namespace, of which name."""
+
+    client: Client
+    namespace: str
+    container: str
+
+
+async def keep_output(
+    where: Where, open_store: Callable[[], Store], job: Job, pods: list[dict[str, Any]]
+) -> None:
+    """Copy the output of containers that failed into the run. Best effort.
+
+    Args:
+        where: the containers are.
+        open_store: opens the run's.
+        job: whose they are.
+        pods: of the job, slim.
+    """
+    failed = [pod for pod in pods if read.failed_silently(pod, where.container)]
+    if not failed:
+        return
+    store = await asyncio.to_thread(open_store)
+
+    async def keep(pod: dict[str, Any]) -> None:
+        name = pod["metadata"]["name"]
+        data = await where.client.log(where.namespace, name, where.container, tail=_LINES)
+        await asyncio.to_thread(store.put, f"{layout.attempt_logs(job.attempt)}pod-{name}.log", data)
+
+    try:
+        async with asyncio.timeout(_SECONDS):
+            await asyncio.gather(*map(keep, failed[:_PODS]))
+    except (TimeoutError, KubeError, StoreError) as error:
+        log.info("the output of %s could not be kept: %s", job.name, error or "no answer")
