@@ -16,6 +16,8 @@ from airflow_elastic.adapters.kube import Conflict, KubeError, Missing
 from airflow_elastic.engines.kube import kueue
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from airflow_elastic.adapters.kube.hub import Hub, Query
 
 log = logging.getLogger(__name__)
@@ -44,18 +46,21 @@ class Place(NamedTuple):
     child: Query
 
 
-async def end_at_rest(place: Place, workloads: Query | None) -> None:
-    """Bring a TrainJob to rest; with Workloads of Kueue, delete it as well, before it is let run again.
+async def rest(place: Place) -> None:
+    """Bring a TrainJob to rest, as far as that can be."""
+    await _at_most(place, _rest(place))
 
-    It returns in any case: where somebody does not answer, nobody makes pods either, or what makes them anew has to be
-    borne, as such pods end by themselves.
-    """
+
+async def end_queued(place: Place, workloads: Query) -> None:
+    """Bring a TrainJob to rest that is in a queue, and delete it before it is let run again, as far as that can be."""
+    await _at_most(place, _end_queued(place, workloads))
+
+
+async def _at_most(place: Place, what: Coroutine[Any, Any, None]) -> None:
+    """Where somebody does not answer, nobody makes pods either; or what makes them anew is borne: such pods end."""
     try:
         async with asyncio.timeout(_REST_SECONDS):
-            if workloads is None:
-                await _rest(place)
-            else:
-                await _end_queued(place, workloads)
+            await what
     except Missing:
         return
     except TimeoutError:

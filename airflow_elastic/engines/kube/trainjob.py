@@ -23,7 +23,7 @@ from airflow_elastic.engines.kube.job import INDEX_ANNOTATION, JobKind
 from airflow_elastic.engines.kube.kind import Change, Child, Object
 from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.pod import JOB_LABEL, marked, named, owner_labels, pod_template
-from airflow_elastic.engines.kube.rest import Place, end_at_rest
+from airflow_elastic.engines.kube.rest import Place, end_queued, rest
 from airflow_elastic.engines.kube.runtime_patch import beyond_patches, patched
 from airflow_elastic.spec.checks import Checks, choice
 from airflow_elastic.spec.errors import Problem
@@ -244,10 +244,30 @@ class TrainJobEngine(KubeEngine):
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LOOK_SECONDS * 10)
 
-    async def _end(self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any] | None) -> None:
-        """Bring it to rest first: of a plain deletion Trainer learns late, and makes pods anew meanwhile."""
-        if owner is not None:
+    async def _end_all(
+        self,
+        shared: Hub,
+        job: Job,
+        options: KubeOptions,
+        owner: dict[str, Any] | None,
+        pods: list[dict[str, Any]],
+        seconds: int,
+    ) -> None:
+        """Brought to rest first: of a plain deletion Trainer learns late, and makes pods anew meanwhile.
+
+        That leaves pods whose output is to be kept alone, but in a queue, where the TrainJob is deleted with it.
+        """
+        keeping = self._keep_logs(shared, job, options, pods)
+        if owner is None:
+            await keeping
+        else:
             queried, _, child, *_others = self._queries(options)
             place = Place(shared, job.name, self.child.name(job), owner["metadata"]["uid"], queried, child)
-            await end_at_rest(place, self._workloads(options) if kueue.has_taken(owner) else None)
-        await super()._end(shared, job, options, owner)
+            if kueue.has_taken(owner):
+                await keeping
+                await end_queued(place, self._workloads(options))
+            else:
+                await asyncio.gather(keeping, rest(place))
+        await asyncio.gather(
+            self._end(shared, job, options, owner), self._delete_pods(shared, job, options, seconds)
+        )
