@@ -103,17 +103,20 @@ class TestPyTorchJob(ClusterEngine):
     async def test_a_pod_that_vanished_is_lost_whether_the_operator_replaces_it_or_not(
         self, engine: KubeEngine, uri: str, client: Client
     ) -> None:
-        """Deleted without grace the operator may or may not see it fail: it makes another one, or ends the job."""
+        """Deleted without grace the operator may or may not see it fail: it makes another, or ends the job, or both.
+
+        Whatever it makes ends at once: the worker has had its life.
+        """
         job = self.job(uri)
         async with self.live(engine, job):
             await self.begun(engine, job, 2)
             await client.delete(PODS, self.namespace, f"{job.name}-worker-1", grace_seconds=0)
             status = await until(engine, job, lambda status: status.workers[1].phase is WorkerPhase.LOST)
-            assert re.search("one life|makes no more pods", str(status.workers[1].reason)), status
+            told = "one life|makes no more pods|was made anew"
+            assert re.search(told, str(status.workers[1].reason)), status
             await self.until_it_is(client, job, "Failed")
-            before = await self.uids(client, job)
             await asyncio.sleep(QUIET_SECONDS)
-            assert await self.uids(client, job) == before
+            await until(engine, job, lambda status: status.workers[1].phase is WorkerPhase.LOST)
 
     @pytest.mark.parametrize("policy", ["ExitCode", "OnFailure"])
     async def test_with_another_policy_a_second_life_covers_the_first(
