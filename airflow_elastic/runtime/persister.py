@@ -8,6 +8,7 @@ import logging
 import os
 import select
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checkpoints, page
@@ -16,7 +17,7 @@ from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError
-from airflow_elastic.spec.manifest import StoredFile
+from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Persister:
-    """Writes the newest state that all ranks of a worker have staged to be kept.
+    """Writes the newest state that all ranks of a worker have staged.
 
     Args:
         node: the worker.
@@ -52,7 +53,7 @@ class Persister:
         self._thread.join(timeout=60.0)
 
     def flush(self) -> None:
-        """Write what is staged to be kept, now.
+        """Write what is staged, now.
 
         Raises:
             ElasticError: it could not be written.
@@ -88,25 +89,22 @@ class Persister:
             self._tell_ranks(notes[0].step)
 
     def _newest(self) -> list[tuple[Slot, Note]]:
-        """For each rank the slot with the newest state that all of them have staged to be kept, held; empty: none."""
-        found: list[dict[tuple[int, int], tuple[Slot, Note]]] = []
-        for mine in self._slots.of:
-            notes = [(slot, slot.note()) for slot in mine if slot.whole]
-            found.append(
-                {(note.generation, note.step): (slot, note) for slot, note in notes if note and note.keep}
-            )
-        common = set(found[0]).intersection(*found[1:]) if found else set()
-        newest = max((key for key in common if key > self._done), default=None)
+        """For each rank the slot with the newest state that all of them have staged, held; empty: none."""
+        staged = [{slot.age: slot for slot in mine if slot.age} for mine in self._slots.of]
+        common = set(staged[0]).intersection(*staged[1:])
+        newest = max((age for age in common if age > self._done), default=None)
         if newest is None:
             return []
         held: list[tuple[Slot, Note]] = []
-        for one in found:
-            slot, note = one[newest]
+        for one in staged:
+            slot = one[newest]
             if not slot.hold():
                 break
-            held.append((slot, note))
-            if slot.note() != note:  # copied into meanwhile
+            note = slot.note()
+            if note is None or slot.age != newest:  # copied into meanwhile
+                slot.release()
                 break
+            held.append((slot, note))
         else:
             return held
         for slot, _ in held:
@@ -126,21 +124,22 @@ class Persister:
             files.append(self._put(f"{name}.bin", slot.data(one.kept_bytes)))
             index = json.dumps(encode(one.kept)).encode()
             files.append(self._put(f"{name}.json", memoryview(index)))
-        part = Part(
+        manifest = Manifest(
             step=note.step,
             attempt=record.attempt,
             generation=note.generation,
             world_size=note.world_size,
-            node=members.nodes.index(node.index),
-            of=len(members.nodes),
+            created_at=time.time(),
+            data=data,
             files=tuple(files),
             epoch=note.epoch,
-            offset=note.offset,
             samples=note.samples,
-            reason=note.reason,
+            offset=note.offset,
             metrics=note.metrics,
+            reason=note.reason,
             versions=note.versions,
         )
+        part = Part(members.nodes.index(node.index), len(members.nodes), manifest)
         try:
             tell(node.store, part, record.spec.checkpoint.keep_last)
         except Superseded as error:

@@ -95,7 +95,6 @@ class Saver:
             offset=position.offset,
             samples=position.samples,
             reason=reason,
-            keep=True,
             kept_bytes=plan.kept_bytes,
             kept=plan.kept,
             metrics=dict(metrics),

@@ -31,7 +31,8 @@ HEADER_BYTES = 4096
 #: Mapped at once for the note, which is longer only where there are thousands of tensors.
 _NOTE_BYTES = 1 << 20
 
-_HEADER = struct.Struct("<QQQ")  # whether what follows is whole; where its note begins; the note's length
+#: Whether what follows is whole; where its note begins; the note's length; generation and step, as the note says.
+_HEADER = struct.Struct("<QQQQQ")
 
 ENVIRONMENT = "AIRFLOW_ELASTIC_SLOTS"
 
@@ -48,7 +49,6 @@ class Note:
         epoch, offset, samples: the position in the data.
         reason: why it was saved.
         metrics: numbers that the script gave.
-        keep: whether it is to be written to storage.
         kept_bytes: how many bytes of the data are this rank's to write; the rest is in memory only.
         kept: what lies in them.
     """
@@ -61,7 +61,6 @@ class Note:
     offset: int
     samples: int
     reason: str
-    keep: bool
     kept_bytes: int
     kept: Index
     metrics: dict[str, float] = field(default_factory=dict)
@@ -105,7 +104,7 @@ class Slot:
             OSError: there is not so much memory.
         """
         mapped = self._mapped(HEADER_BYTES + data_bytes + _NOTE_BYTES)
-        _HEADER.pack_into(mapped, 0, 0, 0, 0)
+        _HEADER.pack_into(mapped, 0, 0, 0, 0, 0, 0)
         return memoryview(mapped)[HEADER_BYTES : HEADER_BYTES + data_bytes]
 
     def finish(self, data_bytes: int, note: Note) -> None:
@@ -114,21 +113,22 @@ class Slot:
         at = HEADER_BYTES + data_bytes
         mapped = self._mapped(at + len(text))
         mapped[at : at + len(text)] = text
-        _HEADER.pack_into(mapped, 0, 0, at, len(text))
-        _HEADER.pack_into(mapped, 0, 1, at, len(text))
+        for whole in (0, 1):
+            _HEADER.pack_into(mapped, 0, whole, at, len(text), note.generation, note.step)
 
     def note(self) -> Note | None:
         """What the slot holds; None where it holds nothing whole."""
-        whole, at, size = _HEADER.unpack_from(self._mapped(HEADER_BYTES), 0)
+        whole, at, size, *_ = _HEADER.unpack_from(self._mapped(HEADER_BYTES), 0)
         if not whole:
             return None
         text = self._mapped(at + size)[at : at + size]
         return decode(Note, json.loads(text))
 
     @property
-    def whole(self) -> bool:
-        """Whether it holds anything whole."""
-        return bool(_HEADER.unpack_from(self._mapped(HEADER_BYTES), 0)[0])
+    def age(self) -> tuple[int, int] | None:
+        """Generation and step of what it holds, without reading all of the note; None where it holds nothing whole."""
+        whole, _, _, generation, step = _HEADER.unpack_from(self._mapped(HEADER_BYTES), 0)
+        return (generation, step) if whole else None
 
     def data(self, data_bytes: int) -> memoryview:
         """The first so many bytes of what it holds."""

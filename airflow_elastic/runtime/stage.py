@@ -73,15 +73,10 @@ class Stage:
     def _free(self) -> Slot:
         """The slot with the older state that nobody reads, held."""
         while True:
-            for slot in sorted(self._slots, key=_age):
+            for slot in sorted(self._slots, key=lambda slot: slot.age or (-1, -1)):
                 if slot.hold():
                     return slot
             time.sleep(_POLL_SECONDS)
-
-
-def _age(slot: Slot) -> tuple[int, int]:
-    note = slot.note()
-    return (note.generation, note.step) if note else (-1, -1)
 
 
 def _room(slot: Slot, size: int, procs: int) -> memoryview:

@@ -68,7 +68,7 @@ def test_buffers_are_the_first_ranks_and_random_states_are_everybodys_own() -> N
 
 
 def note(step: int) -> Note:
-    return Note(step, 1, 0, 1, 0, 0, 0, "steps", True, 4, Index((), ()))
+    return Note(step, 1, 0, 1, 0, 0, 0, "steps", 4, Index((), ()))
 
 
 def stage(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> Stage:
@@ -93,7 +93,7 @@ def test_a_slot_that_is_read_is_not_copied_into(monkeypatch: pytest.MonkeyPatch)
     mine = stage(slots, monkeypatch)
     plan = lay_out({"a": torch.ones(1)}, Place(0, 1, 1), own="random.0")
     mine.put(plan, note(1))
-    (held,) = [slot for slot in slots.of[0] if slot.whole]
+    (held,) = [slot for slot in slots.of[0] if slot.age]
     assert held.hold()
     for step in (2, 3, 4):
         mine.put(plan, note(step))
