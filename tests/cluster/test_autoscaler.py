@@ -9,9 +9,9 @@ import pytest
 
 from airflow_elastic.adapters.kube import Client, Resource
 from airflow_elastic.engines.kube.pytorchjob import PYTORCHJOBS
-from airflow_elastic.spec.run import Workers
-from tests.cluster.test_training import training
-from tests.support.driving import Driven, driving
+from airflow_elastic.spec.run import RunSpec, Workers
+from tests.cluster.test_training import training, world
+from tests.support.driving import driving
 
 AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 METRICS = [
@@ -22,9 +22,13 @@ METRICS = [
 ]
 
 
-def world(driven: Driven) -> int:
-    progress = driven.run.progress(driven.state)
-    return progress.stretches[-1].world_size if progress and progress.stretches else 0
+async def followed(client: Client, options: dict[str, Any], count: int, most: int) -> RunSpec:
+    """A training that follows an autoscaler."""
+    if not await client.knows(PYTORCHJOBS):
+        pytest.skip(f"install {PYTORCHJOBS.needs} in the cluster to run this")
+    options = {**options, "elastic_policy": {"metrics": METRICS}}
+    workers = Workers(count, min=1, max=most, resources={"memory": "3Gi"})
+    return training("pytorchjob", options, "--epochs=4000", "--step-seconds=0.05", workers=workers)
 
 
 @pytest.mark.timeout(400)
@@ -32,11 +36,7 @@ async def test_the_run_follows_the_autoscaler_up_and_down(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
     """Nothing measures anything here; but an autoscaler keeps to its bounds without, so these are what is changed."""
-    if not await client.knows(PYTORCHJOBS):
-        pytest.skip(f"install {PYTORCHJOBS.needs} in the cluster to run this")
-    options = {**pod_options, "elastic_policy": {"metrics": METRICS}}
-    workers = Workers(2, min=1, max=3, resources={"memory": "3Gi"})
-    spec = training("pytorchjob", options, "--epochs=4000", "--step-seconds=0.05", workers=workers)
+    spec = await followed(client, pod_options, count=2, most=3)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(5)
         name = str(driven.state.attempt.job)
@@ -60,11 +60,7 @@ async def test_the_run_follows_the_autoscaler_up_and_down(
 async def test_what_the_run_does_not_permit_is_put_back(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
-    if not await client.knows(PYTORCHJOBS):
-        pytest.skip(f"install {PYTORCHJOBS.needs} in the cluster to run this")
-    options = {**pod_options, "elastic_policy": {"metrics": METRICS}}
-    workers = Workers(1, min=1, max=1, resources={"memory": "3Gi"})
-    spec = training("pytorchjob", options, "--epochs=4000", "--step-seconds=0.05", workers=workers)
+    spec = await followed(client, pod_options, count=1, most=1)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(5)
         place = (PYTORCHJOBS, namespace, str(driven.state.attempt.job))
