@@ -6,10 +6,10 @@ sizes and checksums, and nothing is unpickled.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters import checksums
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import ElasticError, SpecError
@@ -17,12 +17,8 @@ from airflow_elastic.spec.manifest import MANIFEST_VERSION, Manifest, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from airflow_elastic.adapters.store import Entry, Store
-
-#: The checksum written today. Readers accept any that hashlib knows.
-ALGORITHM = "sha256"
 
 
 class CheckpointDamaged(ElasticError):
@@ -59,12 +55,6 @@ def read(store: Store, step: int) -> Manifest:
         raise CheckpointDamaged(f"{where} is no manifest: {error}") from error
 
 
-def checksum(path: Path) -> dict[str, str]:
-    """The checksums of a local file, as a manifest lists them."""
-    with path.open("rb") as file:
-        return {ALGORITHM: hashlib.file_digest(file, ALGORITHM).hexdigest()}
-
-
 def problems(store: Store, manifest: Manifest, *, only: Callable[[int], bool] = lambda _: True) -> list[str]:
     """What is wrong with the files of a checkpoint, one sentence each; empty: every byte is what was committed.
 
@@ -77,7 +67,7 @@ def problems(store: Store, manifest: Manifest, *, only: Callable[[int], bool] = 
 
 
 def _file_problems(store: Store, file: StoredFile) -> Iterable[str]:
-    digests = {name: hashlib.new(name) for name in file.checksums if name in hashlib.algorithms_available}
+    digests = {name: digest for name in file.checksums if (digest := checksums.new(name)) is not None}
     size = 0
     while chunk := store.read_from(file.key, size, 8 << 20):
         size += len(chunk)

@@ -60,11 +60,11 @@ def gather(record: JobRecord, told: Sequence[Told]) -> Progress:
         at=time.time(),
         step=max((stretch.to_step for stretch in stretches), default=0),
         moved_at=max((rank.words[page.MOVED_AT] for rank in ranks), default=0.0),
-        total_steps=lead.note.total_steps if lead else None,
-        epoch=lead.note.epoch if lead else 0,
+        total_steps=int(lead.words[page.TOTAL_STEPS]) or None if lead else None,
+        epoch=int(lead.words[page.EPOCH]) if lead else 0,
         samples=int(lead.words[page.SAMPLES]) if lead else 0,
-        samples_per_second=lead.note.samples_per_second if lead else 0.0,
-        loss=lead.note.loss if lead else None,
+        samples_per_second=lead.words[page.SAMPLES_PER_SECOND] if lead else 0.0,
+        loss=_loss(lead) if lead else None,
         metrics=lead.note.metrics if lead else {},
         world_size=stretches[-1].world_size if stretches else 0,
         stretches=stretches,
@@ -117,8 +117,12 @@ def _report(rank: RankWords) -> RankReport:
         worker=rank.worker,
         step=int(rank.words[page.STEP]),
         at=rank.words[page.MOVED_AT],
-        step_seconds=rank.note.step_seconds,
-        forward_seconds=rank.note.forward_seconds,
-        loss=rank.note.loss,
-        memory_bytes=rank.note.memory_bytes,
+        step_seconds=rank.words[page.STEP_SECONDS],
+        forward_seconds=rank.words[page.FORWARD_SECONDS],
+        loss=_loss(rank),
+        memory_bytes=int(rank.words[page.MEMORY]),
     )
+
+
+def _loss(rank: RankWords) -> float | None:
+    return rank.words[page.LOSS] if rank.words[page.LOSS_TOLD] else None

@@ -85,16 +85,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class RankNote:
-    """What a rank says in words once a second; numbers that change with each step are in its page."""
+    """What a rank says that has a name of its script's own; other numbers are in its page."""
 
-    total_steps: int | None = None
-    epoch: int = 0
-    loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    step_seconds: float = 0.0
-    forward_seconds: float = 0.0
-    samples_per_second: float = 0.0
-    memory_bytes: int = 0
 
 
 class JobFiles:

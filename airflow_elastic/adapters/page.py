@@ -27,6 +27,16 @@ PARKED: Final = 9  # 1: saved, and waiting to be ended
 FINISHED: Final = 10  # 1: the script says that training is complete
 SAVES: Final = 11  # how many orders to save were carried out
 
+# And these once a second.
+TOTAL_STEPS: Final = 12  # steps the training is meant to have; 0: nobody knows
+EPOCH: Final = 13
+LOSS: Final = 14
+SAMPLES_PER_SECOND: Final = 15
+STEP_SECONDS: Final = 19  # of one step, in the mean
+FORWARD_SECONDS: Final = 20  # of one forward pass, in the mean
+MEMORY: Final = 21  # the most memory the process has had, bytes
+LOSS_TOLD: Final = 22  # 1: LOSS is one, and finite
+
 # Words that the agent writes.
 PARK: Final = 16  # 1: finish the step in flight, save, and wait to be ended
 SAVE: Final = 17  # how many orders to save there have been

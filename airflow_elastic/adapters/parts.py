@@ -44,18 +44,18 @@ class Part:
         return f"{self.manifest.data}{_NAME}{self.node:04d}.json"
 
 
-def tell(store: Store, part: Part, keep_last: int) -> bool:
-    """Tell of a part, and make the checkpoint exist if it was the last one; returns whether it exists now.
+def tell(store: Store, part: Part) -> bool:
+    """Tell of a part, and make the checkpoint exist if it was the last one; returns whether this has made it exist.
 
     Raises:
         Superseded: a newer attempt has begun; nothing was committed.
         StoreError: the storage failed.
     """
     store.put(part.key, json.dumps(encode(part)).encode())
-    return _commit_if_whole(store, part, keep_last)
+    return _commit_if_whole(store, part)
 
 
-def _commit_if_whole(store: Store, part: Part, keep_last: int) -> bool:
+def _commit_if_whole(store: Store, part: Part) -> bool:
     keys = [entry.key for entry in store.list(f"{part.manifest.data}{_NAME}")]
     if len(keys) < part.of:
         return False
@@ -64,11 +64,10 @@ def _commit_if_whole(store: Store, part: Part, keep_last: int) -> bool:
         raise Superseded(f"attempt {fence} has begun: attempt {attempt} commits nothing any more")
     told = [store.get(key) for key in keys]
     if None in told:
-        return True  # who was last at the same time has committed it, and has removed them
+        return False  # who was last at the same time has committed it, and has removed them
     parts = [decode(Part, json.loads(data)) for data in told if data is not None]
     files = sorted((file for one in parts for file in one.manifest.files), key=lambda file: file.key)
     first = min(parts, key=lambda one: one.node)
-    if checkpoints.commit(store, replace(first.manifest, files=tuple(files), created_at=time.time())):
-        checkpoints.prune(store, keep_last)
+    committed = checkpoints.commit(store, replace(first.manifest, files=tuple(files), created_at=time.time()))
     store.delete(keys)
-    return True
+    return committed

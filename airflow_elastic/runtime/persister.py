@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import select
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checkpoints, page
+from airflow_elastic.adapters import checkpoints, checksums, page
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.spec import layout
@@ -61,6 +61,16 @@ class Persister:
         with self._lock:
             self._once()
 
+    def provide(self) -> None:
+        """Have the memory ready that ranks have said they will save into."""
+        for mine in self._slots.of:
+            for slot in mine:
+                try:
+                    slot.provide()
+                except OSError as error:
+                    log.warning("memory to save into is short (%s): the next save will fail", error)
+                    return
+
     def _work(self) -> None:
         while not self._over.is_set():
             select.select([self._slots.news], [], [])
@@ -68,6 +78,7 @@ class Persister:
             if self._over.is_set():
                 return
             try:
+                self.provide()
                 self.flush()
             except ElasticError as error:
                 log.warning("the checkpoint could not be written: %s", error)
@@ -78,15 +89,17 @@ class Persister:
         held = self._newest()
         if not held:
             return
-        notes = [note for _, note in held]
+        newest, committed = held[0][1], False
         try:
-            self._write(held)
+            committed = self._write(held)
         finally:
             for slot, _ in held:
                 slot.release()
             # Also where it failed: the next save is to be tried.
-            self._done = (notes[0].generation, notes[0].step)
-            self._tell_ranks(notes[0].step)
+            self._done = (newest.generation, newest.step)
+            self._tell_ranks(newest.step)
+        if committed:  # not before the ranks may save again: removing a large file takes its time
+            checkpoints.prune(self._node.store, self._node.record.spec.checkpoint.keep_last)
 
     def _newest(self) -> list[tuple[Slot, Note]]:
         """For each rank the slot with the newest state that all of them have staged, held; empty: none."""
@@ -111,12 +124,13 @@ class Persister:
             slot.release()
         return []
 
-    def _write(self, held: Sequence[tuple[Slot, Note]]) -> None:
+    def _write(self, held: Sequence[tuple[Slot, Note]]) -> bool:
+        """Write it, and tell of it; returns whether that has made the checkpoint exist."""
         node, record = self._node, self._node.record
         note = held[0][1]
         members = node.files.members(note.generation)
         if members is None:
-            return
+            return False
         data = layout.checkpoint_data(note.step, record.attempt, note.generation)
         files: list[StoredFile] = []
         for slot, one in held:
@@ -141,15 +155,17 @@ class Persister:
         )
         part = Part(members.nodes.index(node.index), len(members.nodes), manifest)
         try:
-            tell(node.store, part, record.spec.checkpoint.keep_last)
+            return tell(node.store, part)
         except Superseded as error:
             log.warning("%s", error)
             node.stop()
+            return False
 
     def _put(self, key: str, data: memoryview) -> StoredFile:
-        self._node.store.write(key, data)
-        checksum = hashlib.new(checkpoints.ALGORITHM, data).hexdigest()
-        return StoredFile(key, len(data), {checkpoints.ALGORITHM: checksum})
+        with ThreadPoolExecutor(1) as beside:
+            checksum = beside.submit(checksums.of, data)
+            self._node.store.write(key, data)
+            return StoredFile(key, len(data), checksum.result())
 
     def _tell_ranks(self, step: int) -> None:
         for path in self._node.pages():

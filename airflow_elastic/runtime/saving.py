@@ -20,7 +20,7 @@ from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.slots import Note
 from airflow_elastic.runtime.stage import Stage
-from airflow_elastic.runtime.staging import Place, lay_out
+from airflow_elastic.runtime.staging import Layout, Place, lay_out
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +84,7 @@ class Saver:
                 return False
         while self._busy():
             time.sleep(_POLL_SECONDS)
-        state = state_of(objects, self._ranks.rank)
-        plan = lay_out(state, self._place, own=f"random.{self._ranks.rank}", first=_buffers(objects.model))
+        plan = self._plan(objects)
         note = Note(
             step=step,
             generation=self._generation,
@@ -103,6 +102,16 @@ class Saver:
         self._stage.put(plan, note)
         self._staged = step
         return True
+
+    def announce(self, objects: Stateful) -> None:
+        """Have the agent provide the memory for saves to come; best when optimizers have their state."""
+        self._stage.announce(self._plan(objects))
+
+    def _plan(self, objects: Stateful) -> Layout:
+        rank = self._ranks.rank
+        return lay_out(
+            state_of(objects, rank), self._place, own=f"random.{rank}", first=_buffers(objects.model)
+        )
 
     def _busy(self) -> bool:
         """Whether the agent has not written yet what was saved last."""

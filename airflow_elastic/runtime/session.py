@@ -75,6 +75,7 @@ class Session:
         uri, stage = surroundings.run_uri, Stage.found(self.local_rank)
         self._restorer = Restorer(open_store(uri), self._ranks, attempt=self.attempt) if uri else None
         self._saver: Saver | None = None
+        self._announced = False
         if stage is not None:
             self._saver = Saver(
                 self._ranks, generation=surroundings.generation, stage=stage, words=self._voice.words
@@ -209,6 +210,9 @@ class Session:
             self.save(reason="steps")
         if self.steps >= self._agree_at:
             self._ask()
+        if not self._announced and self._saver is not None and self._objects is not None:
+            self._announced = True  # after the first step: optimizers have their state now
+            self._saver.announce(self._objects)
 
     def _ask(self) -> None:
         """Begin to find out, together, whether anybody was asked to save or to stop.

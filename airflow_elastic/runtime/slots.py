@@ -11,6 +11,7 @@ has a name, and somebody has to remove it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import mmap
@@ -19,6 +20,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_elastic.adapters.memory import free_bytes
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.index import Index
 
@@ -33,6 +35,12 @@ _NOTE_BYTES = 1 << 20
 
 #: Whether what follows is whole; where its note begins; the note's length; generation and step, as the note says.
 _HEADER = struct.Struct("<QQQQQ")
+
+#: Where in the header a rank says how large the file will have to be.
+_WANTED = struct.Struct("<Q")
+_WANTED_AT = 64
+
+_ZEROS = bytes(1 << 20)
 
 ENVIRONMENT = "AIRFLOW_ELASTIC_SLOTS"
 
@@ -97,13 +105,37 @@ class Slot:
         """Let go of the lock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
+    def want(self, data_bytes: int) -> None:
+        """Say how much data there will be, so that the agent can provide the memory for it while training goes on."""
+        _WANTED.pack_into(self._mapped(HEADER_BYTES), _WANTED_AT, _file_bytes(data_bytes))
+
+    def provide(self) -> None:
+        """Provide what was said to be wanted, unless somebody holds the slot.
+
+        Memory that nobody has used yet costs many times what it takes to copy something into it.
+
+        Raises:
+            OSError: there is not so much memory.
+        """
+        (wanted,) = _WANTED.unpack_from(self._mapped(HEADER_BYTES), _WANTED_AT)
+        have = os.fstat(self._descriptor).st_size
+        if have < wanted and self.hold():
+            try:
+                self._grow(wanted)
+                for at in range(
+                    have, wanted, len(_ZEROS)
+                ):  # given is not had: pages come with their first byte
+                    os.pwrite(self._descriptor, _ZEROS[: wanted - at], at)
+            finally:
+                self.release()
+
     def room(self, data_bytes: int) -> memoryview:
         """Memory for so many bytes of data; what the slot held is gone. Its pages are there before anything is copied.
 
         Raises:
             OSError: there is not so much memory.
         """
-        mapped = self._mapped(HEADER_BYTES + data_bytes + _NOTE_BYTES)
+        mapped = self._mapped(_file_bytes(data_bytes))
         _HEADER.pack_into(mapped, 0, 0, 0, 0, 0, 0)
         return memoryview(mapped)[HEADER_BYTES : HEADER_BYTES + data_bytes]
 
@@ -136,13 +168,23 @@ class Slot:
 
     def _mapped(self, size: int) -> mmap.mmap:
         if self._map is None or len(self._map) < size:
+            self._grow(size)
             have = os.fstat(self._descriptor).st_size
-            if have < size:
-                os.posix_fallocate(self._descriptor, 0, size)
-            self._map = mmap.mmap(
-                self._descriptor, max(have, size), flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
-            )
+            self._map = mmap.mmap(self._descriptor, have, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         return self._map
+
+    def _grow(self, size: int) -> None:
+        missing = size - os.fstat(self._descriptor).st_size
+        if missing <= 0:
+            return
+        free = free_bytes()
+        if free is not None and missing > free:  # the kernel would give it, and kill somebody for it
+            raise OSError(errno.ENOMEM, f"only {free / 1e9:.3g} GB are free")
+        os.posix_fallocate(self._descriptor, 0, size)
+
+
+def _file_bytes(data_bytes: int) -> int:
+    return HEADER_BYTES + data_bytes + _NOTE_BYTES
 
 
 class Slots:

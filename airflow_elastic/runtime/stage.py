@@ -55,6 +55,12 @@ class Stage:
             mine, len(paths["slots"]), os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         )
 
+    def announce(self, layout: Layout) -> None:
+        """Have the agent provide memory for states like this one."""
+        for slot in self._slots:
+            slot.want(layout.total_bytes)
+        self._tell_agent()
+
     def put(self, layout: Layout, note: Note) -> None:
         """Copy a state, and tell the agent.
 
@@ -67,6 +73,9 @@ class Stage:
             slot.finish(layout.total_bytes, note)
         finally:
             slot.release()
+        self._tell_agent()
+
+    def _tell_agent(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it has been told, and has not listened yet
             os.write(self._poke, b".")
 

@@ -1,9 +1,8 @@
-"""A rank's own words: numbers into its page with every step, further ones as JSON once a second."""
+"""A rank's own words: numbers into its page with every step, further ones once a second; the script's own as JSON."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -44,11 +43,11 @@ class Voice:
         self._page = Page.create(path) if path is not None else None
         self.words = self._page.words if self._page else memoryview(bytearray(256)).cast("d")
         self._note_path = path.with_suffix(".json") if path is not None else None
-        self._total_steps = total_steps
         self._noted_at, self._noted_step, self._noted_samples = time.monotonic(), 0, 0
-        self._said = RankNote()
+        self._said: dict[str, float] = {}
         self._clock: ForwardClock | None = None
         self._last: float | None = None  # when the step before this one ended
+        self.words[page.TOTAL_STEPS] = float(total_steps or 0)
         self.words[page.ATTACHED] = 1.0
 
     @property
@@ -67,7 +66,7 @@ class Voice:
 
     def expect(self, total_steps: int) -> None:
         """The training is meant to have so many steps, unless the script has said otherwise."""
-        self._total_steps = self._total_steps or total_steps
+        self.words[page.TOTAL_STEPS] = self.words[page.TOTAL_STEPS] or float(total_steps)
 
     def restored(self, step: int, position: Position, seconds: float) -> None:
         """Training goes on from `step`."""
@@ -111,38 +110,33 @@ class Voice:
 
     def finished(self, step: int, metrics: Mapping[str, float]) -> None:
         """The script says that training is complete."""
-        last = dataclasses.replace(
-            self._said, total_steps=step, metrics=finite(metrics), memory_bytes=_memory()
-        )
-        self._write(last)
+        self.words[page.TOTAL_STEPS], self.words[page.MEMORY] = float(step), float(_memory())
+        self._tell(metrics)
         self.words[page.FINISHED] = 1.0
 
     def _note(
         self, loss: torch.Tensor | float | None, position: Position, metrics: Mapping[str, float]
     ) -> None:
-        now, step = time.monotonic(), int(self.words[page.STEP])
-        seconds = max(now - self._noted_at, 1e-9)
+        words, now = self.words, time.monotonic()
+        seconds, step = max(now - self._noted_at, 1e-9), int(words[page.STEP])
         steps, samples = step - self._noted_step, position.samples - self._noted_samples
-        self._write(
-            RankNote(
-                total_steps=self._total_steps,
-                epoch=position.epoch,
-                loss=_number(loss),
-                metrics=finite(metrics),
-                step_seconds=seconds / steps if steps else 0.0,
-                forward_seconds=self._clock.mean() if self._clock else 0.0,
-                samples_per_second=samples / seconds,
-                memory_bytes=_memory(),
-            )
-        )
+        number = _number(loss)
+        words[page.EPOCH], words[page.LOSS_TOLD] = float(position.epoch), float(number is not None)
+        words[page.LOSS] = number or 0.0
+        words[page.STEP_SECONDS] = seconds / steps if steps else 0.0
+        words[page.FORWARD_SECONDS] = self._clock.mean() if self._clock else 0.0
+        words[page.SAMPLES_PER_SECOND], words[page.MEMORY] = samples / seconds, float(_memory())
+        self._tell(metrics)
         self._noted_at, self._noted_step, self._noted_samples = now, step, position.samples
 
-    def _write(self, note: RankNote) -> None:
-        self._said = note
-        if self._note_path is None:
+    def _tell(self, metrics: Mapping[str, float]) -> None:
+        """Write the script's own numbers, where they are new: that costs as much as a hundred steps of the page."""
+        said = finite(metrics)
+        if self._note_path is None or said == self._said:
             return
+        self._said = said
         temporary = Path(f"{self._note_path}.{os.getpid()}")
-        temporary.write_text(json.dumps(encode(note)))
+        temporary.write_text(json.dumps(encode(RankNote(said))))
         temporary.replace(self._note_path)
 
 

@@ -46,6 +46,6 @@ def evaluate(run: Store, data: bytes, home: Store) -> dict[str, Any]:
         "run_uri": run.uri,
         "checkpoint": {
             "step": checkpoint.step,
-            "sha256": {file.key: file.checksums["sha256"] for file in checkpoint.files},
+            "checksums": {file.key: dict(file.checksums) for file in checkpoint.files},
         },
     }

@@ -155,6 +155,8 @@ async def test_the_example_dag_loses_a_node_and_promotes_its_model(
 
     # What it cost: one attempt, and neither a try of the task nor a sample.
     state = run.state
+    story = [(attempt.cause, attempt.failure) for attempt in state.attempts]
+    assert len(story) == 2, story
     first, second = state.attempts
     assert first.failure is not None
     assert (first.cause, first.failure.kind) == (Cause.FAILURE, FailureKind.WORKER_LOST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -113,6 +114,36 @@ def test_a_copy_that_was_cut_off_is_not_whole(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(KeyboardInterrupt):
         mine.put(torn, note(2))
     assert [slot.note().step for slot in slots.of[0] if slot.note()] == [1]  # type: ignore[union-attr]
+
+
+def test_the_agent_provides_memory_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(1)
+    mine = stage(slots, monkeypatch)
+    plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
+    mine.announce(plan)
+    assert os.read(slots.news, 10) == b"."
+    for slot in slots.of[0]:
+        slot.provide()
+
+    def grow(descriptor: int, offset: int, size: int) -> None:
+        raise AssertionError("memory is taken while training waits")
+
+    monkeypatch.setattr(os, "posix_fallocate", grow)
+    mine.put(plan, note(1))
+    mine.put(plan, note(2))
+
+
+def test_memory_that_is_not_there_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would give it, and kill a process for it as soon as it is used."""
+    slots = Slots(1)
+    mine = stage(slots, monkeypatch)
+    monkeypatch.setattr("airflow_elastic.runtime.slots.free_bytes", lambda: 10_000_000)
+    plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
+    with pytest.raises(InvalidInput, match=r"2 times 0\.02 GB.*only 0\.01 GB are free.*fewer ranks"):
+        mine.put(plan, note(1))
+    mine.announce(plan)
+    with pytest.raises(OSError, match="are free"):
+        slots.of[0][0].provide()
 
 
 def test_memory_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import signal
 import time
 from pathlib import Path
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, checksums
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.manifest import Manifest, StoredFile
@@ -45,7 +45,7 @@ def commit() -> None:
     data = layout.checkpoint_data(step, attempt, 1)
     store.put(f"{data}state", str(step).encode())
     path = store.local_path(f"{data}state")
-    files = (StoredFile(f"{data}state", path.stat().st_size, checkpoints.checksum(path)),)
+    files = (StoredFile(f"{data}state", path.stat().st_size, checksums.of(path.read_bytes())),)
     manifest = Manifest(step, attempt, 1, world, time.time(), data, files, format="text")
     checkpoints.commit(store, manifest)
 

@@ -1,0 +1,63 @@
+"""What is read of control groups, in both of their versions; the files are as the kernel writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from airflow_elastic.adapters import memory
+
+GB = 1 << 30
+
+
+def machine(folder: Path, available: int, groups: str) -> Path:
+    (folder / "proc/self").mkdir(parents=True)
+    (folder / "proc/meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:  {available // 1024} kB\n")
+    (folder / "proc/self/cgroup").write_text(groups)
+    return folder / "proc"
+
+
+def group(folder: Path, names: memory._Names, limit: str, used: int, cached: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / names.limit).write_text(f"{limit}\n")
+    (folder / names.used).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(
+        f"anon 1\n{names.prefix}inactive_file {cached}\n{names.prefix}active_file 0\n"
+    )
+
+
+@pytest.fixture(params=["_V2", "_V1"])
+def names(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> memory._Names:
+    found = dataclasses.replace(getattr(memory, request.param), root=tmp_path / "sys")
+    monkeypatch.setattr(memory, request.param, found)
+    return found
+
+
+def test_the_tightest_of_all_limits_counts(tmp_path: Path, names: memory._Names) -> None:
+    line = "0::/pods/mine" if not names.prefix else "4:memory:/pods/mine"
+    proc = machine(tmp_path, 50 * GB, f"9:name=systemd:/\n{line}\n")
+    group(names.root / "pods/mine", names, str(9 * GB), 4 * GB, 1 * GB)
+    assert memory.free_bytes(proc) == 6 * GB
+    group(names.root / "pods", names, str(100 * GB), 98 * GB, 0)
+    assert memory.free_bytes(proc) == 2 * GB
+    group(names.root, names, str(100 * GB), 101 * GB, 0)
+    assert memory.free_bytes(proc) == 0
+
+
+def test_without_a_limit_the_machine_is_it(tmp_path: Path, names: memory._Names) -> None:
+    line = "0::/" if not names.prefix else "4:cpu,memory:/"
+    proc = machine(tmp_path, 5 * GB, f"{line}\n")
+    group(names.root, names, "max" if not names.prefix else str(2**63 - 4096), 4 * GB, 0)
+    assert memory.free_bytes(proc) == 5 * GB
+
+
+def test_a_system_that_says_nothing_is_not_asked_twice(tmp_path: Path) -> None:
+    assert memory.free_bytes(tmp_path) is None
+
+
+def test_this_machine_says_it() -> None:
+    free = memory.free_bytes()
+    assert free is not None
+    assert free > 0
