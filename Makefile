@@ -49,6 +49,7 @@ lock: setup ## regenerate requirements/*.txt from *.in and pyproject.toml (UPGRA
 	$(COMPILE) -c requirements/dev.txt requirements/airflow.in -o requirements/airflow.txt
 	$(COMPILE) -c requirements/dev.txt requirements/runtime.in -o requirements/runtime.txt
 	$(COMPILE) -c requirements/dev.txt requirements/bootstrap.in -o requirements/bootstrap.txt
+	$(COMPILE) -c requirements/dev.txt requirements/dlrover.in -o requirements/dlrover.txt
 
 dist: setup ## build the wheel and the source distribution into dist/
 	rm -rf dist
@@ -63,5 +64,6 @@ image-trainer image-airflow: image-%: dist
 	  --label org.opencontainers.image.version=$(VERSION) $(ARGS) .
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .demo .setup.lock dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .dlrover .demo .setup.lock dist build .hypothesis
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -29,6 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     why = _unreachable() if ours else None
     for item in ours:
         item.add_marker("cluster")
+        quick = getattr(getattr(item, "cls", None), "quick", None)
+        if quick is not None and getattr(item, "originalname", None) not in quick:
+            item.add_marker("slow")
         if why:  # a mark, and no fixture that skips: then a report has one line a file, not one a test
             item.add_marker(pytest.mark.skip(reason=why))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -88,6 +88,9 @@ class ClusterEngine(EngineConformance):
     """The conformance suite, and what can happen to pods. Set `engine_name`."""
 
     engine_name: str
+
+    #: Names of the tests that are no slow ones, where each takes so long that they cannot all be run for each commit.
+    quick: ClassVar[frozenset[str] | None] = None
 
     @pytest.fixture
     def engine(self) -> KubeEngine:
