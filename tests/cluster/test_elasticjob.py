@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.kube import Client, Invalid
+from airflow_elastic.adapters.kube import Client, Invalid, Resource
 from airflow_elastic.adapters.kube.resources import PODS
-from airflow_elastic.core.state import FailureKind
+from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.elasticjob import (
     ELASTICJOBS,
@@ -23,8 +24,10 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
 from airflow_elastic.spec.status import WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
+from tests.cluster.test_training import training
 from tests.support import dlrover, kube
-from tests.support.cluster import ClusterEngine, pod_spec
+from tests.support.cluster import ClusterEngine, documented_rights, pod_spec
+from tests.support.driving import driving
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +36,8 @@ async def crd(client: Client) -> None:
         pytest.skip(f"install {ELASTICJOBS.needs}, or its CRD elasticjobs.{ELASTICJOBS.group}, to run this")
 
 
+SCALEPLANS = Resource(ELASTICJOBS.group, ELASTICJOBS.version, "scaleplans", "ScalePlan")
+OTHERS = ("chief", "evaluator", "ps")
 PS = {
     "ps": {"replicas": 2, "command": ["ps"], "resources": {"cpu": "1"}, "restart_timeout": 60},
     "chief": {"replicas": 1, "command": ["chief"], "env": {"A": "b"}, "auto_scale": True},
@@ -117,18 +122,29 @@ def lines_of_logs(uri: str) -> set[str]:
 
 @pytest.mark.timeout(600)
 class TestElasticJob(ClusterEngine):
+    """Whoever drives the jobs, and the master, have the rights that the documentation gives them, and no others."""
+
     engine_name = "elasticjob"
+    quick = frozenset({"test_workers_outlive_their_master", "test_dlrover_run_meets_at_the_master"})
+
+    @pytest.fixture
+    async def engine(self, account: Callable[..., Awaitable[kube.Account]]) -> KubeEngine:
+        return ElasticJobEngine(access=(await account(*documented_rights("elasticjob"))).access)
 
     @pytest.fixture(autouse=True)
     async def _operator(
-        self, client: Client, namespace: str, kubectl: kube.Kubectl, _options: None
+        self,
+        client: Client,
+        namespace: str,
+        account: Callable[..., Awaitable[kube.Account]],
+        _options: None,
     ) -> AsyncIterator[None]:
         python = os.environ.get(dlrover.PYTHON)
         if not python:
-            pytest.skip(f"set {dlrover.PYTHON} to an interpreter that has dlrover 0.6.1 to run this")
-        account = ("--clusterrole=cluster-admin", f"--serviceaccount={namespace}:default")
-        kubectl("-n", namespace, "create", "rolebinding", "master", *account)
-        self.options = {**self.options, **dlrover.options(python)}
+            pytest.skip(dlrover.NEEDED)
+        master = await account(*documented_rights("elasticjob, master"))
+        given = {name: value for name, value in self.options.items() if name != "kubeconfig"}
+        self.options = {**given, **dlrover.options(python, master)}
         async with dlrover.operating(client, namespace):
             yield
 
@@ -149,6 +165,83 @@ class TestElasticJob(ClusterEngine):
             await client.delete(PODS, self.options["namespace"], name, grace_seconds=0)
             failure = await self.failure(engine, job)
         assert failure.kind is FailureKind.WORKER_LOST
+        following = replace(job, attempt=2)
+        async with self.live(engine, following):
+            await until(engine, following, running(2))
+
+    async def test_a_run_whose_master_dies_with_a_worker_goes_on_under_a_new_name(
+        self, uri: str, client: Client, kubeconfig: str
+    ) -> None:
+        options = {**self.options, "kubeconfig": kubeconfig}
+        spec = training(self.engine_name, options, "--epochs=400", "--step-seconds=0.05")
+        async with driving(uri, spec) as driven:
+            await driven.at_step(7)
+            for kind in ("dlrover-master", "worker"):
+                await self.lose(client, str(driven.state.attempt.job), kind)
+            await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+            first, second = driven.state.attempts
+            assert first.failure is not None
+            assert (first.cause, first.failure.kind) == (Cause.FAILURE, FailureKind.WORKER_LOST)
+            await driven.at_step(second.from_step + 3)
+            driven.run.ask_stop(by="test")
+            state = await driven.end()
+        assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
+        assert first.job != state.attempts[1].job
+        assert state.attempts[1].from_step >= 5
+
+    async def lose(self, client: Client, job: str, kind: str) -> None:
+        """Delete the last pod of this kind, without grace: as a node does that goes away."""
+        labels = f"{NAME_LABEL}={job},elasticjob.dlrover/replica-type={kind}"
+        found, _ = await client.list(PODS, self.options["namespace"], labels=labels)
+        last = max(pod["metadata"]["name"] for pod in found)
+        await client.delete(PODS, self.options["namespace"], last, grace_seconds=0)
+
+    async def test_no_scale_plan_is_heeded(
+        self,
+        engine: KubeEngine,
+        uri: str,
+        client: Client,
+        account: Callable[..., Awaitable[kube.Account]],
+    ) -> None:
+        """Not even with parameter servers, which the master was once made to scale so: a scale step is an attempt.
+
+        The day this fails, `scales_in_place` may be thought of anew.
+        """
+        if not await client.knows(SCALEPLANS):
+            pytest.skip(f"install the CRD scaleplans.{SCALEPLANS.group} to run this")
+        namespace, little = self.options["namespace"], {"cpu": "100m", "memory": "64Mi"}
+        one = {"replicas": 1, "command": ["sleep", "9999"], "resources": little}
+        plans = {"apiGroups": [SCALEPLANS.group], "resources": ["scaleplans"], "verbs": ["*"]}
+        master = await account(*documented_rights("elasticjob, master"), plans)
+        self.options |= {
+            "distribution_strategy": "ParameterServerStrategy",
+            "replicas": dict.fromkeys(OTHERS, one),
+            "master": {**self.options["master"], "service_account": master.name},
+        }
+        workers = Workers(2, min=1, max=4, resources={"cpu": "500m", "memory": "1Gi"})
+        job = Job(uri, self.make_spec(workers=workers), 1, 2)
+        async with self.live(engine, job):
+            await until(engine, job, running(2))
+            assert await self.kinds(client, job) == [*OTHERS, "worker", "worker"]
+            wanted = {"worker": {"replicas": 3, "resource": little}}
+            labels = {NAME_LABEL: job.name, "scale-type": "manual"}
+            plan = {
+                "apiVersion": SCALEPLANS.api_version,
+                "kind": SCALEPLANS.kind,
+                "metadata": {"name": "more", "labels": labels},
+                "spec": {"ownerJob": job.name, "replicaResourceSpecs": wanted},
+            }
+            await client.create(SCALEPLANS, namespace, plan)
+            await asyncio.sleep(30)
+            made = await client.get(SCALEPLANS, namespace, "more")
+            assert "ownerReferences" not in made["metadata"], "the master has read it"
+            assert await self.kinds(client, job) == [*OTHERS, "worker", "worker"]
+
+    async def kinds(self, client: Client, job: Job) -> list[str]:
+        """Of what the master has made."""
+        found, _ = await client.list(PODS, self.options["namespace"], labels=f"{NAME_LABEL}={job.name}")
+        kinds = (pod["metadata"]["labels"]["elasticjob.dlrover/replica-type"] for pod in found)
+        return sorted(kind for kind in kinds if kind != "dlrover-master")
 
     async def test_the_master_replaces_no_worker(self, engine: KubeEngine, uri: str, client: Client) -> None:
         """With the default restartCount a deleted one is made anew within seconds. Nobody watches as it goes."""

@@ -61,19 +61,16 @@ class Elastic:
 async def elastic(
     client: Client,
     namespace: str,
-    kubectl: kube.Kubectl,
+    account: Callable[..., Awaitable[kube.Account]],
     pod_options: dict[str, Any],
     shared_folder: Path,
 ) -> AsyncIterator[Elastic]:
     python = os.environ.get(dlrover.PYTHON)
     if not python or not await client.knows(ELASTICJOBS):
-        pytest.skip(
-            f"set {dlrover.PYTHON} to an interpreter that has dlrover 0.6.1, and install the CRD of ElasticJobs"
-        )
-    account = ("--clusterrole=cluster-admin", f"--serviceaccount={namespace}:default")
-    kubectl("-n", namespace, "create", "rolebinding", "master", *account)
+        pytest.skip(f"install the CRD of ElasticJobs; {dlrover.NEEDED}")
+    master = await account(*documented_rights("elasticjob, master"))
     async with dlrover.operating(client, namespace):
-        yield Elastic(client, {**pod_options, **dlrover.options(python)}, shared_folder)
+        yield Elastic(client, {**pod_options, **dlrover.options(python, master)}, shared_folder)
 
 
 async def test_workers_wait_together_with_the_queues_own_words_and_then_run(

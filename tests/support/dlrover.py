@@ -1,7 +1,6 @@
 """Stands in for DLRover's operator: the pod and Service of each master, and the phase that follows the pod.
 
-The master, and all that it does, is the real one: `pip install "dlrover[k8s]==0.6.1" "kubernetes<37" protobuf`,
-with torch and airflow-elastic[runtime], for a Python before 3.13.
+The master, and all that it does, is the real one. `scripts/setup dlrover` installs it, for a Python before 3.13.
 """
 
 from __future__ import annotations
@@ -15,14 +14,18 @@ from typing import Any
 from airflow_elastic.adapters.kube import Client, Conflict, KubeError, Missing
 from airflow_elastic.adapters.kube.resources import PODS, SERVICES
 from airflow_elastic.engines.kube.elasticjob import ELASTICJOBS, MASTER_PORT, NAME_LABEL
+from tests.support import kube
 
 PYTHON = "ELASTIC_TEST_DLROVER"  # an interpreter that has dlrover, of a virtual environment on this machine
+NEEDED = (
+    f"run `scripts/setup dlrover`, and set {PYTHON} to .dlrover/bin/python as an absolute path, to run this"
+)
 
 _PHASES = {"Pending": "Pending", "Running": "Running", "Succeeded": "Succeeded", "Failed": "Failed"}
 
 
-def options(python: str) -> dict[str, Any]:
-    """`engine_options` for pods that find dlrover in a folder of this machine."""
+def options(python: str, account: kube.Account) -> dict[str, Any]:
+    """`engine_options` for pods that find dlrover in a folder of this machine; and who the master is."""
     venv = str(Path(python).parents[1])
     overlay = {
         "spec": {
@@ -35,7 +38,12 @@ def options(python: str) -> dict[str, Any]:
     resources = {"cpu": "100m", "memory": "2Gi"}
     return {
         "pod_template": overlay,
-        "master": {"python": python, "resources": resources, "pod_template": overlay},
+        "master": {
+            "python": python,
+            "resources": resources,
+            "pod_template": overlay,
+            "service_account": account.name,
+        },
     }
 
 

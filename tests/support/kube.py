@@ -105,6 +105,11 @@ class Account:
     _config: dict[str, Any] = field(repr=False)
 
     @property
+    def name(self) -> str:
+        """Its own, in its namespace."""
+        return self.user.rpartition(":")[2]
+
+    @property
     def token(self) -> str:
         """Its password."""
         return str(self._config["users"][0]["user"]["token"])
