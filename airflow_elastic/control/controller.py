@@ -204,7 +204,8 @@ class Controller:
     def _job_of(self, attempt: int) -> Job:
         state = self.state
         workers = state.attempts[attempt - 1].workers
-        return Job(self._store.uri, state.spec, attempt, workers, state.avoid, state.has_elsewhere)
+        machines = state.avoid, state.has_elsewhere, state.suspect
+        return Job(self._store.uri, state.spec, attempt, workers, *machines)
 
     # -- waiting -------------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class Rule(NamedTuple):
     kind: FailureKind
     matches: Callable[[Death], bool]
     tell: Callable[[Death], str]
+    of_others: bool = False  # what was seen is what the death of another worker does
 
 
 RULES: tuple[Rule, ...] = (
@@ -107,6 +108,7 @@ RULES: tuple[Rule, ...] = (
         FailureKind.WORKER_LOST,
         lambda d: d.rank.error is not None and _PEER_GONE.search(d.rank.error) is not None,
         lambda d: f"{_who(d)} lost its peers: {d.rank.error}",
+        of_others=True,
     ),
     Rule(
         FailureKind.UNKNOWN,
@@ -122,8 +124,20 @@ def classify(job: JobStatus) -> Failure | None:
     for rule in RULES:
         for death in deaths:
             if rule.matches(death):
-                return _failure(rule, death)
+                return _failure(rule, death, _machine(rule, death, job))
     return None
+
+
+def _machine(rule: Rule, death: Death, job: JobStatus) -> str | None:
+    """The machine that may be to blame; None where that cannot be told.
+
+    A machine that goes dark says nothing: the others lose it, long before anybody else notices. Then it is that of the
+    one worker which has not failed.
+    """
+    if not rule.of_others:
+        return death.worker.node
+    silent = [worker for worker in job.workers if worker.phase is WorkerPhase.RUNNING]
+    return silent[0].node if len(silent) == 1 else None
 
 
 def _deaths(job: JobStatus) -> Iterator[Death]:
@@ -133,7 +147,7 @@ def _deaths(job: JobStatus) -> Iterator[Death]:
                 yield Death(worker, rank)
 
 
-def _failure(rule: Rule, death: Death) -> Failure:
+def _failure(rule: Rule, death: Death, machine: str | None) -> Failure:
     code = death.rank.exit_code
     if death.signal is not None:
         code = 128 + death.signal
@@ -144,7 +158,7 @@ def _failure(rule: Rule, death: Death) -> Failure:
         reason=rule.tell(death),
         exit_code=code,
         worker=death.worker.name,
-        node=death.worker.node,
+        node=machine,
         rank=death.rank.rank,
         error=death.rank.error,
         traceback=death.rank.traceback,

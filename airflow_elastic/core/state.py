@@ -85,7 +85,7 @@ class Failure:
         reason: one sentence for a person.
         exit_code: as a shell would give it: 128 + signal for a signal, 137 for a lost worker; None where unknown.
         worker: name of the first failing worker.
-        node: the machine it was on, where the engine has several.
+        node: the machine that may be to blame, where the engine has several.
         rank: global rank of the first failing rank.
         error: type and text of its exception.
         traceback: its traceback.
@@ -240,6 +240,12 @@ class RunState:
         nodes = [f.node for f in failures if f is not None and f.node is not None and f.kind in OF_MACHINES]
         newest = nodes[-BAD_OF:]
         return tuple(sorted({node for node in newest if newest.count(node) >= BAD_AFTER}))
+
+    @property
+    def suspect(self) -> str | None:
+        """The machine of the newest failure, where a worker was lost: it may be dead, and its cluster not know yet."""
+        failures = [attempt.failure for attempt in self.lives if attempt.failure is not None]
+        return failures[-1].node if failures and failures[-1].kind is FailureKind.WORKER_LOST else None
 
     @property
     def has_elsewhere(self) -> bool:

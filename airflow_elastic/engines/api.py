@@ -38,6 +38,7 @@ class Job:
         workers: workers to start with.
         avoid: machines on which the run has failed too often; an engine of several machines starts nothing there,
         has_elsewhere: or, where this is False, only if there is no other: the run has not seen one.
+        suspect: a machine that may have just died: used only where there is no room elsewhere.
     """
 
     run_uri: str
@@ -46,6 +47,7 @@ class Job:
     workers: int
     avoid: tuple[str, ...] = ()
     has_elsewhere: bool = True
+    suspect: str | None = None
 
     @property
     def name(self) -> str:

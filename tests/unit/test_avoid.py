@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_elastic.core.classify import classify
 from airflow_elastic.core.machine import evolve, replay
-from airflow_elastic.core.state import RunState
+from airflow_elastic.core.state import FailureKind, RunState
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RestartPolicy
-from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
+from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus
 from tests.support.builders import spec
 
 
@@ -54,3 +55,31 @@ def test_whether_there_is_anywhere_else_is_known_from_where_workers_have_been() 
     assert after("b", "a", "a").has_elsewhere
     assert after("a", "a", beside="b").has_elsewhere
     assert after().has_elsewhere is False
+
+
+def test_the_machine_of_a_lost_worker_is_suspected_at_once() -> None:
+    """Its cluster takes half a minute to see that a machine has died, and would start the next attempt there."""
+    assert after().suspect is None
+    assert after("a", "b").suspect == "b"
+
+
+def lost_peers(*phases: WorkerPhase) -> str | None:
+    error = RankError(rank=0, exit_code=1, at=1.0, error="RuntimeError: Connection closed by peer")
+    workers = [
+        WorkerStatus(
+            f"node-{i}", phase, node=f"machine-{i}", errors=(error,) if phase is WorkerPhase.FAILED else ()
+        )
+        for i, phase in enumerate(phases)
+    ]
+    failure = classify(JobStatus(tuple(workers)))
+    assert failure is not None
+    assert failure.kind is FailureKind.WORKER_LOST
+    return failure.node
+
+
+def test_a_worker_that_loses_its_peers_is_not_to_blame() -> None:
+    failed, running = WorkerPhase.FAILED, WorkerPhase.RUNNING
+    assert lost_peers(failed, running) == "machine-1"
+    assert lost_peers(failed, running, failed) == "machine-1"
+    assert lost_peers(failed, running, running) is None, "it may be either of them"
+    assert lost_peers(failed, failed) is None

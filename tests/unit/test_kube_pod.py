@@ -87,6 +87,16 @@ def test_machines_to_avoid_are_excluded_from_each_alternative() -> None:
     assert found["nodeSelectorTerms"] == [{"matchExpressions": [zone, bad]}, {"matchExpressions": [bad]}]
 
 
+def test_a_suspected_machine_is_the_last_choice() -> None:
+    run = RunSpec(command=("/app/train.py",), engine="job", engine_options={"image": "i"})
+    job = Job("s3://b/r", run, 2, 1, suspect="node-7")
+    rendered = find_engine("job").render(job)["items"][0]
+    affinity = rendered["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    bad = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-7"]}
+    others = {"weight": 100, "preference": {"matchExpressions": [bad]}}
+    assert affinity == {"preferredDuringSchedulingIgnoredDuringExecution": [others]}
+
+
 def test_a_machine_to_avoid_that_may_be_the_only_one_is_liked_least() -> None:
     preferred = "preferredDuringSchedulingIgnoredDuringExecution"
     mine = {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from airflow_elastic.engines.api import Job
@@ -199,18 +200,25 @@ def _affinity(job: Job, options: KubeOptions) -> dict[str, Any]:
     if options.topology is not None:
         term = {"labelSelector": {"matchLabels": {JOB_LABEL: job.name}}, "topologyKey": options.topology}
         laid = overlay({"podAffinity": {_REQUIRED: [term]}}, laid)
-    if job.avoid:
-        bad = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(job.avoid)}
-        if not job.has_elsewhere:
-            other = {"weight": 100, "preference": {"matchExpressions": [bad]}}
-            liked = [other, *laid.get("nodeAffinity", {}).get(_PREFERRED, ())]
-            return dict(overlay(laid, {"nodeAffinity": {_PREFERRED: liked}}))
+    last_choice = {job.suspect} if job.suspect else set()
+    if not job.has_elsewhere:
+        last_choice.update(job.avoid)
+    if last_choice:
+        others = {"weight": 100, "preference": {"matchExpressions": [_none_of(sorted(last_choice))]}}
+        liked = [others, *laid.get("nodeAffinity", {}).get(_PREFERRED, ())]
+        laid = overlay(laid, {"nodeAffinity": {_PREFERRED: liked}})
+    if job.avoid and job.has_elsewhere:
+        bad = _none_of(job.avoid)
         required = laid.get("nodeAffinity", {}).get(_REQUIRED, {})
         # Terms are alternatives: each of them must exclude the machines.
         terms = required.get("nodeSelectorTerms") or [{}]
         terms = [{**one, "matchExpressions": [*one.get("matchExpressions", ()), bad]} for one in terms]
         laid = overlay(laid, {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}})
     return laid
+
+
+def _none_of(machines: Iterable[str]) -> dict[str, Any]:
+    return {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(machines)}
 
 
 def _without_nothing(plain: dict[str, Any]) -> dict[str, Any]:
