@@ -27,18 +27,22 @@ class Digest(Protocol):
         ...
 
 
-class _Crc64:
+class Crc64:
+    """Today's algorithm."""
+
     def __init__(self) -> None:
         self._value = 0
 
     def update(self, data: Data, /) -> None:
+        """Take further bytes into account."""
         self._value = crc64nvme(data, self._value)
 
     def hexdigest(self) -> str:
+        """16 hex digits."""
         return f"{self._value:016x}"
 
 
-_OURS: dict[str, Callable[[], Digest]] = {ALGORITHM: _Crc64}
+_OURS: dict[str, Callable[[], Digest]] = {ALGORITHM: Crc64}
 
 
 def new(name: str) -> Digest | None:
@@ -48,8 +52,8 @@ def new(name: str) -> Digest | None:
     return hashlib.new(name) if name in hashlib.algorithms_available else None
 
 
-def of(data: Data) -> dict[str, str]:
-    """The checksums of some bytes, as a manifest lists them."""
-    digest = _Crc64()
+def of(data: Data) -> str:
+    """The checksum of some bytes, by today's algorithm."""
+    digest = Crc64()
     digest.update(data)
-    return {ALGORITHM: digest.hexdigest()}
+    return digest.hexdigest()

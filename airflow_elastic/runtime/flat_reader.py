@@ -1,149 +1,207 @@
-"""Reading checkpoints into a state of any number of ranks: torch plans which bytes go where, this fetches them."""
+"""Reading checkpoints into a state of any number of ranks: torch plans which bytes go where, this fetches them.
+
+Every byte is compared with its checksum while it is read, and nothing is unpickled before. Only what this rank needs is
+read, straight into the tensors' own memory where it belongs there as it is.
+"""
 
 from __future__ import annotations
 
 import io
 import json
-import mmap
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
-    StorageMeta,
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
-from torch.distributed.checkpoint.storage import StorageReader
-from torch.futures import Future
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
+from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.store import Store
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.index import Blob, Index, Piece
-from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.manifest import Manifest, StoredFile
+
+#: Read and checked at once: so much is still in the processor's cache when it is checked.
+_CHUNK_BYTES = 1 << 20
+
+#: Threads that read; the disk, or memory, is the limit soon.
+_READERS = min(4, os.cpu_count() or 1)
 
 
-@contextmanager
-def local_files(store: Store, manifest: Manifest) -> Iterator[Path]:
-    """The checkpoint's files in a folder of this machine."""
-    folder = store.local_path(manifest.data.rstrip("/"))
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="elastic-load-") as temporary:
-        for file in manifest.files:
-            store.download(file.key, Path(temporary, file.key.removeprefix(manifest.data)))
-        yield Path(temporary)
-
-
-class FlatReader(StorageReader):
-    """The files of one checkpoint, whose bytes have been compared with the manifest before.
+class FlatReader:
+    """The files of one checkpoint.
 
     Args:
-        folder: where they lie.
         manifest: names them.
+        indexes: what the files named `.json` hold, by their keys.
 
     Raises:
-        CheckpointDamaged: an index cannot be read.
+        CheckpointDamaged: an index is not what was committed.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self._where: dict[MetadataIndex, tuple[Path, Piece | Blob]] = {}
-        self._maps: dict[Path, mmap.mmap] = {}
+    def __init__(self, manifest: Manifest, indexes: Mapping[str, bytes]) -> None:
+        self._manifest = manifest
+        self._where: dict[MetadataIndex, tuple[str, Piece | Blob]] = {}
         self._stored: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-        for file in manifest.files:
-            if file.key.endswith(".json"):
-                path = folder / file.key.removeprefix(manifest.data)
-                try:
-                    index = decode(Index, json.loads(path.read_bytes()))
-                except (ValueError, SpecError) as error:
-                    raise CheckpointDamaged(f"{file.key} is no index of a rank's file: {error}") from error
-                self._take(index, path.with_suffix(".bin"))
+        for file in index_files(manifest):
+            self._take(_index(file, indexes[file.key]), file.key.removesuffix(".json") + ".bin")
 
     @property
-    def keys(self) -> frozenset[str]:
-        """The names of all that is stored."""
-        return frozenset(self._stored)
+    def shapes(self) -> dict[str, tuple[int, ...] | None]:
+        """What is stored, by its name: a tensor's shape; None for what is no tensor."""
+        return {
+            key: tuple(one.size) if isinstance(one, TensorStorageMetadata) else None
+            for key, one in self._stored.items()
+        }
 
-    def _take(self, index: Index, path: Path) -> None:
+    def _take(self, index: Index, key: str) -> None:
         for piece in index.pieces:
             offsets, lengths = torch.Size(piece.offsets), torch.Size(piece.lengths)
             whole = self._stored.get(piece.key)
             if not isinstance(whole, TensorStorageMetadata):
                 properties = TensorProperties(dtype=getattr(torch, piece.dtype))
-                whole = self._stored[piece.key] = TensorStorageMetadata(
-                    properties, torch.Size(piece.shape), []
-                )
+                whole = TensorStorageMetadata(properties, torch.Size(piece.shape), [])
+                self._stored[piece.key] = whole
             whole.chunks.append(ChunkStorageMetadata(offsets, lengths))
-            self._where[MetadataIndex(piece.key, offsets)] = (path, piece)
+            self._where[MetadataIndex(piece.key, offsets)] = (key, piece)
         for blob in index.blobs:
             self._stored[blob.key] = BytesStorageMetadata()
-            self._where[MetadataIndex(blob.key)] = (path, blob)
+            self._where[MetadataIndex(blob.key)] = (key, blob)
 
-    # -- what torch asks for ---------------------------------------------------------------------------------------
+    def plan(self, state: dict[str, Any]) -> Loading:
+        """Find out what has to be read to fill this state, all of whose names are stored in these shapes."""
+        planner = DefaultLoadPlanner()
+        planner.set_up_planner(state, Metadata(state_dict_metadata=dict(self._stored)), is_coordinator=False)
+        return Loading(planner, planner.create_local_plan(), self._where, self._manifest)
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What is stored, in torch's words."""
-        return Metadata(state_dict_metadata=dict(self._stored), storage_meta=StorageMeta())
 
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+class Loading:
+    """One state that is being filled from a checkpoint."""
+
+    def __init__(
+        self,
+        planner: DefaultLoadPlanner,
+        plan: LoadPlan,
+        where: Mapping[MetadataIndex, tuple[str, Piece | Blob]],
+        manifest: Manifest,
     ) -> None:
-        """Nothing to do."""
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As they are."""
-        return plans
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing to do: a reader is of one checkpoint."""
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Never asked: the manifest is what says which checkpoint it is."""
-        return True
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy what the plan names to where it belongs."""
+        self._planner = planner
+        self._items: dict[str, list[tuple[ReadItem, Piece | Blob]]] = defaultdict(list)
         for item in plan.items:
-            path, entry = self._where[item.storage_index]
-            data = memoryview(self._mapped(path))[entry.at : entry.at + entry.size]
-            if item.type is LoadItemType.BYTE_IO:
-                planner.load_bytes(item, io.BytesIO(data))
-            elif isinstance(entry, Piece):
-                target = planner.resolve_tensor(item).detach()
-                target.copy_(_part(entry, data, item))
-                planner.commit_tensor(item, target)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+            key, entry = where[item.storage_index]
+            self._items[key].append((item, entry))
+        self.files = [file for file in manifest.files if file.key in self._items]
 
-    def _mapped(self, path: Path) -> mmap.mmap:
-        if path not in self._maps:
-            with path.open("rb") as file:
-                # A copy of its own where somebody writes: torch warns of tensors that nobody may write to.
-                self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        return self._maps[path]
+    def read(self, folder: Path, prefix: str) -> None:
+        """Read everything. What was read before something turned out to be damaged is in the state already.
+
+        Args:
+            folder: where the files lie.
+            prefix: what their keys have before their names there.
+
+        Raises:
+            CheckpointDamaged: something is not what was committed. Nothing of it was unpickled.
+        """
+        with ThreadPoolExecutor(_READERS) as readers:
+            reads = [
+                readers.submit(self._read, folder / file.key.removeprefix(prefix), file, part)
+                for file in self.files
+                for part in _shares(self._items[file.key])
+            ]
+            for one in reads:
+                one.result()
+
+    def _read(self, path: Path, file: StoredFile, items: Iterable[tuple[ReadItem, Piece | Blob]]) -> None:
+        try:
+            with path.open("rb", buffering=0) as opened:
+                size = os.fstat(opened.fileno()).st_size
+                if size != file.size:
+                    raise CheckpointDamaged(f"{file.key} has {size} bytes instead of {file.size}")
+                for item, entry in items:
+                    self._fill(item, entry, opened, file.key)
+        except FileNotFoundError:
+            raise CheckpointDamaged(f"{file.key} is missing") from None
+        except OSError as error:
+            raise CheckpointDamaged(f"{file.key} cannot be read: {error.strerror}") from None
+
+    def _fill(self, item: ReadItem, entry: Piece | Blob, file: io.FileIO, key: str) -> None:
+        if isinstance(entry, Blob) or item.type is LoadItemType.BYTE_IO:
+            memory = bytearray(entry.size)
+            _read_checked(file, entry, memoryview(memory), key)
+            self._planner.load_bytes(item, io.BytesIO(memory))
+            return
+        target = self._planner.resolve_tensor(item).detach()
+        dtype = getattr(torch, entry.dtype)
+        whole = tuple(item.lengths) == entry.lengths
+        if whole and target.dtype is dtype and target.device.type == "cpu" and target.is_contiguous():
+            _read_checked(file, entry, _memory_of(target), key)
+        else:
+            stored = torch.empty(entry.lengths, dtype=dtype)
+            _read_checked(file, entry, _memory_of(stored), key)
+            for dim, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                stored = stored.narrow(dim, start, length)
+            target.copy_(stored)
+        self._planner.commit_tensor(item, target)
 
 
-def _part(piece: Piece, data: memoryview, item: ReadItem) -> torch.Tensor:
-    dtype = getattr(torch, piece.dtype)
-    tensor = torch.frombuffer(data, dtype=dtype) if piece.size else torch.empty(0, dtype=dtype)
-    tensor = tensor.view(piece.lengths)
-    for dim, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-        tensor = tensor.narrow(dim, start, length)
-    return tensor
+def index_files(manifest: Manifest) -> list[StoredFile]:
+    """Those files of a checkpoint that say what lies where in the others."""
+    return [file for file in manifest.files if file.key.endswith(".json")]
+
+
+def _index(file: StoredFile, data: bytes) -> Index:
+    if len(data) != file.size:
+        missing = f"has {len(data)} bytes instead of {file.size}" if data else "is missing"
+        raise CheckpointDamaged(f"{file.key} {missing}")
+    if file.checksums.get(checksums.ALGORITHM) != checksums.of(data):
+        raise CheckpointDamaged(f"{file.key} is not what was committed: its bytes have changed")
+    try:
+        return decode(Index, json.loads(data))
+    except (ValueError, SpecError) as error:
+        raise CheckpointDamaged(f"{file.key} is no index of a rank's file: {error}") from error
+
+
+def _shares(items: list[tuple[ReadItem, Piece | Blob]]) -> list[list[tuple[ReadItem, Piece | Blob]]]:
+    """The same in runs of neighbours of about equal size, one for each reader."""
+    items = sorted(items, key=lambda one: one[1].at)
+    limit = sum(entry.size for _, entry in items) / _READERS
+    shares: list[list[tuple[ReadItem, Piece | Blob]]] = [[]]
+    size = 0
+    for item, entry in items:
+        if size > limit:
+            shares.append([])
+            size = 0
+        shares[-1].append((item, entry))
+        size += entry.size
+    return shares
+
+
+def _memory_of(tensor: torch.Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
+
+
+def _read_checked(file: io.FileIO, entry: Piece | Blob, room: memoryview, key: str) -> None:
+    """Fill `room` with the bytes of an entry."""
+    digest, at = checksums.Crc64(), 0
+    while at < entry.size:
+        part = room[at : at + _CHUNK_BYTES]
+        read = os.preadv(file.fileno(), [part], entry.at + at)
+        if not read:
+            break
+        digest.update(part[:read])
+        at += read
+    if at < entry.size or digest.hexdigest() != entry.checksum:
+        raise CheckpointDamaged(f"{entry.key} in {key} is not what was committed: its bytes have changed")

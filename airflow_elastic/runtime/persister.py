@@ -9,6 +9,7 @@ import select
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checkpoints, checksums, page
@@ -17,6 +18,7 @@ from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.index import Blob, Index, Piece
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
@@ -134,9 +136,9 @@ class Persister:
         data = layout.checkpoint_data(note.step, record.attempt, note.generation)
         files: list[StoredFile] = []
         for slot, one in held:
-            name = f"{data}rank-{one.rank:05d}"
-            files.append(self._put(f"{name}.bin", slot.data(one.kept_bytes)))
-            index = json.dumps(encode(one.kept)).encode()
+            name, memory = f"{data}rank-{one.rank:05d}", slot.data(one.kept_bytes)
+            files.append(self._put(f"{name}.bin", memory))
+            index = json.dumps(encode(_checked(one.kept, memory))).encode()
             files.append(self._put(f"{name}.json", memoryview(index)))
         manifest = Manifest(
             step=note.step,
@@ -165,10 +167,22 @@ class Persister:
         with ThreadPoolExecutor(1) as beside:
             checksum = beside.submit(checksums.of, data)
             self._node.store.write(key, data)
-            return StoredFile(key, len(data), checksum.result())
+            return StoredFile(key, len(data), {checksums.ALGORITHM: checksum.result()})
 
     def _tell_ranks(self, step: int) -> None:
         for path in self._node.pages():
             one = Page(path)
             one.words[page.KEPT] = float(step)
             one.close()
+
+
+def _checked(index: Index, data: memoryview) -> Index:
+    """The same, with a checksum of each entry: readers check what they read, and read only what they need."""
+
+    def of(entry: Piece | Blob) -> str:
+        return checksums.of(data[entry.at : entry.at + entry.size])
+
+    return Index(
+        tuple(replace(piece, checksum=of(piece)) for piece in index.pieces),
+        tuple(replace(blob, checksum=of(blob)) for blob in index.blobs),
+    )

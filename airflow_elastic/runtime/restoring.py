@@ -1,24 +1,27 @@
 """Restoring: the newest checkpoint that is, byte for byte, what was committed.
 
-Every byte is compared with the manifest before anything is opened. Which bytes go where, for another number of ranks
-than has saved them too, is torch's distributed checkpoint's to plan.
+What a rank reads it compares with the checksums of what was committed; where any rank finds damage, all of them go back
+to the checkpoint before. Which bytes go where, for another number of ranks than has saved them too, torch plans.
 """
 
 from __future__ import annotations
 
 import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from torch.distributed.checkpoint.state_dict import set_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime import randomness
-from airflow_elastic.runtime.flat_reader import FlatReader, local_files
+from airflow_elastic.runtime.fit import check_fit
+from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Stateful, state_of
 from airflow_elastic.spec.errors import StoreError
@@ -26,13 +29,20 @@ from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
+_REQUESTS = 8  # of files at once
 
-@contextmanager
-def alone_on_purpose() -> Iterator[None]:
-    """Leaves out torch's warning at each save and load of a process without siblings: there need be none."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where the ranks of a worker keep what they fetch for each other.
+
+    Attributes:
+        folder: on the worker's own disk; there only while a checkpoint is being restored.
+        procs: ranks of the worker.
+    """
+
+    folder: Path
+    procs: int
 
 
 class Restorer:
@@ -42,10 +52,11 @@ class Restorer:
         store: where the run lies.
         ranks: this rank among the others.
         attempt: number of the attempt: what earlier ones left half-saved is removed.
+        room: needed where the store is no folder of this machine.
     """
 
-    def __init__(self, store: Store, ranks: Ranks, *, attempt: int) -> None:
-        self._store, self._ranks, self._attempt = store, ranks, attempt
+    def __init__(self, store: Store, ranks: Ranks, *, attempt: int, room: Room) -> None:
+        self._store, self._ranks, self._attempt, self._room = store, ranks, attempt, room
 
     def restore(self, objects: Stateful) -> Manifest | None:
         """Load the newest checkpoint that is what was committed, into `objects`; None where there is none.
@@ -53,20 +64,18 @@ class Restorer:
         A damaged one is left aside, with a warning, and the one before it is used. All ranks call this together.
 
         Raises:
-            CheckpointDamaged: there are checkpoints, and not one of them is whole.
+            CheckpointDamaged: there are checkpoints, and not one of them is whole. `objects` is of no use any more.
+            InvalidInput: the newest one is of another model. Nothing has been changed.
         """
         steps = self._ranks.from_first(self._take_stock)
         for step in reversed(steps):
             try:
-                manifest = checkpoints.read(self._store, step)
+                manifest, indexes = self._ranks.from_first(partial(self._read_first, step))
+                self._load(FlatReader(manifest, indexes), manifest, objects)
             except CheckpointDamaged as error:
-                log.warning("%s; trying the one before it", error)
-                continue
-            damage = self._verify(manifest)
-            if not damage:
-                self._load(manifest, objects)
+                log.warning("checkpoint %d is damaged, trying the one before it: %s", step, error)
+            else:
                 return manifest
-            log.warning("checkpoint %d is damaged, trying the one before it: %s", step, "; ".join(damage))
         if steps:
             raise CheckpointDamaged(
                 f"none of the checkpoints {steps} of {self._store.uri} is whole: look with `airflow-elastic verify`; "
@@ -87,28 +96,77 @@ class Restorer:
                 log.info("removed %d files of saves that were cut off", removed)
         return checkpoints.steps(self._store)
 
-    def _verify(self, manifest: Manifest) -> list[str]:
-        """Compare every byte with the manifest; ranks share the files among them."""
-        rank, world = self._ranks.rank, self._ranks.world_size
-        mine = checkpoints.problems(self._store, manifest, only=lambda i: i % world == rank)
-        return [problem for part in self._ranks.gather(mine) for problem in part]
+    def _read_first(self, step: int) -> tuple[Manifest, dict[str, bytes]]:
+        """On rank 0: a manifest, and what its index files hold."""
+        manifest = checkpoints.read(self._store, step)
+        return manifest, read_indexes(self._store, manifest)
 
-    def _load(self, manifest: Manifest, objects: Stateful) -> None:
-        with local_files(self._store, manifest) as folder:
-            reader = FlatReader(folder, manifest)
-            state = state_of(objects, self._ranks.rank)
-            random_key = f"random.{self._ranks.rank}"
-            if not any(key.startswith(f"{random_key}.") for key in reader.keys):
-                del state[random_key]  # a rank that was not there when this was saved keeps its own seed
-            with alone_on_purpose():
-                load(state, storage_reader=reader, no_dist=self._ranks.alone)
-            set_state_dict(
-                objects.model,
-                objects.optimizers,
-                model_state_dict=state["model"],
-                optim_state_dict=state["optimizer"],
-            )
-            for name, other in objects.others.items():
-                other.load_state_dict(state[f"other.{name}"])
-            if random_key in state:
-                randomness.put_back(state[random_key])
+    def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
+        """Raises CheckpointDamaged on all ranks alike."""
+        state, random_key = state_of(objects, self._ranks.rank), f"random.{self._ranks.rank}"
+        if not any(key.startswith(f"{random_key}.") for key in reader.shapes):
+            del state[random_key]  # a rank that was not there when this was saved keeps its own seed
+        what = f"checkpoint {manifest.step} of {self._store.uri}"
+        check_fit(state, reader.shapes, what, ("model", "optimizer"))
+        loading = reader.plan(state)
+        folder = self._fetch(manifest, [file.key for file in loading.files])
+        try:
+            damage = None
+            try:
+                loading.read(folder, manifest.data)
+            except CheckpointDamaged as error:
+                damage = str(error)
+            damages = sorted(
+                {one for one in self._ranks.gather(damage) if one}
+            )  # none reads any more after this
+        finally:
+            if self._local_path(manifest) is None:
+                shutil.rmtree(folder, ignore_errors=True)
+        if damages:
+            raise CheckpointDamaged("; ".join(damages))
+        set_state_dict(
+            objects.model,
+            objects.optimizers,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+        for name, other in objects.others.items():
+            other.load_state_dict(state[f"other.{name}"])
+        if random_key in state:
+            randomness.put_back(state[random_key])
+
+    def _local_path(self, manifest: Manifest) -> Path | None:
+        return self._store.local_path(manifest.data.rstrip("/"))
+
+    def _fetch(self, manifest: Manifest, keys: list[str]) -> Path:
+        """Have the files that this worker's ranks need on its disk, each once; its ranks share the work."""
+        if (local := self._local_path(manifest)) is not None:
+            return local
+        rank, procs = self._ranks.rank, self._room.procs
+        first = rank - rank % procs
+        needed = sorted({key for each in self._ranks.gather(keys)[first : first + procs] for key in each})
+        trouble = None
+        try:
+            download(self._store, needed[rank % procs :: procs], self._room.folder, manifest.data)
+        except StoreError as error:
+            trouble = str(error)
+        for told in self._ranks.gather(trouble):  # all have come when this is past
+            if told is not None:
+                shutil.rmtree(self._room.folder, ignore_errors=True)
+                raise StoreError(told)
+        return self._room.folder
+
+
+def read_indexes(store: Store, manifest: Manifest) -> dict[str, bytes]:
+    """What the index files of a checkpoint hold, by key; nothing where one is missing."""
+    keys = [file.key for file in index_files(manifest)]
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        return {key: data or b"" for key, data in zip(keys, pool.map(store.get, keys), strict=True)}
+
+
+def download(store: Store, keys: Iterable[str], folder: Path, prefix: str) -> None:
+    """Fetch files into a folder, under what their keys have after the prefix. One that is missing is left out."""
+    there = {entry.key for entry in store.list(prefix)}
+    for key in keys:
+        if key in there:
+            store.download(key, folder / key.removeprefix(prefix))

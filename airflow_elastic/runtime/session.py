@@ -6,9 +6,11 @@ import logging
 import math
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from torch.distributed.distributed_c10d import _get_default_group as _default_gr
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer
+from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.sampler import ElasticBatches
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.stage import Stage
@@ -73,7 +75,15 @@ class Session:
         self._policy = surroundings.checkpoint or CheckpointPolicy()
         self._voice = Voice(surroundings, total_steps)
         uri, stage = surroundings.run_uri, Stage.found(self.local_rank)
-        self._restorer = Restorer(open_store(uri), self._ranks, attempt=self.attempt) if uri else None
+        self._restorer: Restorer | None = None
+        if uri:
+            near = (
+                surroundings.page.parent
+                if surroundings.page
+                else Path(tempfile.gettempdir(), str(os.getpid()))
+            )
+            room = Room(near / f"restore-{surroundings.generation}", stage.procs if stage else 1)
+            self._restorer = Restorer(open_store(uri), self._ranks, attempt=self.attempt, room=room)
         self._saver: Saver | None = None
         self._announced = False
         if stage is not None:
@@ -123,6 +133,7 @@ class Session:
 
         Raises:
             CheckpointDamaged: there are checkpoints, but none is whole.
+            InvalidInput: the newest one is of another model or optimizer.
         """
         began = time.monotonic()
         self._objects = Stateful(model, optimizers, others)

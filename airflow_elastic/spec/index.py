@@ -17,6 +17,7 @@ class Piece:
         lengths: of this part, in each dimension.
         at: of its first byte in the file.
         size: in bytes.
+        checksum: of these bytes, crc64nvme as hex digits; empty as long as they are in memory only.
     """
 
     key: str
@@ -26,15 +27,17 @@ class Piece:
     lengths: tuple[int, ...]
     at: int
     size: int
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Whatever is no tensor, as `torch.save` writes it: `size` bytes from `at`."""
+    """Whatever is no tensor, as `torch.save` writes it: `size` bytes from `at`, with their checksum like a piece's."""
 
     key: str
     at: int
     size: int
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)

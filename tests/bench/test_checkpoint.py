@@ -9,6 +9,7 @@ import mmap
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, alone_on_purpose
+from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Stateful
 from tests.bench.figures import count, heading, median, spread, verdict
 from tests.support.saving import Worker
@@ -91,14 +92,14 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
         worker.saver.save(objects, step, Position(), reason="script", metrics={})
 
     def torchs(folder: Path) -> None:
-        with alone_on_purpose():
+        with warnings.catch_warnings(action="ignore"):  # that there is but one process
             dcp.save(flat, checkpoint_id=str(folder), no_dist=True)
 
     worker.saver.announce(objects)
     print(f"  memory provided in the background within {timed(worker.persister.provide):.3f} s")
     print(f"  the first save                  {timed(partial(ours, 1)):.3f} s")
     worker.persister.flush()
-    restorer = Restorer(worker.store, Ranks(0, 1, None), attempt=2)
+    restorer = Restorer(worker.store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1))
     for number in range(ROUNDS + 1):
         if number == 1:
             figures.clear()  # the first round makes memory, and does not count

@@ -83,9 +83,9 @@ def test_no_checkpoint_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (network(bias=False), "the model has no 0.bias"),
-        (torch.nn.Sequential(*network(), torch.nn.Linear(3, 1)), r"the checkpoint has no 2\.bias"),
-        (network(4), r"0\.weight is \(4, 2\) in the model and \(3, 2\) in the checkpoint"),
+        (network(bias=False), r"the script has no model\.0\.bias"),
+        (torch.nn.Sequential(*network(), torch.nn.Linear(3, 1)), r"the checkpoint has no model\.2\.bias"),
+        (network(4), r"0\.weight is \(4, 2\) in the script and \(3, 2\) in the checkpoint"),
     ],
 )
 def test_another_model_is_refused_and_left_alone(tmp_path: Path, other: torch.nn.Module, said: str) -> None:

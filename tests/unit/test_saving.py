@@ -14,7 +14,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer
+from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import layout
 from tests.support.saving import Worker
@@ -30,7 +30,8 @@ def objects(seed: int) -> Stateful:
 
 
 def restorer(uri: Path, *, attempt: int = 2) -> Restorer:
-    return Restorer(open_store(str(uri)), Ranks(0, 1, None), attempt=attempt)
+    room = Room(uri.with_name("room"), 1)
+    return Restorer(open_store(str(uri)), Ranks(0, 1, None), attempt=attempt, room=room)
 
 
 def save(uri: Path, step: int, what: Stateful, *, attempt: int = 1, keep_last: int = 3) -> Worker:

@@ -5,14 +5,15 @@
 
 import sys
 import time
+from pathlib import Path
 
-from objects import Ranks, Restorer, Stateful, build
+from objects import Ranks, Restorer, Room, Stateful, build
 
 from airflow_elastic.adapters.stores import open_store
 
 uri, rank, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model, optimizer = build()
-restorer = Restorer(open_store(uri), Ranks(rank, world, None), attempt=1)
+restorer = Restorer(open_store(uri), Ranks(rank, world, None), attempt=1, room=Room(Path(uri), 1))
 manifest = restorer.restore(Stateful(model, (optimizer,), {}))
 assert manifest is not None, "there is no checkpoint to load"
 print(time.time())

@@ -5,10 +5,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime import Session
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer
+from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Stateful
 
-__all__ = ["DistributedDataParallel", "Ranks", "Restorer", "Session", "Stateful", "build", "torch"]
+__all__ = ["DistributedDataParallel", "Ranks", "Restorer", "Room", "Session", "Stateful", "build", "torch"]
 
 
 def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

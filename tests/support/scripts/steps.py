@@ -45,7 +45,11 @@ def commit() -> None:
     data = layout.checkpoint_data(step, attempt, 1)
     store.put(f"{data}state", str(step).encode())
     path = store.local_path(f"{data}state")
-    files = (StoredFile(f"{data}state", path.stat().st_size, checksums.of(path.read_bytes())),)
+    files = (
+        StoredFile(
+            f"{data}state", path.stat().st_size, {checksums.ALGORITHM: checksums.of(path.read_bytes())}
+        ),
+    )
     manifest = Manifest(step, attempt, 1, world, time.time(), data, files, format="text")
     checkpoints.commit(store, manifest)
 
