@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
@@ -12,22 +12,25 @@ from airflow_elastic.spec.errors import InvalidInput
 _SHOWN = 5
 
 
-def check_fit(
-    state: Mapping[str, Any], stored: Mapping[str, tuple[int, ...] | None], what: str, parts: Collection[str]
-) -> None:
+#: Names that have to be the same on both sides. Settings of an optimizer may differ: a newer torch has more of them.
+_EXACT = ("model.", "optimizer.state.")
+_MAY_DIFFER = "optimizer.param_groups."
+
+
+def check_fit(state: Mapping[str, Any], stored: Mapping[str, tuple[int, ...] | None], what: str) -> None:
     """Refuse a checkpoint that is not of this state: torch would leave out in silence what it does not know.
 
     Args:
         state: to be filled, nested.
         stored: shapes by name, as the checkpoint has them; None for what is no tensor.
         what: the checkpoint, in words.
-        parts: first words of the names that have to be the same on both sides; of others, the state's have to be there.
 
     Raises:
         InvalidInput: names what differs.
     """
     flat, _ = flatten_state_dict(dict(state))
-    extra = {name for name in stored.keys() - flat.keys() if name.partition(".")[0] in parts}
+    flat = {name: value for name, value in flat.items() if not name.startswith(_MAY_DIFFER)}
+    extra = {name for name in stored.keys() - flat.keys() if name.startswith(_EXACT)}
     differ = [f"the script has no {name}" for name in sorted(extra)]
     differ += [f"the checkpoint has no {name}" for name in sorted(flat.keys() - stored.keys())]
     for name in sorted(flat.keys() & stored.keys()):

@@ -67,6 +67,13 @@ class FlatReader:
             for key, one in self._stored.items()
         }
 
+    def room(self, name: str) -> torch.Tensor:
+        """An empty tensor like the one that is stored under this name."""
+        stored = self._stored[name]
+        if not isinstance(stored, TensorStorageMetadata):
+            raise KeyError(name)
+        return torch.empty(stored.size, dtype=stored.properties.dtype)
+
     def _take(self, index: Index, key: str) -> None:
         for piece in index.pieces:
             offsets, lengths = torch.Size(piece.offsets), torch.Size(piece.lengths)
@@ -82,8 +89,8 @@ class FlatReader:
             self._where[MetadataIndex(blob.key)] = (key, blob)
 
     def plan(self, state: dict[str, Any]) -> Loading:
-        """Find out what has to be read to fill this state, all of whose names are stored in these shapes."""
-        planner = DefaultLoadPlanner()
+        """Find out what has to be read to fill this state; what is not stored is left as it is."""
+        planner = DefaultLoadPlanner(allow_partial_load=True)
         planner.set_up_planner(state, Metadata(state_dict_metadata=dict(self._stored)), is_coordinator=False)
         return Loading(planner, planner.create_local_plan(), self._where, self._manifest)
 

@@ -74,7 +74,7 @@ def _load(store: Store, step: int, model: torch.nn.Module) -> Manifest:
         reader = FlatReader(manifest, read_indexes(store, manifest))
         stored = {name: shape for name, shape in reader.shapes.items() if name.startswith("model.")}
         weights = get_model_state_dict(model)
-        check_fit({"model": weights}, stored, what, ("model",))
+        check_fit({"model": weights}, stored, what)
         state = {"model": {name: _room_for(value) for name, value in weights.items()}}
         loading = reader.plan(state)
         with tempfile.TemporaryDirectory(prefix="elastic-load-") as temporary:

@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch.distributed.checkpoint.state_dict import set_state_dict
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime import randomness
+from airflow_elastic.runtime.apart import put_together
 from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.saving import Stateful, state_of
+from airflow_elastic.runtime.saving import Stateful, other_key, state_of
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.manifest import Manifest
 
@@ -107,7 +109,9 @@ class Restorer:
         if not any(key.startswith(f"{random_key}.") for key in reader.shapes):
             del state[random_key]  # a rank that was not there when this was saved keeps its own seed
         what = f"checkpoint {manifest.step} of {self._store.uri}"
-        check_fit(state, reader.shapes, what, ("model", "optimizer"))
+        for name in objects.others:
+            _make_room(state[other_key(name)]["tensors"], f"{other_key(name)}.tensors.", reader)
+        check_fit(state, reader.shapes, what)
         loading = reader.plan(state)
         folder = self._fetch(manifest, [file.key for file in loading.files])
         try:
@@ -131,7 +135,8 @@ class Restorer:
             optim_state_dict=state["optimizer"],
         )
         for name, other in objects.others.items():
-            other.load_state_dict(state[f"other.{name}"])
+            loaded = state[other_key(name)]
+            other.load_state_dict(put_together(loaded["rest"], loaded["tensors"]))
         if random_key in state:
             randomness.put_back(state[random_key])
 
@@ -155,6 +160,17 @@ class Restorer:
                 shutil.rmtree(self._room.folder, ignore_errors=True)
                 raise StoreError(told)
         return self._room.folder
+
+
+def _make_room(tensors: dict[str, torch.Tensor], below: str, reader: FlatReader) -> None:
+    """Have a tensor for each one that is stored: the object's own where it has such a one."""
+    own = dict(tensors)
+    tensors.clear()
+    for key, shape in reader.shapes.items():
+        if key.startswith(below):
+            name = key.removeprefix(below)
+            fits = name in own and tuple(own[name].shape) == shape
+            tensors[name] = own[name] if fits else reader.room(key)
 
 
 def read_indexes(store: Store, manifest: Manifest) -> dict[str, bytes]:

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 import airflow_elastic
 from airflow_elastic.adapters import page
 from airflow_elastic.runtime import randomness
+from airflow_elastic.runtime.apart import take_apart
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.slots import Note
 from airflow_elastic.runtime.stage import Stage
@@ -124,10 +125,20 @@ def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
     return {
         "model": model,
         "optimizer": optimizer,
-        **{f"other.{name}": other.state_dict() for name, other in objects.others.items()},
+        **{other_key(name): _halves(other.state_dict()) for name, other in objects.others.items()},
         # Keyed by rank: objects under one key would be taken for copies of one another.
         f"random.{rank}": randomness.capture(),
     }
+
+
+def other_key(name: str) -> str:
+    """Below this lies the state of an object of the script's own."""
+    return f"other.{name}"
+
+
+def _halves(state: Any) -> dict[str, Any]:
+    rest, tensors = take_apart(state)
+    return {"rest": rest, "tensors": tensors}
 
 
 def _buffers(model: torch.nn.Module) -> frozenset[str]:

@@ -188,9 +188,8 @@ def s3_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
-    spec = training(
-        "--epochs=8", "--step-seconds=0.05", checkpoint=CheckpointPolicy(every_steps=10, keep_last=2)
-    )
+    policy = CheckpointPolicy(every_steps=10, keep_last=2)
+    spec = training("--epochs=8", "--step-seconds=0.05", checkpoint=policy, workers=Workers(2, procs=2))
     uri = f"{s3_uri}/lost"
     async with driving(uri, spec) as driven:
         await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
@@ -204,7 +203,10 @@ async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
         assert [checkpoints.problems(store, checkpoints.read(store, step)) for step in kept] == [[], []]
         log = open_store(uri).get("logs/attempt-0002/g01-rank-0.log")
         assert log is not None
-        assert f"from step {state.attempts[1].from_step} of 2 ranks" in log.decode()
+        assert f"from step {state.attempts[1].from_step} of 4 ranks" in log.decode()
+        assert list(state_folder(uri).rglob("restore-*")) == [], (
+            "what ranks fetched for each other is still there"
+        )
     from airflow_elastic.adapters import linux
 
     assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", str(state_folder(uri))) == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import Worker
 
 
@@ -104,6 +107,56 @@ def test_a_hostile_pickle_beside_a_good_checkpoint_is_never_opened(tmp_path: Pat
     values.write_bytes(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")
     assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
     assert not marker.exists()
+
+
+def network(*widths: int, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW) -> Stateful:
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, width) for width in widths))
+    return Stateful(model, (optimizer(model.parameters(), lr=0.1),), {})
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (network(3), r"the script has no model\.1\.bias"),
+        (network(3, 4), r"model\.1\.bias is \(4,\) in the script and \(5,\) in the checkpoint"),
+        (network(3, 5, 6), r"the checkpoint has no model\.2\.bias"),
+        (network(3, 5, optimizer=torch.optim.SGD), r"the script has no optimizer\.state\.0\.bias\.exp_avg"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_and_nothing_changed(
+    tmp_path: Path, other: Stateful, said: str
+) -> None:
+    save(tmp_path, 5, network(3, 5))
+    before = [parameter.clone() for parameter in other.model.parameters()]
+    with pytest.raises(InvalidInput, match=rf"checkpoint 5 of {tmp_path} is of another model.*: .*{said}"):
+        restorer(tmp_path).restore(other)
+    assert all(torch.equal(*pair) for pair in zip(before, other.model.parameters(), strict=True))
+
+
+class Diary:
+    """A user's own object, which has more to say the longer it lives."""
+
+    def __init__(self, *days: str) -> None:
+        self.pages: dict[str, Any] = {
+            day: [len(day), {"words": torch.full((2,), float(len(day)))}] for day in days
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"pages": self.pages, "last": list(self.pages)[-1:]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pages = state["pages"]
+
+
+def test_objects_of_the_users_own_come_back_as_they_were(tmp_path: Path) -> None:
+    """Also where they have other keys by now than a new one has: what is unknown would be left out in silence."""
+    saved, fresh, older = Diary("mon", "tuesday"), Diary(), Diary("mon", "a day that never came")
+    save(tmp_path, 5, replace(objects(1), others={"diary": saved}))
+    for diary in (fresh, older):
+        restorer(tmp_path).restore(replace(objects(2), others={"diary": diary}))
+        assert diary.pages.keys() == {"mon", "tuesday"}
+        assert torch.equal(diary.pages["tuesday"][1]["words"], torch.tensor([7.0, 7.0]))
+        assert diary.pages["mon"][0] == 3
 
 
 def test_a_superseded_attempt_commits_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
