@@ -16,11 +16,13 @@ from digits.tasks import evaluate, prepare, promote
 
 from airflow_elastic.operators import ElasticTrainOperator
 
+KINDS = ["job", "pytorchjob", "trainjob", "elasticjob", "pytorchtrainingjob"]
+
 with DAG(
     "digits_kubernetes",
     schedule=None,
     params={
-        "engine": Param("job", enum=["job", "pytorchjob", "trainjob"], description="the kind of job"),
+        "engine": Param("job", enum=KINDS, description="the kind of job"),
         "epochs": Param(30, type="integer", minimum=1),
         "step_seconds": Param(0.06, type="number", minimum=0),
     },

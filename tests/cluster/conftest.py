@@ -20,8 +20,11 @@ from airflow_elastic.adapters.kube import Access, Client, connect
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.tensorstack import PYTORCHTRAININGJOBS
 from airflow_elastic.spec.errors import EngineError
 from tests.support import kube
+
+CRDS = Path(__file__).parents[1] / "support" / "crds"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -170,3 +173,18 @@ def faults(kubeconfig: str) -> Iterator[kube.Faults]:
         pytest.skip(f"{kube.CLUSTER} breaks another cluster than the one that KUBECONFIG names")
     yield made
     made.heal()
+
+
+@pytest.fixture(scope="module", params=["reference", "guide"])
+def form(request: pytest.FixtureRequest, kubectl: kube.Kubectl) -> Iterator[str]:
+    """A cluster that has PyTorchTrainingJobs in this form. Not for one with TensorStack: it goes with all jobs."""
+    name = PYTORCHTRAININGJOBS.full_name
+    if kubectl("get", "crd", name, "--ignore-not-found").strip():
+        pytest.skip(f"the cluster has {name}, which this would replace")
+    file = str(CRDS / f"pytorchtrainingjobs-{request.param}.yaml")
+    kubectl("apply", "--server-side", "-f", file)
+    try:
+        kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{name}")
+        yield request.param
+    finally:
+        kubectl("delete", "crd", name, "--timeout=60s")

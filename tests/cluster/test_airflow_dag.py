@@ -7,24 +7,24 @@ account that has the documented rights.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from airflow_elastic.adapters.kube import Client
+from airflow_elastic.adapters.kube import Access, Client
 from airflow_elastic.adapters.kube.resources import PODS, SECRETS
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import Cause, FailureKind, RunState
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
 from tests.cluster.test_node_faults import apart
-from tests.support import kube
+from tests.support import dlrover, kube
+from tests.support.cluster import documented_rights
 from tests.support.s3 import S3Server, s3_server
 
 ROOT = Path(__file__).parents[2]
@@ -32,14 +32,7 @@ DAG, TASK = "digits_kubernetes", "train"
 EPOCHS, SAMPLES = 4, 1437
 
 AWS_SECRET = "AWS_SECRET_ACCESS_KEY"
-
-
-def documented_rights(engine: str) -> list[dict[str, Any]]:
-    """The rules that the documentation gives for an engine."""
-    pages = [(ROOT / "docs" / name).read_text() for name in ("kubernetes.md", "engines.md")]
-    text = "".join(pages).split(f"<!-- rights: {engine} -->")[1]
-    rules: list[dict[str, Any]] = yaml.safe_load(text.split("```yaml")[1].split("```")[0])["rules"]
-    return rules
+TYPE_LABEL = "elasticjob.dlrover/replica-type"
 
 
 @pytest.fixture
@@ -54,14 +47,28 @@ def s3() -> Iterator[S3Server]:
 
 
 @pytest.fixture(
-    params=["pytorchjob", *(pytest.param(name, marks=pytest.mark.slow) for name in ("job", "trainjob"))]
+    params=[
+        "pytorchjob",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("job", "trainjob", "elasticjob")),
+    ]
 )
 async def engine(request: pytest.FixtureRequest, client: Client) -> KubeEngine:
     found = find_engine(request.param)
     assert isinstance(found, KubeEngine)
+    if "form" in request.fixturenames:  # the kind has been installed just now
+        await kube.until(lambda: client.knows(found.kind.resource), "the kind")
     if not await client.knows(found.kind.resource):
         pytest.skip(f"install {found.kind.resource.needs} in the cluster to run this")
     return found
+
+
+def rights_of(engine: KubeEngine) -> list[dict[str, Any]]:
+    """What the documentation gives Airflow for it. TensorStack's has the rules above its own, for another kind."""
+    if engine.name != "pytorchtrainingjob":
+        return documented_rights(engine.name)
+    first, *others = documented_rights("elasticjob")
+    kind = engine.kind.resource
+    return [{**first, "apiGroups": [kind.group], "resources": [kind.plural]}, *others]
 
 
 @pytest.fixture
@@ -77,8 +84,27 @@ async def secrets(
     data = {**s3.env, "AWS_ENDPOINT_URL": f"http://host.cluster.internal:{port}"}
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "stringData": data}
     await client.create(SECRETS, namespace, body)
-    made = await account(*documented_rights(engine.name))
+    made = await account(*rights_of(engine))
     return made, [made.token, s3.env[AWS_SECRET]]
+
+
+@pytest.fixture
+async def master(
+    engine: KubeEngine,
+    namespace: str,
+    access: Access,
+    account: Callable[..., Awaitable[kube.Account]],
+) -> AsyncIterator[dict[str, Any]]:
+    """What the options say of DLRover's job master, where the engine has one; and its operator."""
+    if engine.name != "elasticjob":
+        yield {}
+        return
+    python = os.environ.get(dlrover.PYTHON)
+    if not python:
+        pytest.skip(dlrover.NEEDED)
+    options = dlrover.options(python, await account(*documented_rights("elasticjob, master")))
+    with dlrover.operating_beside(access, namespace):
+        yield {"master": options["master"]}
 
 
 @pytest.fixture
@@ -86,6 +112,7 @@ def airflow(
     engine: KubeEngine,
     s3: S3Server,
     secrets: tuple[kube.Account, list[str]],
+    master: dict[str, Any],
     pod_options: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -96,6 +123,7 @@ def airflow(
     options = apart({name: value for name, value in pod_options.items() if name != "kubeconfig"})
     container = {"name": engine.kind.container, "workingDir": str(ROOT / "dags")}
     options["pod_template"]["spec"]["containers"] = [container]
+    options |= master
     options["env_from"] = [{"secretRef": {"name": "s3"}}]
     elastic = {
         "run_root": f"s3://{s3.bucket}/runs",
@@ -181,7 +209,7 @@ async def test_the_example_dag_loses_a_node_and_promotes_its_model(
     jobs, _ = await client.list(engine.kind.resource, namespace)
     assert [job["metadata"]["name"] for job in jobs] == [second.job]
     left = await ours(client, namespace)
-    assert {pod["metadata"]["labels"][ATTEMPT_LABEL] for pod in left} <= {"2"}
+    assert {pod["metadata"]["labels"][engine.kind.pod_label] for pod in left} <= {second.job}
     assert {pod["status"]["phase"] for pod in left} <= {"Succeeded"}
 
     # And no secret anywhere: not in the run, nor in Airflow's database and logs, nor in the cluster's objects.
@@ -197,7 +225,37 @@ async def test_the_example_dag_loses_a_node_and_promotes_its_model(
     assert [where(secret) for secret in secrets[1]] == [[], []]
 
 
+@pytest.mark.slow
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("form", "engine"), [("reference", "pytorchtrainingjob"), ("guide", "pytorchtrainingjob")], indirect=True
+)
+async def test_what_the_example_dag_asks_of_tensorstack_is_accepted_and_taken_back(
+    form: str,
+    engine: KubeEngine,
+    s3: S3Server,
+    airflow: Standalone,
+    namespace: str,
+    client: Client,
+) -> None:
+    """Nobody makes pods of it here, as its operator is closed; so the run waits, until it is stopped."""
+    airflow.wait_for_dag(DAG)
+    run_id = airflow.trigger(DAG, {"engine": engine.name, "epochs": EPOCHS, "step_seconds": 0.05})
+    airflow.wait_task(DAG, run_id, TASK, "deferred")
+    uri: str = airflow.xcom(DAG, run_id, TASK, "run_uri")
+    run = Run(s3.store(uri.removeprefix(f"s3://{s3.bucket}/")))
+    poll("the submission", lambda: run.state.attempt.submitted_at, timeout=60, hint=lambda: str(run.state))
+    (made,) = (await client.list(engine.kind.resource, namespace))[0]
+    assert made["metadata"]["name"] == run.state.attempt.job
+    assert made["spec"].get("elastic", {}).get("minReplicas") == (1 if form == "reference" else None)
+    run.ask_stop(by="test")
+    poll("the end", lambda: run.state.outcome, timeout=60, hint=lambda: str(run.state))
+    assert run.state.outcome == "stopped"
+    assert not (await client.list(engine.kind.resource, namespace))[0]
+
+
 async def ours(client: Client, namespace: str) -> list[dict[str, Any]]:
-    """The pods that there are."""
-    pods, _ = await client.list(PODS, namespace)
+    """The pods that there are of workers."""
+    pods, _ = await client.list(PODS, namespace, labels=f"{TYPE_LABEL} notin (dlrover-master)")
     return pods

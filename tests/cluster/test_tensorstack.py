@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,24 +19,7 @@ from airflow_elastic.engines.kube.tensorstack import (
 )
 from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.run import RunSpec, Workers
-from tests.support.kube import Kubectl, until
-
-CRDS = Path(__file__).parents[1] / "support" / "crds"
-NAME = PYTORCHTRAININGJOBS.full_name
-
-
-@pytest.fixture(scope="module", params=["reference", "guide"])
-def form(request: pytest.FixtureRequest, kubectl: Kubectl) -> Iterator[str]:
-    """A cluster that has the kind in this form. Not for a cluster with TensorStack: it goes with all its jobs."""
-    if kubectl("get", "crd", NAME, "--ignore-not-found").strip():
-        pytest.skip(f"the cluster has {NAME}, which this would replace")
-    file = str(CRDS / f"pytorchtrainingjobs-{request.param}.yaml")
-    kubectl("apply", "--server-side", "-f", file)
-    try:
-        kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{NAME}")
-        yield request.param
-    finally:
-        kubectl("delete", "crd", NAME, "--timeout=60s")
+from tests.support.kube import until
 
 
 @pytest.fixture(autouse=True)

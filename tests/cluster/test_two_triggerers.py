@@ -25,9 +25,8 @@ from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL, MANAGED_BY, MANAGED_
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
-from tests.cluster.test_airflow_dag import documented_rights
 from tests.support import kube, postgres
-from tests.support.cluster import SCRIPTS
+from tests.support.cluster import SCRIPTS, documented_rights
 from tests.support.traces import trained_once
 
 pytestmark = [

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from airflow_elastic.adapters.kube import Client, Conflict, KubeError, Missing
+from airflow_elastic.adapters.kube import Access, Client, Conflict, KubeError, Missing, connect
 from airflow_elastic.adapters.kube.resources import PODS, SERVICES
 from airflow_elastic.engines.kube.elasticjob import ELASTICJOBS, MASTER_PORT, NAME_LABEL
 from tests.support import kube
@@ -57,6 +58,29 @@ async def operating(client: Client, namespace: str) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+@contextlib.contextmanager
+def operating_beside(access: Access, namespace: str) -> Iterator[None]:
+    """The same for a test that does not let other tasks go on while it waits: in a thread."""
+    loop, ended = asyncio.new_event_loop(), asyncio.Event()
+
+    async def work() -> None:
+        client = await connect(access)
+        try:
+            async with operating(client, namespace):
+                await ended.wait()
+        finally:
+            await client.close()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(work(),))
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
 
 
 async def _work(client: Client, namespace: str) -> None:

@@ -3,7 +3,8 @@
 The master would restart workers by rules of its own. It is told not to (`restartCount` 0), and what it makes anew all
 the same, a worker that was deleted, finds that it has had its life and ends. Pods are found by DLRover's own labels,
 which the master's pod has, too. A job is not scaled in place: the master reads its number once, and nothing starts its
-watcher of ScalePlans. A scale step is a new attempt. No queue knows ElasticJobs: the workers wait as a group of plain pods, which Kueue holds by a gate.
+watcher of ScalePlans. A scale step is a new attempt. No queue knows ElasticJobs: the workers wait as a group of plain
+pods, which Kueue holds by a gate.
 """
 
 from __future__ import annotations
