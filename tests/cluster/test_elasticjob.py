@@ -22,11 +22,11 @@ from airflow_elastic.engines.kube.elasticjob import (
 )
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
-from airflow_elastic.spec.status import WorkerPhase
+from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.cluster.test_training import training
 from tests.support import dlrover, kube
-from tests.support.cluster import ClusterEngine, documented_rights, pod_spec
+from tests.support.cluster import QUOTAS, ClusterEngine, documented_rights, pod_spec, suspend
 from tests.support.driving import driving
 
 
@@ -152,6 +152,56 @@ class TestElasticJob(ClusterEngine):
         workers = f"{NAME_LABEL}={job.name},elasticjob.dlrover/replica-type=worker"
         found, _ = await client.list(PODS, self.options["namespace"], labels=workers)
         return found
+
+    async def test_suspended_before_it_starts_it_is_queued_until_it_is_let_go(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        """From the first on: of pods that it has made the master takes none back."""
+        self.options |= {"suspend": True}
+        job = self.job(uri)
+        async with self.live(engine, job):
+            status = await until(engine, job, lambda status: status.waiting is Waiting.QUEUED)
+            assert not status.failed
+            await suspend(client, ELASTICJOBS, self.options["namespace"], job.name, so=False)
+            await until(engine, job, running(2))
+
+    async def test_a_quota_that_is_used_up_is_told(
+        self, engine: KubeEngine, uri: str, client: Client, kubectl: kube.Kubectl
+    ) -> None:
+        """By the master, to its log alone; it tries again, and so the run waits."""
+        namespace = self.options["namespace"]
+        quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "1"}}}
+        await client.create(QUOTAS, namespace, quota)
+        await kube.until(lambda: self._counted(client), "the quota to be counted")
+        job = self.job(uri)
+        master = f"elasticjob-{job.name}-dlrover-master-0"
+        async with self.live(engine, job):
+
+            async def refused() -> bool:
+                pods, _ = await client.list(PODS, namespace, labels=f"{NAME_LABEL}={job.name}")
+                begun = [pod for pod in pods if pod["status"]["phase"] == "Running"]
+                return bool(begun) and "exceeded quota" in kubectl("-n", namespace, "logs", master)
+
+            await kube.until(refused, "the master to be refused")
+            status = await until(engine, job, lambda status: bool(status.workers))
+            assert status.waiting is Waiting.STARTING
+            assert not status.failed
+            await client.delete(QUOTAS, namespace, "none")
+            await until(engine, job, running(2))
+
+    async def test_an_image_that_is_not_there_is_told(self, engine: KubeEngine, uri: str) -> None:
+        """The master's, and the workers'."""
+        there, missing = self.options["image"], "localhost/no-such-image:1"
+        self.options |= {"image": missing, "image_pull_policy": "Never"}
+        job = self.job(uri)
+        async with self.live(engine, job):
+            status = await until(
+                engine, job, lambda status: "job master waits" in str(status.wait and status.wait.reason)
+            )
+        assert status.wait is not None
+        assert missing in (status.wait.reason or "")
+        self.options["master"] = {**self.options["master"], "image": there}
+        await super().test_an_image_that_is_not_there_is_told(engine, uri + "-2")
 
     async def test_workers_outlive_their_master(self, engine: KubeEngine, uri: str, client: Client) -> None:
         job = self.job(uri)

@@ -174,6 +174,16 @@ def test_workers_are_known_by_their_rank_and_masters_are_none() -> None:
     ]
 
 
+def test_what_the_master_waits_for_is_told() -> None:
+    before = ElasticJobEngine()._before_workers
+    missing = {"reason": "ErrImageNeverPull", "message": "no image dlrover:1"}
+    waiting = pod(0, kind="dlrover-master", waiting=missing)
+    assert before([waiting]) == "the job master waits: ErrImageNeverPull: no image dlrover:1"
+    assert before([pod(0, kind="dlrover-master")]) is None
+    assert before([pod(0, waiting=missing)]) is None
+    assert before([]) is None
+
+
 def test_before_the_operator_has_looked_workers_are_still_to_come() -> None:
     assert phases(owner(None)) == [WorkerPhase.PENDING] * 2
 

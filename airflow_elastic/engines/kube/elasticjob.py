@@ -9,7 +9,7 @@ pods, which Kueue holds by a gate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.merge import overlay
 from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.pod import marked, named, pod_template
+from airflow_elastic.engines.kube.read import read_pod
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -33,6 +34,7 @@ ELASTICJOBS = Resource(_GROUP, _VERSION, "elasticjobs", "ElasticJob", needs=_NEE
 NAME_LABEL = "elasticjob.dlrover/name"
 _TYPE_LABEL = "elasticjob.dlrover/replica-type"
 _RANK_LABEL = "elasticjob.dlrover/rank-index"
+_MASTER = "dlrover-master"
 
 #: Where the operator's Service leads.
 MASTER_PORT = 50001
@@ -88,7 +90,7 @@ class ElasticJobKind:
             "enableDynamicSharding": options.enable_dynamic_sharding,
             "enableElasticScheduling": options.enable_elastic_scheduling,
             "replicaSpecs": {
-                "dlrover-master": _master(job, options),
+                _MASTER: _master(job, options),
                 **{name: _others(job, options, one) for name, one in options.replicas.items()},
                 "worker": self._workers(job, options),  # last: where our pods' template is looked for
             },
@@ -254,6 +256,15 @@ class ElasticJobEngine(KubeEngine):
     def _begun(self, job: Job) -> dict[int, str]:
         """What the workers have written themselves: a pod that is gone before anybody looks leaves nothing else."""
         return self._files(job).begun()
+
+    def _before_workers(self, pods: Sequence[Object]) -> str | None:
+        """Without its master an ElasticJob has no pods, and says nothing: its image, or room for it, may be missing."""
+        for pod in pods:
+            if pod["metadata"]["labels"].get(_TYPE_LABEL) == _MASTER:
+                read = read_pod(dict(pod), self.kind.container, _MASTER)
+                if read.phase is WorkerPhase.PENDING and read.reason:
+                    return f"the job master waits: {read.reason}"
+        return None
 
     def _workloads(self, options: KubeOptions) -> Query:
         return replace(super()._workloads(options), key=OWN_NAME)

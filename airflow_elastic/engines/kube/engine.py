@@ -24,7 +24,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.engines.kube import kueue, read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
-from airflow_elastic.engines.kube.kind import Child, Kind, asked, lacks_pods, read_job
+from airflow_elastic.engines.kube.kind import Child, Kind, Object, asked, lacks_pods, read_job
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
 from airflow_elastic.engines.kube.ownership import adopt, is_ours, owned
@@ -40,7 +40,7 @@ from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from airflow_elastic.adapters.kube import Access, Resource
     from airflow_elastic.adapters.store import Store
@@ -167,7 +167,7 @@ class KubeEngine:
                     status = _deleted(job)
                 else:
                     queue = kueue.why_held(workloads, owner)
-                    status = read_job(self.kind, owner, pods, seen, why, queue)
+                    status = read_job(self.kind, owner, pods, seen, self._before_workers(pods) or why, queue)
                 (lacking.set if lacks_pods(status) else lacking.clear)()
                 if status != last:
                     last = status
@@ -179,6 +179,10 @@ class KubeEngine:
     def _begun(self, job: Job) -> dict[int, str]:
         """Workers whose pods have been there, by uid, where the owner does not tell of pods that are gone."""
         return {}
+
+    def _before_workers(self, pods: Sequence[Object]) -> str | None:
+        """What a pod waits for that is to make those of the workers, where there is such a one."""
+        return None
 
     async def _look(self, shared: Hub, job: Job, options: KubeOptions) -> dict[str, Any] | None:
         """The owner, where the watch does not show it: it may be younger than the watch's newest word."""
