@@ -1,4 +1,4 @@
-"""The control mailbox: how anybody who can write under a run URI asks the run's controller for something.
+"""The control mailbox: how anybody who can write under a run URI tells the run's controller something.
 
 A request is one object, created exclusively, so none is lost or overwritten. The controller journals what it makes of a
 request before it deletes it; a request read twice has the same id, and the machine ignores the second.
@@ -21,15 +21,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointTrouble:
+    """What a worker has met.
+
+    Attributes:
+        attempt: number of its attempt.
+        step: the checkpoint that could not be written, or that is damaged.
+        reason: in a sentence.
+        newest: where one is damaged, the step that was restored instead.
+    """
+
+    attempt: int
+    step: int
+    reason: str
+    newest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """One wish.
+    """One wish, or one piece of news.
 
     Attributes:
         id: sorts by time of posting.
-        kind: `scale`, `stop` or `save`.
+        kind: `scale`, `stop` or `save`; from workers `unsaved` or `damaged`.
         by: who asks, in words that the record of the run will show.
         workers: for `scale`, the number of workers wanted.
         owner: for `stop`, void unless this still is the run's owner.
+        checkpoint: for `unsaved` and `damaged`.
     """
 
     id: str
@@ -37,6 +55,7 @@ class Request:
     by: str
     workers: int | None = None
     owner: str | None = None
+    checkpoint: CheckpointTrouble | None = None
 
 
 class Mailbox:
@@ -45,10 +64,18 @@ class Mailbox:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def post(self, kind: str, *, by: str, workers: int | None = None, owner: str | None = None) -> Request:
+    def post(
+        self,
+        kind: str,
+        *,
+        by: str,
+        workers: int | None = None,
+        owner: str | None = None,
+        checkpoint: CheckpointTrouble | None = None,
+    ) -> Request:
         """Leave a request. Durable when this returns; carried out when a controller reads it."""
         ident = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
-        request = Request(ident, kind, by, workers, owner)
+        request = Request(ident, kind, by, workers, owner, checkpoint)
         self._store.create(layout.request(ident), json.dumps(encode(request)).encode())
         return request
 

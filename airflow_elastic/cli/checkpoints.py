@@ -38,7 +38,8 @@ def verify(uri: str, as_json: bool) -> int:
     """Check every checkpoint, byte by byte.
 
     Each committed one is compared with its manifest: sizes and checksums of all its files. Exits 1 if any is
-    damaged, and names the file. A restart leaves a damaged checkpoint aside and takes the one before.
+    damaged, and names the file. A restart sets a damaged checkpoint aside and takes the one before; those that
+    were set aside are named, too.
 
     Example:
       airflow-elastic verify /mnt/runs/mnist
@@ -56,13 +57,16 @@ def verify(uri: str, as_json: bool) -> int:
     damaged = [verdict for verdict in verdicts if verdict.problems]
     if as_json:
         rows = [{**asdict(verdict), "ok": not verdict.problems} for verdict in verdicts]
-        say.print_json({"uri": store.uri, "ok": not damaged, "checkpoints": rows})
+        aside = [{"step": step, "reason": reason} for step, reason in stored.quarantined(store).items()]
+        say.print_json({"uri": store.uri, "ok": not damaged, "checkpoints": rows, "quarantined": aside})
         return 1 if damaged else 0
     for verdict in verdicts:
         fine = f"whole, {verdict.files} files, {say.size(verdict.bytes)}"
         click.echo(f"checkpoint {verdict.step}: {'DAMAGED' if verdict.problems else fine}")
         for problem in verdict.problems:
             click.echo(f"  {problem}")
+    for step, reason in stored.quarantined(store).items():
+        click.echo(f"checkpoint {step}: was damaged, and set aside: {reason}")
     if not verdicts:
         click.echo(f"{store.uri} holds no checkpoint yet")
     elif damaged:

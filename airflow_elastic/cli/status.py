@@ -117,6 +117,10 @@ def _saved(document: Mapping[str, Any], now: float, kept: int) -> str:
             f"{count} checkpoint{'' if count == 1 else 's'} committed, {kept} kept, "
             f"the newest at step {newest['step']}, {say.duration(max(0.0, now - newest['at']))} ago"
         )
+    if (unsaved := document["checkpoints"].get("unsaved")) is not None:
+        saved += (
+            f", and {unsaved['worker']} could not write that of step {unsaved['step']}: {unsaved['reason']}"
+        )
     return f"{saved}; {restarts['used']} of {restarts['limit']} restarts used"
 
 

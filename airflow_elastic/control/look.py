@@ -54,3 +54,9 @@ def events_of(request: Request, at: float) -> Iterator[Event]:
         yield ev.SaveRequested(at, request.id, request.by)
     elif request.kind == "stop":
         yield ev.StopRequested(at, request.id, request.by, request.owner)
+    elif request.checkpoint is not None:
+        what = request.checkpoint
+        if request.kind == "unsaved":
+            yield ev.SaveFailed(at, what.attempt, what.step, request.by, what.reason)
+        elif request.kind == "damaged" and what.newest is not None:
+            yield ev.CheckpointQuarantined(at, what.attempt, what.step, what.newest, what.reason)

@@ -81,6 +81,7 @@ def document(
         "checkpoints": {
             "committed": state.checkpoints,
             "newest": None if newest is None else encode(newest),
+            "unsaved": None if state.unsaved is None else encode(state.unsaved),
         },
         "ranks": [encode(rank) for rank in told.ranks] if told and not state.ended else [],
         "stragglers": [rank.rank for rank in stragglers(told.ranks)] if told and not state.ended else [],

@@ -22,8 +22,10 @@ from airflow_elastic.core.state import (
     FailureKind,
     Phase,
     RunState,
+    Unsaved,
 )
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Scale, Submit
 from airflow_elastic.spec.events import Event
 
@@ -83,7 +85,7 @@ def evolve(state: RunState, event: Event) -> RunState:
     if state.ended:
         return state
     stale = getattr(event, "attempt", state.attempt.number) != state.attempt.number
-    if stale and not isinstance(event, ev.CheckpointCommitted):
+    if stale and not isinstance(event, ev.CheckpointCommitted | ev.CheckpointQuarantined):
         return state
     match event:
         case ev.AttemptSubmitted():
@@ -92,6 +94,10 @@ def evolve(state: RunState, event: Event) -> RunState:
             return _refused(state, event)
         case ev.CheckpointCommitted():
             return _committed(state, event)
+        case ev.SaveFailed():
+            return replace(state, unsaved=Unsaved(event.step, event.worker, event.reason))
+        case ev.CheckpointQuarantined():
+            return _quarantined(state, event)
         case ev.WorkersEnded():
             return _workers_ended(state, event)
         case ev.Stalled():
@@ -151,7 +157,17 @@ def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
     if state.checkpoint is not None and event.step <= state.checkpoint.step:
         return state
     newest = Checkpoint(event.step, event.attempt, event.key, event.at)
-    return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1)
+    return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, unsaved=None)
+
+
+def _quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:
+    damaged = state.checkpoint
+    if damaged is None or damaged.step != event.step:
+        return state
+    if event.attempt == state.attempt.number:
+        state = state.with_attempt(from_step=event.newest)
+    before = Checkpoint(event.newest, damaged.attempt, layout.manifest(event.newest), event.at)
+    return replace(state, checkpoint=before)
 
 
 def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:

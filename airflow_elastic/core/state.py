@@ -166,6 +166,15 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsaved:
+    """A checkpoint that could not be written: its step, the worker that could not, and why."""
+
+    step: int
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """Somebody or something wants the run to end: STOP or DEADLINE, who or what, since when."""
 
@@ -195,6 +204,7 @@ class RunState:
         attempts: all of them, oldest first; the last one is the current one.
         checkpoint: the newest.
         checkpoints: how many were committed.
+        unsaved: the newest that could not be written; None where a newer one was.
         restarts_used: how much of the budget is used.
         planned_steps: scale steps that were planned, or that an autoscaler made, and are known.
         saves: requests to save that the agents have not been told of.
@@ -215,6 +225,7 @@ class RunState:
     rested_seconds: float = 0.0
     checkpoint: Checkpoint | None = None
     checkpoints: int = 0
+    unsaved: Unsaved | None = None
     restarts_used: int = 0
     planned_steps: frozenset[str] = frozenset()
     saves: tuple[str, ...] = ()

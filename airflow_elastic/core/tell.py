@@ -46,6 +46,11 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"attempt {event.attempt} refused by the engine: {event.reason}"
         case ev.CheckpointCommitted():
             return f"checkpoint {event.step} committed"
+        case ev.SaveFailed():
+            return f"checkpoint {event.step} could not be written by {event.worker}: {event.reason}"
+        case ev.CheckpointQuarantined():
+            aside = f"checkpoint {event.step} is damaged and was set aside"
+            return f"{aside}, training goes on from {event.newest}: {event.reason}"
         case ev.WorkersEnded() | ev.Stalled():
             return _attempt_ended(state.attempt)
         case ev.AttemptGone():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checkpoints, checksums, page
+from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.spec import layout
@@ -94,6 +96,9 @@ class Persister:
         newest, committed = held[0][1], False
         try:
             committed = self._write(held)
+        except ElasticError as error:
+            self._report(newest.step, str(error))
+            raise
         finally:
             for slot, _ in held:
                 slot.release()
@@ -102,6 +107,14 @@ class Persister:
             self._tell_ranks(newest.step)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             checkpoints.prune(self._node.store, self._node.record.spec.checkpoint.keep_last)
+
+    def _report(self, step: int, reason: str) -> None:
+        """Tell the controller that a checkpoint could not be written."""
+        trouble = CheckpointTrouble(self._node.record.attempt, step, reason)
+        try:
+            Mailbox(self._node.store).post("unsaved", by=f"node-{self._node.index}", checkpoint=trouble)
+        except ElasticError as error:
+            log.warning("that checkpoint %d could not be written cannot be told either: %s", step, error)
 
     def _newest(self) -> list[tuple[Slot, Note]]:
         """For each rank the slot with the newest state that all of them have staged, held; empty: none."""
@@ -134,12 +147,7 @@ class Persister:
         if members is None:
             return False
         data = layout.checkpoint_data(note.step, record.attempt, note.generation)
-        files: list[StoredFile] = []
-        for slot, one in held:
-            name, memory = f"{data}rank-{one.rank:05d}", slot.data(one.kept_bytes)
-            files.append(self._put(f"{name}.bin", memory))
-            index = json.dumps(encode(_checked(one.kept, memory))).encode()
-            files.append(self._put(f"{name}.json", memoryview(index)))
+        files = self._write_files(held, data)
         manifest = Manifest(
             step=note.step,
             attempt=record.attempt,
@@ -162,6 +170,21 @@ class Persister:
             log.warning("%s", error)
             node.stop()
             return False
+
+    def _write_files(self, held: Sequence[tuple[Slot, Note]], folder: str) -> list[StoredFile]:
+        files: list[StoredFile] = []
+        try:
+            for slot, one in held:
+                name, memory = f"{folder}rank-{one.rank:05d}", slot.data(one.kept_bytes)
+                files.append(self._put(f"{name}.bin", memory))
+                index = json.dumps(encode(_checked(one.kept, memory))).encode()
+                files.append(self._put(f"{name}.json", memoryview(index)))
+        except ElasticError:
+            # Nobody knows of these files yet, and it may be the disk that is full.
+            with contextlib.suppress(ElasticError):
+                self._node.store.delete([file.key for file in files])
+            raise
+        return files
 
     def _put(self, key: str, data: memoryview) -> StoredFile:
         with ThreadPoolExecutor(1) as beside:

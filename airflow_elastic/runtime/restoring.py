@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import set_state_dict
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import put_together
@@ -69,14 +70,17 @@ class Restorer:
             CheckpointDamaged: there are checkpoints, and not one of them is whole. `objects` is of no use any more.
             InvalidInput: the newest one is of another model. Nothing has been changed.
         """
-        steps = self._ranks.from_first(self._take_stock)
+        steps, damaged = self._ranks.from_first(self._take_stock), {}
         for step in reversed(steps):
             try:
                 manifest, indexes = self._ranks.from_first(partial(self._read_first, step))
                 self._load(FlatReader(manifest, indexes), manifest, objects)
             except CheckpointDamaged as error:
                 log.warning("checkpoint %d is damaged, trying the one before it: %s", step, error)
+                damaged[step] = str(error)
             else:
+                if damaged:
+                    self._ranks.from_first(partial(self._set_aside, damaged, manifest.step))
                 return manifest
         if steps:
             raise CheckpointDamaged(
@@ -97,6 +101,16 @@ class Restorer:
             if removed:
                 log.info("removed %d files of saves that were cut off", removed)
         return checkpoints.steps(self._store)
+
+    def _set_aside(self, damaged: Mapping[int, str], newest: int) -> None:
+        """On rank 0: damaged checkpoints are in nobody's way any more, and the controller knows."""
+        for step, reason in damaged.items():
+            try:
+                checkpoints.quarantine(self._store, step, reason)
+                trouble = CheckpointTrouble(self._attempt, step, reason, newest)
+                Mailbox(self._store).post("damaged", by="rank 0", checkpoint=trouble)
+            except StoreError as error:
+                log.warning("checkpoint %d could not be set aside: %s", step, error)
 
     def _read_first(self, step: int) -> tuple[Manifest, dict[str, bytes]]:
         """On rank 0: a manifest, and what its index files hold."""

@@ -73,6 +73,28 @@ class CheckpointCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """A worker could not write its part of a checkpoint; training goes on, and the next save is tried."""
+
+    at: float
+    attempt: int
+    step: int
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointQuarantined:
+    """A committed checkpoint turned out to be damaged, and was set aside; `newest` was restored instead."""
+
+    at: float
+    attempt: int
+    step: int
+    newest: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersEnded:
     """The attempt is over: a worker failed or was lost, or all succeeded. The evidence, and how far it had come."""
 
@@ -199,6 +221,8 @@ Event = (
     | AttemptSubmitted
     | SubmitRefusedByEngine
     | CheckpointCommitted
+    | SaveFailed
+    | CheckpointQuarantined
     | WorkersEnded
     | Stalled
     | AttemptGone

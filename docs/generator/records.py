@@ -65,6 +65,7 @@ def example_document() -> dict[str, Any]:
         ),
         ev.AttemptGone(t + 62, 1),
         ev.AttemptSubmitted(t + 63, 2, "digits-0f3b9c2d41-a2"),
+        ev.SaveFailed(t + 80, 2, 600, "node-1", "/mnt/runs/digits: cannot write: No space left on device"),
     )
     progress = Progress(
         2,

@@ -136,7 +136,7 @@ def test_verify_and_prune(trained: Shell) -> None:
     path.write_bytes(data)
     told = trained("verify", trained.uri)
     assert told.returncode == 1
-    assert f"checkpoint {all_steps[1]}: DAMAGED\n  {damaged.key} has another sha256" in told.stdout
+    assert f"checkpoint {all_steps[1]}: DAMAGED\n  {damaged.key} has another crc64nvme" in told.stdout
     assert f"a restart goes on from {all_steps[-1]}" in told.stdout
     assert not json.loads(trained("verify", trained.uri, "--json").stdout)["ok"]
 

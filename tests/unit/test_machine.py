@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_elastic.core.machine import create, due, evolve
-from airflow_elastic.core.state import Cause, FailureKind, Phase
+from airflow_elastic.core.state import Cause, FailureKind, Phase, Unsaved
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Finish, OrderSave, Pause, Scale, Submit
 from airflow_elastic.spec.run import RestartPolicy
@@ -167,6 +167,31 @@ def test_silence_ends_the_attempt() -> None:
     assert state.attempts[0].failure is not None
     assert state.attempts[0].failure.reason == "no progress for 600 s since step 57"
     assert due(state) == (Submit(2, 2),)
+
+
+def test_a_checkpoint_that_was_set_aside_is_not_the_newest_any_more() -> None:
+    aside = ev.CheckpointQuarantined(5.0, 2, 20, 10, "its bytes have changed")
+    state = story(
+        *LIVE,
+        ev.CheckpointCommitted(1.5, 1, 10, "k10"),
+        ev.CheckpointCommitted(1.6, 1, 20, "k20"),
+        ev.WorkersEnded(2.0, 1, lost()),
+        ev.AttemptGone(3.0, 1),
+        ev.AttemptSubmitted(4.0, 2, "job-a2"),
+        aside,
+    )
+    assert state.checkpoint is not None
+    assert (state.checkpoint.step, state.attempt.from_step) == (10, 10)
+    assert evolve(state, aside) == state
+    again = evolve(state, ev.CheckpointCommitted(6.0, 2, 20, "k20"))
+    assert again.checkpoint is not None
+    assert again.checkpoint.step == 20, "its step can be saved again"
+
+
+def test_a_save_that_failed_is_known_until_another_one_succeeds() -> None:
+    state = story(*LIVE, ev.SaveFailed(2.0, 1, 10, "node-1", "no space left"))
+    assert state.unsaved == Unsaved(10, "node-1", "no space left")
+    assert evolve(state, ev.CheckpointCommitted(3.0, 1, 20, "k")).unsaved is None
 
 
 def test_a_failed_run_reopened_has_a_fresh_budget_and_goes_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ import torch
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.errors import InvalidInput, StoreError
 from tests.support.saving import Worker
 
 
@@ -89,6 +91,65 @@ def test_a_damaged_newest_one_is_left_aside(
     assert manifest.step == 5
     assert same(good, loaded)
     assert "trying the one before it" in caplog.text
+
+
+def test_a_damaged_one_is_set_aside_and_its_step_can_be_saved_again(tmp_path: Path) -> None:
+    save(tmp_path, 5, objects(1))
+    save(tmp_path, 9, objects(2))
+    _damage(tmp_path, 9, "flip")
+    restorer(tmp_path, attempt=2).restore(objects(3))
+    store = open_store(str(tmp_path))
+    assert (checkpoints.steps(store), list(checkpoints.quarantined(store))) == ([5], [9])
+    (news,) = Mailbox(store).read()
+    assert (news.kind, news.checkpoint) == (
+        "damaged",
+        CheckpointTrouble(2, 9, checkpoints.quarantined(store)[9], newest=5),
+    )
+    assert "its bytes have changed" in checkpoints.quarantined(store)[9]
+
+    save(tmp_path, 9, good := objects(4), attempt=2)
+    loaded = objects(5)
+    restored = restorer(tmp_path, attempt=3).restore(loaded)
+    assert restored is not None
+    assert restored.step == 9
+    assert same(good, loaded)
+    damaged = layout.checkpoint_data(9, 1, 1)
+    assert store.list(damaged), "what is damaged is kept for whoever wants to know why"
+    for step in (12, 15, 18):
+        save(tmp_path, step, objects(6), attempt=3)
+    assert (checkpoints.quarantined(store), store.list(damaged)) == ({}, []), "it is kept for ever"
+
+
+def test_a_full_disk_costs_a_save_and_not_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"run as root where a small file system can be mounted ({made.stderr.strip()})")
+    try:
+        small, large = objects(1), Stateful(torch.nn.Linear(600, 600), (), {})
+        save(disk, 5, small)
+        worker = Worker(str(disk))
+        with pytest.raises(StoreError, match="the disk is full"):
+            worker.save(large, 9, Position(), reason="steps", metrics={})
+        store = open_store(str(disk))
+        (news,) = Mailbox(store).read()
+        assert (news.kind, news.by) == ("unsaved", "node-0")
+        assert news.checkpoint is not None
+        assert news.checkpoint.step == 9
+        assert "the disk is full" in news.checkpoint.reason
+        assert store.list(layout.checkpoint_data(9, 1, 1)) == []
+        worker.save(small, 12, Position(), reason="steps", metrics={})
+        assert checkpoints.steps(store) == [5, 12]
+        loaded = objects(2)
+        assert restorer(disk, attempt=2).restore(loaded) is not None
+        assert same(small, loaded)
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def test_where_all_are_damaged_it_does_not_begin_anew_silently(tmp_path: Path) -> None:
