@@ -25,7 +25,9 @@ from airflow_elastic.adapters import linux
 from tests.bench.figures import count, heading, interval, spread, verdict
 
 SCRIPT = Path(__file__).parent / "scripts/pace.py"
-PROCS = 2
+PROCS = count(
+    "PROCS", 2
+)  # on a machine of 2 processors, 1 leaves one of them to what is no rank, as on nodes with GPUs
 STEP_SECONDS = 0.010
 WARM_STEPS = 50
 TURN_SECONDS, SETTLE_SECONDS = 2.0, 0.2  # of each turn the first steps are left out: caches were another's
@@ -164,6 +166,13 @@ def take_turns(folder: Path, turns: int, seconds: float) -> dict[str, Arm]:
     return arms
 
 
+def mean_step(turns: list[Turn], what: str) -> float:
+    """Of all steps of a round's turns, but the tenth of the turns at either end: those met something else."""
+    ordered = sorted(getattr(turn, what) for turn in turns)
+    cut = len(ordered) // 10
+    return statistics.mean(ordered[cut : len(ordered) - cut])
+
+
 def tell(rounds: list[dict[str, Arm]]) -> None:
     turns = {name: [arms[name].turns() for arms in rounds] for name in ARMS}
     for name in ARMS:
@@ -172,12 +181,15 @@ def tell(rounds: list[dict[str, Arm]]) -> None:
         print(f"  {name:15} {steps} steps, {spread([turn.wall for turn in flat], 'ms', 1000)}")
 
     def ratios(name: str, what: str, *base: str) -> list[float]:
-        """In percent, of turns that followed each other; several arms to compare with are taken together."""
+        """In percent, one of each round; several arms to compare with are taken together.
+
+        Of a round, because trainings differ from start to start (where their memory lies, which processor they came to),
+        and its turns all tell of the same start: taken one by one they would seem to be certain of what is chance.
+        """
         found = []
-        for each in zip(turns[name], *(turns[one] for one in base), strict=True):
-            for mine, *theirs in zip(*each, strict=False):
-                other = statistics.mean(getattr(one, what) for one in theirs)
-                found.append((getattr(mine, what) / other - 1) * 100)
+        for mine, *theirs in zip(turns[name], *(turns[one] for one in base), strict=True):
+            other = statistics.mean(mean_step(each, what) for each in theirs)
+            found.append((mean_step(mine, what) / other - 1) * 100)
         return found
 
     for what, text in (("wall", "step time"), ("rank", "processor time of a rank's step")):

@@ -103,6 +103,27 @@ async def test_rescaled_in_place_every_sample_is_consumed_once(tmp_path: Path) -
     assert left_over(tmp_path / "run") == []
 
 
+async def test_a_sharded_model_comes_back_bit_for_bit_at_any_world_size(tmp_path: Path) -> None:
+    command = (str(SCRIPTS / "sharded.py"), f"--trace={tmp_path}/trace", "--steps=90", "--step-seconds=0.05")
+    async with driving(tmp_path / "run", training(command=command)) as driven:
+        await driven.at_step(8)
+        for workers in (3, 1, 2):
+            driven.run.ask_scale(workers, by="test")
+            known = len(_stretches(driven))
+            await driven.until(
+                lambda known=known: len(_stretches(driven)) > known, f"{workers} ranks at work"
+            )
+        driven.kill_worker(0)
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    lines = [line.split() for line in (tmp_path / "trace").read_text().splitlines()]
+    restored = [(step, world, digest) for word, step, world, digest in lines if word == "restored"]
+    assert [world for _, world, _ in restored] == ["3", "1", "2", "2"]
+    for step, world, digest in restored:
+        saved = {one for word, at, _, one in lines if (word, at) == ("did", step)}
+        assert digest in saved, f"the state of step {step} is another one on {world} ranks"
+
+
 def _stretches(driven):  # type: ignore[no-untyped-def]
     progress = driven.run.progress(driven.state)
     return [s for s in progress.stretches if s.first_step_at] if progress else []
