@@ -219,7 +219,7 @@ class TestElasticJob(ClusterEngine):
         async with self.live(engine, following):
             await until(engine, following, running(2))
 
-    async def test_a_run_whose_master_dies_with_a_worker_goes_on_under_a_new_name(
+    async def test_a_run_outlives_its_master_and_scales_each_under_a_new_name(
         self, uri: str, client: Client, kubeconfig: str
     ) -> None:
         options = {**self.options, "kubeconfig": kubeconfig}
@@ -233,11 +233,16 @@ class TestElasticJob(ClusterEngine):
             assert first.failure is not None
             assert (first.cause, first.failure.kind) == (Cause.FAILURE, FailureKind.WORKER_LOST)
             await driven.at_step(second.from_step + 3)
+            driven.run.ask_scale(1, by="test")
+            await driven.until(lambda: len(driven.state.attempts) == 3, "the third attempt")
+            await driven.at_step(driven.state.attempt.from_step + 3)
             driven.run.ask_stop(by="test")
             state = await driven.end()
-        assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
-        assert first.job != state.attempts[1].job
-        assert state.attempts[1].from_step >= 5
+        assert (state.outcome, state.restarts_used) == ("stopped", 1)
+        second, third = state.attempts[1:]
+        assert (second.cause, third.workers) == (Cause.SCALE_STEP, 1)
+        assert len({first.job, second.job, third.job}) == 3
+        assert third.from_step > second.from_step >= 5
 
     async def lose(self, client: Client, job: str, kind: str) -> None:
         """Delete the last pod of this kind, without grace: as a node does that goes away."""
