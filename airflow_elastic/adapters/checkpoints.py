@@ -6,9 +6,8 @@ sizes and checksums, and nothing is unpickled.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.spec import layout
@@ -19,7 +18,7 @@ from airflow_elastic.spec.manifest import MANIFEST_VERSION, Manifest, StoredFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from airflow_elastic.adapters.store import Entry, Store
+    from airflow_elastic.adapters.store import Store
 
 
 class CheckpointDamaged(ElasticError):
@@ -85,86 +84,8 @@ def _file_problems(store: Store, file: StoredFile) -> Iterable[str]:
             yield f"{file.key} has another {name} than was committed: its bytes have changed"
 
 
-def quarantine(store: Store, step: int, reason: str) -> None:
-    """Set a damaged checkpoint aside: it does not exist any more, and its step can be saved again. Its files stay."""
-    manifest = store.get(layout.manifest(step))
-    record = {"step": step, "reason": reason, "manifest": (manifest or b"").decode(errors="replace")}
-    store.put(layout.quarantined(step), json.dumps(record, indent=1).encode())
-    store.delete([layout.manifest(step)])
-
-
-def quarantined(store: Store) -> dict[int, str]:
-    """What is wrong with the checkpoints that were set aside, by step."""
-    return {step: str(record.get("reason")) for step, record in _quarantine_records(store)}
-
-
-def _quarantine_records(store: Store) -> Iterable[tuple[int, dict[str, Any]]]:
-    for entry in store.list(layout.QUARANTINE):
-        step = entry.key.removeprefix(layout.QUARANTINE).removesuffix(".json")
-        with contextlib.suppress(ValueError):
-            yield int(step), json.loads(store.get(entry.key) or b"{}")
-
-
-def _data_of(record: dict[str, Any]) -> str | None:
-    """The folder of a quarantined checkpoint's files, where its manifest can be read."""
-    try:
-        return decode(Manifest, json.loads(record["manifest"])).data
-    except (KeyError, ValueError, AttributeError, SpecError):
-        return None
-
-
-def prune(store: Store, keep_last: int) -> list[int]:
-    """Remove all but the newest `keep_last` checkpoints; returns the steps removed. Manifests go first.
-
-    Damaged ones that were set aside go when all that are kept are newer.
-
-    Files that belong to no manifest are left: `remove_uncommitted` knows when nobody can be writing them.
-    """
-    there = steps(store)
-    removed = there[:-keep_last] if keep_last > 0 else []
-    for step, record in _quarantine_records(store) if removed else ():
-        if step < there[len(removed)]:
-            files = [entry.key for entry in store.list(data)] if (data := _data_of(record)) else []
-            store.delete([*files, layout.quarantined(step)])
-    for step in removed:
-        try:
-            data = read(store, step).data
-        except CheckpointDamaged:
-            data = None
-        store.delete([layout.manifest(step)])
-        if data is not None:
-            store.delete([entry.key for entry in store.list(data)])
-    return removed
-
-
-def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
-    """The files that attempts before this one left without committing them."""
-    committed = {manifest.data for manifest in _readable(store)}
-    committed.update(data for _, record in _quarantine_records(store) if (data := _data_of(record)))
-    stale = []
-    for entry in store.list(layout.CHECKPOINT_DATA):
-        folder = entry.key.removeprefix(layout.CHECKPOINT_DATA).partition("/")[0]
-        attempt = folder.partition("-a")[2].partition("-")[0]
-        if (
-            f"{layout.CHECKPOINT_DATA}{folder}/" not in committed
-            and attempt.isdigit()
-            and int(attempt) < before_attempt
-        ):
-            stale.append(entry)
-    return stale
-
-
-def remove_uncommitted(store: Store, before_attempt: int) -> int:
-    """Remove files that attempts before this one left without committing them; returns how many.
-
-    Only for a time when none of those attempts lives.
-    """
-    stale = uncommitted(store, before_attempt)
-    store.delete([entry.key for entry in stale])
-    return len(stale)
-
-
-def _readable(store: Store) -> Iterable[Manifest]:
+def readable(store: Store) -> Iterable[Manifest]:
+    """All manifests that can be read, oldest first."""
     for step in steps(store):
         try:
             yield read(store, step)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from airflow_elastic.adapters import checkpoints as stored
+from airflow_elastic.adapters import keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import find_run, json_option, uri_argument
@@ -57,7 +58,7 @@ def verify(uri: str, as_json: bool) -> int:
     damaged = [verdict for verdict in verdicts if verdict.problems]
     if as_json:
         rows = [{**asdict(verdict), "ok": not verdict.problems} for verdict in verdicts]
-        aside = [{"step": step, "reason": reason} for step, reason in stored.quarantined(store).items()]
+        aside = [{"step": step, "reason": reason} for step, reason in keeping.quarantined(store).items()]
         say.print_json({"uri": store.uri, "ok": not damaged, "checkpoints": rows, "quarantined": aside})
         return 1 if damaged else 0
     for verdict in verdicts:
@@ -65,7 +66,7 @@ def verify(uri: str, as_json: bool) -> int:
         click.echo(f"checkpoint {verdict.step}: {'DAMAGED' if verdict.problems else fine}")
         for problem in verdict.problems:
             click.echo(f"  {problem}")
-    for step, reason in stored.quarantined(store).items():
+    for step, reason in keeping.quarantined(store).items():
         click.echo(f"checkpoint {step}: was damaged, and set aside: {reason}")
     if not verdicts:
         click.echo(f"{store.uri} holds no checkpoint yet")
@@ -101,28 +102,55 @@ def _verify(store: Store, step: int, progress: Progress) -> _Verdict | None:
 def prune(uri: str, keep: int, dry_run: bool) -> None:
     """Remove old checkpoints and leftovers.
 
-    Leftovers are files that ended attempts have written without committing them. The newest N stay, and among them
-    at least one has to have all its files, or nothing is removed. A live attempt is not disturbed.
+    Leftovers are files that ended attempts have written without committing them. The newest N stay, those that were
+    pinned, and what else the run's specification keeps; at least one of them has to have all its files, or nothing is
+    removed. A live attempt is not disturbed.
 
     Example:
       airflow-elastic prune /mnt/runs/mnist --keep 1 --dry-run
     """
     run = find_run(uri)
     store, attempt = run.store, run.state.attempt
-    old = stored.steps(store)[:-keep]
+    policy = replace(run.state.spec.checkpoint, keep_last=keep)
+    old = keeping.to_prune(store, policy)
     if old:
-        _refuse_unsafe(store, stored.steps(store)[-keep:])
+        _refuse_unsafe(store, [step for step in stored.steps(store) if step not in old])
     # Of the current attempt, too, once nothing of it lives; never of one that may still be writing.
     before = attempt.number + 1 if attempt.phase is Phase.GONE else attempt.number
-    left = stored.uncommitted(store, before)
+    left = keeping.uncommitted(store, before)
     would = "would remove" if dry_run else "removed"
     if not dry_run:
-        old = stored.prune(store, keep)
-        stored.remove_uncommitted(store, before)
+        old = keeping.prune(store, policy)
+        keeping.remove_uncommitted(store, before)
     click.echo(f"{would} {_count(len(old), 'checkpoint')}{': ' if old else ''}{', '.join(map(str, old))}")
     click.echo(
         f"{would} {_count(len(left), 'file')} that no checkpoint needs, {say.size(sum(entry.size for entry in left))}"
     )
+
+
+@click.command(cls=Command)
+@uri_argument
+@click.argument("step", type=click.IntRange(min=0))
+@click.option("--remove", is_flag=True, help="Leave it to the run's specification again.")
+def pin(uri: str, step: int, remove: bool) -> None:
+    """Keep the checkpoint of a step, whatever else is removed.
+
+    For what somebody refers to: a promotion, a report. Neither the run nor `prune` removes it.
+
+    Example:
+      airflow-elastic pin /mnt/runs/mnist 340
+    """
+    store = find_run(uri).store
+    if remove:
+        keeping.unpin(store, step)
+        click.echo(f"checkpoint {step} is not pinned")
+        return
+    try:
+        keeping.pin(store, step, by=say.asker())
+    except CheckpointDamaged as error:
+        there = ", ".join(map(str, stored.steps(store))) or "none"
+        raise InvalidInput(f"{error}; there are: {there}") from error
+    click.echo(f"checkpoint {step} is pinned")
 
 
 def _refuse_unsafe(store: Store, kept: list[int]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import airflow_elastic
-from airflow_elastic.cli.checkpoints import prune, verify
+from airflow_elastic.cli.checkpoints import pin, prune, verify
 from airflow_elastic.cli.doctor import doctor
 from airflow_elastic.cli.events import events
 from airflow_elastic.cli.help import keep_examples
@@ -68,7 +68,21 @@ def cli() -> None:
     """
 
 
-for _command in (run, status, events, logs, scale, checkpoint, stop, verify, prune, render, reap, doctor):
+for _command in (
+    run,
+    status,
+    events,
+    logs,
+    scale,
+    checkpoint,
+    stop,
+    verify,
+    prune,
+    pin,
+    render,
+    reap,
+    doctor,
+):
     cli.add_command(_command)
 
 

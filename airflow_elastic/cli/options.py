@@ -41,6 +41,8 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "every_steps": ("checkpoint", "every_steps"),
     "every_seconds": ("checkpoint", "every_seconds"),
     "keep": ("checkpoint", "keep_last"),
+    "keep_every_steps": ("checkpoint", "keep_every_steps"),
+    "keep_best": ("checkpoint", "keep_best"),
     "restart_policy": ("restart", "policy"),
     "backoff_limit": ("restart", "backoff_limit"),
     "deadline": ("active_deadline_seconds",),
@@ -62,6 +64,12 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         "--every-seconds", type=float, metavar="S", help="Save when the newest is S s old.  [default: 300]"
     ),
     click.option("--keep", type=int, metavar="N", help="Checkpoints that stay.  [default: 3]"),
+    click.option(
+        "--keep-every-steps", type=int, metavar="N", help="And of older ones, one of every N steps."
+    ),
+    click.option(
+        "--keep-best", metavar="min|max METRIC", help="And the one with the best value of a metric."
+    ),
     click.option("--restart-policy", type=click.Choice(RESTART_POLICIES), help="[default: OnFailure]"),
     click.option("--backoff-limit", type=int, metavar="N", help="Restarts the run may use.  [default: 6]"),
     click.option(

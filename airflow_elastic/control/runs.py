@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters import keeping
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import read_progress, read_wait
@@ -69,6 +70,10 @@ class Run:
         """Ask for a checkpoint now."""
         self._running("saved")
         Mailbox(self.store).post("save", by=by)
+
+    def pin(self, step: int, *, by: str) -> None:
+        """Keep the checkpoint of a step, whatever else is removed. Raises CheckpointDamaged where there is none."""
+        keeping.pin(self.store, step, by=by)
 
     def _running(self, verb: str) -> RunState:
         state = self.state

@@ -49,6 +49,9 @@ PATHS = {
     "secrets": "secrets",
 }
 
+#: `keep_checkpoints` is a number, or a mapping of these.
+KEEP = {"last": "keep_last", "every_steps": "keep_every_steps", "best": "keep_best"}
+
 #: The way back.
 PARAMETERS = {path: parameter for parameter, path in PATHS.items()}
 
@@ -89,7 +92,14 @@ def build_spec(parameters: Mapping[str, Any], *, name: str) -> RunSpec:
         except SpecError as error:
             problems += error.problems
             value = ["?"]  # so that the others are judged too
-        if value is not None:
+        if parameter == "keep_checkpoints" and isinstance(value, Mapping):
+            allowed = f"only {', '.join(KEEP)}"
+            unknown = sorted(value.keys() - KEEP.keys())
+            problems += [Problem(f"{parameter}.{key}", value[key], allowed) for key in unknown]
+            plain.setdefault("checkpoint", {}).update(
+                {KEEP[key]: one for key, one in value.items() if key in KEEP}
+            )
+        elif value is not None:
             *parents, last = path.split(".")
             place = plain
             for parent in parents:
@@ -223,4 +233,7 @@ def _parameter(path: str) -> str:
     for parameter, own in PATHS.items():
         if path == own or path.startswith(f"{own}."):
             return parameter + path[len(own) :]
+    for key, field in KEEP.items():
+        if path == f"checkpoint.{field}":
+            return f"keep_checkpoints.{key}"
     return path

@@ -117,7 +117,8 @@ class ElasticTrainOperator(BaseOperator):
         checkpoint_every_steps: save after so many optimizer steps.
         checkpoint_every_seconds: save when the newest checkpoint is so old; seconds or a timedelta. Default: 300,
             without `checkpoint_every_steps`.
-        keep_checkpoints: committed checkpoints to keep. Default: 3.
+        keep_checkpoints: committed checkpoints to keep; or a mapping of `last`, `every_steps` and `best`, e.g.
+            `{"last": 3, "best": "min val_loss"}`, as `checkpoint.keep_*` of the specification. Default: 3.
         restart_policy: Never, OnFailure, Always or ExitCode. Default: OnFailure.
         restart_exit_codes: codes that ExitCode restarts, beside 130, 137, 138 and 143.
         backoff_limit: restarts that the run may use. Default: 6. Lost-and-found machines count, scale steps and
@@ -195,7 +196,7 @@ class ElasticTrainOperator(BaseOperator):
         working_dir: str | None = None,
         checkpoint_every_steps: int | None = None,
         checkpoint_every_seconds: float | timedelta | None = None,
-        keep_checkpoints: int | None = None,
+        keep_checkpoints: int | dict[str, Any] | None = None,
         restart_policy: str | None = None,
         restart_exit_codes: Sequence[int] | None = None,
         backoff_limit: int | None = None,

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checkpoints, checksums, page
+from airflow_elastic.adapters import checksums, keeping, page
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
@@ -106,7 +106,7 @@ class Persister:
             self._done = (newest.generation, newest.step)
             self._tell_ranks(newest.step)
         if committed:  # not before the ranks may save again: removing a large file takes its time
-            checkpoints.prune(self._node.store, self._node.record.spec.checkpoint.keep_last)
+            keeping.prune(self._node.store, self._node.record.spec.checkpoint)
 
     def _report(self, step: int, reason: str) -> None:
         """Tell the controller that a checkpoint could not be written."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint.state_dict import set_state_dict
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Store
@@ -92,7 +92,7 @@ class Restorer:
     def _take_stock(self) -> list[int]:
         """On rank 0: the steps there are; what earlier attempts left half-saved is removed, as none of them lives."""
         try:
-            removed = checkpoints.remove_uncommitted(self._store, self._attempt)
+            removed = keeping.remove_uncommitted(self._store, self._attempt)
         except StoreError as error:
             log.warning(
                 "files of saves that were cut off could not be removed, they only take space: %s", error
@@ -106,7 +106,7 @@ class Restorer:
         """On rank 0: damaged checkpoints are in nobody's way any more, and the controller knows."""
         for step, reason in damaged.items():
             try:
-                checkpoints.quarantine(self._store, step, reason)
+                keeping.quarantine(self._store, step, reason)
                 trouble = CheckpointTrouble(self._attempt, step, reason, newest)
                 Mailbox(self._store).post("damaged", by="rank 0", checkpoint=trouble)
             except StoreError as error:

@@ -25,7 +25,7 @@ from airflow_elastic.runtime.sampler import ElasticBatches
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.surroundings import Surroundings
-from airflow_elastic.runtime.voice import Voice, finite
+from airflow_elastic.runtime.voice import Voice, finite, number_of
 from airflow_elastic.spec.run import CheckpointPolicy
 
 log = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ class Session:
             self._restorer = Restorer(open_store(uri), self._ranks, attempt=self.attempt, room=room)
         self._saver: Saver | None = None
         self._announced = False
+        self._loss: torch.Tensor | float | None = None
         if stage is not None:
             self._saver = Saver(
                 self._ranks, generation=surroundings.generation, stage=stage, words=self._voice.words
@@ -97,7 +98,7 @@ class Session:
         self._agree_at, self._agreed_at = 1.0, time.monotonic()
         self._answer: Callable[[], list[float]] | None = None  # to what was asked with the step before
         self._stride, self._saves_done = 1, 0
-        self._metrics: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}  # newest numbers of the script's own, for the manifest
 
     def _join(self, backend: str | None, timeout: float) -> Ranks:
         cuda = self.device.type == "cuda"
@@ -214,6 +215,9 @@ class Session:
         self._batch = 0
         self.steps += 1
         self._voice.stepped(self.steps, self._position, loss, metrics)
+        self._loss = loss
+        if metrics:
+            self._metrics = metrics
         if self._answer is not None:
             self._act(self._answer())
         every = self._policy.every_steps
@@ -224,6 +228,7 @@ class Session:
         if not self._announced and self._saver is not None and self._objects is not None:
             self._announced = True  # after the first step: optimizers have their state now
             self._saver.announce(self._objects)
+        self._loss = None  # it may hold much memory
 
     def _ask(self) -> None:
         """Begin to find out, together, whether anybody was asked to save or to stop.
@@ -275,8 +280,10 @@ class Session:
         if self._saver is None or self._objects is None or self._saved_step == self.steps:
             return
         with self._voice.saving():
+            loss = number_of(self._loss)
+            told = self._metrics if loss is None else {"loss": loss, **self._metrics}
             saved = self._saver.save(
-                self._objects, self.steps, self._position, reason=reason, metrics=self._metrics
+                self._objects, self.steps, self._position, reason=reason, metrics=finite(told)
             )
         if saved:
             self._saved_step = self.steps

@@ -120,7 +120,7 @@ class Voice:
         words, now = self.words, time.monotonic()
         seconds, step = max(now - self._noted_at, 1e-9), int(words[page.STEP])
         steps, samples = step - self._noted_step, position.samples - self._noted_samples
-        number = _number(loss)
+        number = number_of(loss)
         words[page.EPOCH], words[page.LOSS_TOLD] = float(position.epoch), float(number is not None)
         words[page.LOSS] = number or 0.0
         words[page.STEP_SECONDS] = seconds / steps if steps else 0.0
@@ -146,7 +146,8 @@ def finite(numbers: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in plain.items() if math.isfinite(value)}
 
 
-def _number(loss: torch.Tensor | float | None) -> float | None:
+def number_of(loss: torch.Tensor | float | None) -> float | None:
+    """A loss as a number; None where there is none, or it is not finite. On a GPU this waits for it."""
     if loss is None:
         return None
     number = float(loss) if isinstance(loss, int | float) else float(loss.detach())

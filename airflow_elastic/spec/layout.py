@@ -7,6 +7,7 @@ orders/attempt-0002.json                 what the controller tells the agents of
 reports/attempt-0002.json                what the lead agent of an attempt reports
 checkpoints/manifests/000000000340.json  makes checkpoint 340 exist
 checkpoints/data/000000000340-a0002-g01/ its files
+checkpoints/pins/000000000340.json       it is never removed: somebody refers to it
 checkpoints/quarantine/000000000340.json a damaged one: its manifest, and what is wrong with it
 jobs/<name>/...                          what the workers of a cluster's job share (adapters.jobfiles says what)
 logs/attempt-0002/g01-rank-0.log         output of a rank
@@ -23,6 +24,7 @@ FENCES = "fences/"
 LOGS = "logs/"
 MANIFESTS = "checkpoints/manifests/"
 CHECKPOINT_DATA = "checkpoints/data/"
+PINS = "checkpoints/pins/"
 QUARANTINE = "checkpoints/quarantine/"
 JOBS = "jobs/"
 ACKNOWLEDGED = "acknowledged/"
@@ -56,6 +58,11 @@ def report(attempt: int) -> str:
 def manifest(step: int) -> str:
     """Key of the manifest that makes the checkpoint of a step exist."""
     return f"{MANIFESTS}{step:012d}.json"
+
+
+def pin(step: int) -> str:
+    """Key whose existence keeps the checkpoint of a step."""
+    return f"{PINS}{step:012d}.json"
 
 
 def quarantined(step: int) -> str:

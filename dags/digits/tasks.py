@@ -52,12 +52,15 @@ def evaluate(run_uri: str, data: str) -> dict[str, Any]:
 @task(outlets=[MODEL])
 def promote(candidate: dict[str, Any], **context: Any) -> dict[str, Any]:
     """Publish the model, if it beats the promoted one; otherwise this task is skipped, and says why."""
+    from airflow_elastic.control import Run
     from digits import promotion
 
     try:
         card = promotion.promote(home(), candidate)
     except promotion.NotBetter as reason:
         raise AirflowSkipException(str(reason)) from None
+    run = Run(opened(card["run_uri"]))
+    run.pin(card["checkpoint"]["step"], by=f"model {card['model']}")  # what it was made of is never removed
     context["outlet_events"][MODEL].extra = card
     print(f"model {card['model']} is promoted: {card['weights']}")
     return card

@@ -46,7 +46,7 @@ from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunDiffers, SpecError
-from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.run import CheckpointPolicy, RunSpec
 from airflow_elastic.spec.status import (
     JobStatus,
     Progress,
@@ -312,6 +312,18 @@ def test_every_parameter_reaches_the_specification() -> None:
         value: Any = plain
         for part in path.split("."):
             value = value[part]
+
+
+def test_what_is_kept_is_a_number_or_a_mapping() -> None:
+    keep = {"last": 2, "every_steps": 1000, "best": "max accuracy"}
+    spec = build_spec({"command": ["train.py"], "keep_checkpoints": keep}, name="n")
+    assert spec.checkpoint == CheckpointPolicy(keep_last=2, keep_every_steps=1000, keep_best="max accuracy")
+    with pytest.raises(SpecError) as refused:
+        build_spec({"command": ["train.py"], "keep_checkpoints": {"best": "accuracy", "newest": 3}}, name="n")
+    assert {problem.path for problem in refused.value.problems} == {
+        "keep_checkpoints.best",
+        "keep_checkpoints.newest",
+    }
 
 
 def test_every_path_is_templated_and_every_template_field_is_an_attribute() -> None:

@@ -183,7 +183,7 @@ def tell(rounds: list[dict[str, Arm]]) -> None:
     def ratios(name: str, what: str, *base: str) -> list[float]:
         """In percent, one of each round; several arms to compare with are taken together.
 
-        Of a round, because trainings differ from start to start (where their memory lies, which processor they came to),
+        Of a round, because trainings differ from start to start (where their memory lies, which processor is theirs),
         and its turns all tell of the same start: taken one by one they would seem to be certain of what is chance.
         """
         found = []

@@ -147,6 +147,13 @@ def test_verify_and_prune(trained: Shell) -> None:
     assert f"would remove {len(all_steps) - 2} checkpoints: {all_steps[0]}, " in dry.stdout
     assert "would remove 1 file that no checkpoint needs, 10 B" in dry.stdout
     assert checkpoints.steps(store) == all_steps
+    assert trained("pin", trained.uri, all_steps[0]).returncode == 0
+    unknown = trained("pin", trained.uri, 7)
+    assert unknown.returncode == 2
+    assert f"step 7 has no committed checkpoint; there are: {all_steps[0]}, " in unknown.stderr
+    assert trained("prune", trained.uri, "--keep", 2).returncode == 0
+    assert checkpoints.steps(store) == [all_steps[0], *all_steps[-2:]]
+    assert trained("pin", trained.uri, all_steps[0], "--remove").returncode == 0
     assert trained("prune", trained.uri, "--keep", 2).returncode == 0
     assert checkpoints.steps(store) == all_steps[-2:]
     assert store.get(leftover) is None

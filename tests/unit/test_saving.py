@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.reports import raise_fence
@@ -99,13 +99,13 @@ def test_a_damaged_one_is_set_aside_and_its_step_can_be_saved_again(tmp_path: Pa
     _damage(tmp_path, 9, "flip")
     restorer(tmp_path, attempt=2).restore(objects(3))
     store = open_store(str(tmp_path))
-    assert (checkpoints.steps(store), list(checkpoints.quarantined(store))) == ([5], [9])
+    assert (checkpoints.steps(store), list(keeping.quarantined(store))) == ([5], [9])
     (news,) = Mailbox(store).read()
     assert (news.kind, news.checkpoint) == (
         "damaged",
-        CheckpointTrouble(2, 9, checkpoints.quarantined(store)[9], newest=5),
+        CheckpointTrouble(2, 9, keeping.quarantined(store)[9], newest=5),
     )
-    assert "its bytes have changed" in checkpoints.quarantined(store)[9]
+    assert "its bytes have changed" in keeping.quarantined(store)[9]
 
     save(tmp_path, 9, good := objects(4), attempt=2)
     loaded = objects(5)
@@ -117,7 +117,7 @@ def test_a_damaged_one_is_set_aside_and_its_step_can_be_saved_again(tmp_path: Pa
     assert store.list(damaged), "what is damaged is kept for whoever wants to know why"
     for step in (12, 15, 18):
         save(tmp_path, step, objects(6), attempt=3)
-    assert (checkpoints.quarantined(store), store.list(damaged)) == ({}, []), "it is kept for ever"
+    assert (keeping.quarantined(store), store.list(damaged)) == ({}, []), "it is kept for ever"
 
 
 def test_a_full_disk_costs_a_save_and_not_the_training(

@@ -1,0 +1,135 @@
+"""Which checkpoints a store goes on holding: what is pruned, pinned, set aside, or was never committed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.core.retention import superfluous
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.manifest import Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_elastic.adapters.store import Entry, Store
+    from airflow_elastic.spec.run import CheckpointPolicy
+
+
+def quarantine(store: Store, step: int, reason: str) -> None:
+    """Set a damaged checkpoint aside: it does not exist any more, and its step can be saved again. Its files stay."""
+    manifest = store.get(layout.manifest(step))
+    record = {"step": step, "reason": reason, "manifest": (manifest or b"").decode(errors="replace")}
+    store.put(layout.quarantined(step), json.dumps(record, indent=1).encode())
+    store.delete([layout.manifest(step)])
+
+
+def quarantined(store: Store) -> dict[int, str]:
+    """What is wrong with the checkpoints that were set aside, by step."""
+    return {step: str(record.get("reason")) for step, record in _quarantine_records(store)}
+
+
+def _quarantine_records(store: Store) -> Iterable[tuple[int, dict[str, Any]]]:
+    for entry in store.list(layout.QUARANTINE):
+        step = entry.key.removeprefix(layout.QUARANTINE).removesuffix(".json")
+        with contextlib.suppress(ValueError):
+            yield int(step), json.loads(store.get(entry.key) or b"{}")
+
+
+def _data_of(record: dict[str, Any]) -> str | None:
+    """The folder of a quarantined checkpoint's files, where its manifest can be read."""
+    try:
+        return decode(Manifest, json.loads(record["manifest"])).data
+    except (KeyError, ValueError, AttributeError, SpecError):
+        return None
+
+
+def pin(store: Store, step: int, *, by: str) -> None:
+    """Keep a checkpoint whatever the policy says, as somebody refers to it.
+
+    Raises:
+        CheckpointDamaged: there is none, or its manifest cannot be read.
+    """
+    store.put(layout.pin(step), json.dumps({"by": by}).encode())
+    try:
+        checkpoints.read(store, step)  # only now: it may be removed until it is pinned
+    except CheckpointDamaged:
+        unpin(store, step)
+        raise
+
+
+def unpin(store: Store, step: int) -> None:
+    """Leave a checkpoint to the policy again."""
+    store.delete([layout.pin(step)])
+
+
+def pinned(store: Store) -> list[int]:
+    """The steps that were pinned."""
+    names = (entry.key.removeprefix(layout.PINS).removesuffix(".json") for entry in store.list(layout.PINS))
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
+    """The steps whose checkpoints the policy does not keep, oldest first."""
+    there = checkpoints.steps(store)
+    if len(there) <= policy.keep_last:
+        return []
+    saved: dict[int, Mapping[str, float]] = {step: {} for step in there}
+    if policy.keep_best is not None:
+        saved.update((manifest.step, manifest.metrics) for manifest in checkpoints.readable(store))
+    return superfluous(saved, policy, pinned(store))
+
+
+def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
+    """Remove the checkpoints that the policy does not keep; returns their steps. Manifests go first.
+
+    Damaged ones that were set aside go when all that are kept are newer.
+
+    Files that belong to no manifest are left: `remove_uncommitted` knows when nobody can be writing them.
+    """
+    removed = to_prune(store, policy)
+    for step, record in _quarantine_records(store) if removed else ():
+        if step < min(checkpoints.steps(store)[-policy.keep_last :]):
+            files = [entry.key for entry in store.list(data)] if (data := _data_of(record)) else []
+            store.delete([*files, layout.quarantined(step)])
+    for step in removed:
+        try:
+            data = checkpoints.read(store, step).data
+        except CheckpointDamaged:
+            data = None
+        store.delete([layout.manifest(step)])
+        if data is not None:
+            store.delete([entry.key for entry in store.list(data)])
+    return removed
+
+
+def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
+    """The files that attempts before this one left without committing them."""
+    committed = {manifest.data for manifest in checkpoints.readable(store)}
+    committed.update(data for _, record in _quarantine_records(store) if (data := _data_of(record)))
+    stale = []
+    for entry in store.list(layout.CHECKPOINT_DATA):
+        folder = entry.key.removeprefix(layout.CHECKPOINT_DATA).partition("/")[0]
+        attempt = folder.partition("-a")[2].partition("-")[0]
+        if (
+            f"{layout.CHECKPOINT_DATA}{folder}/" not in committed
+            and attempt.isdigit()
+            and int(attempt) < before_attempt
+        ):
+            stale.append(entry)
+    return stale
+
+
+def remove_uncommitted(store: Store, before_attempt: int) -> int:
+    """Remove files that attempts before this one left without committing them; returns how many.
+
+    Only for a time when none of those attempts lives.
+    """
+    stale = uncommitted(store, before_attempt)
+    store.delete([entry.key for entry in stale])
+    return len(stale)

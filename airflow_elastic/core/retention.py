@@ -1,0 +1,36 @@
+"""Which checkpoints stay. The newest ones always do: a run must have something to go on from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from airflow_elastic.spec.run import CheckpointPolicy
+
+
+def superfluous(
+    saved: Mapping[int, Mapping[str, float]], policy: CheckpointPolicy, pinned: Collection[int] = ()
+) -> list[int]:
+    """The steps whose checkpoints nobody wants any more, oldest first.
+
+    Args:
+        saved: metrics of the committed checkpoints, by step.
+        policy: what is to stay.
+        pinned: steps that somebody refers to.
+    """
+    steps = sorted(saved)
+    wanted = {*steps[-policy.keep_last :], *pinned}
+    if policy.keep_every_steps is not None:
+        # The first of each interval: saves that came due while another one was written were left out.
+        firsts: dict[int, int] = {}
+        for step in steps:
+            firsts.setdefault(step // policy.keep_every_steps, step)
+        wanted.update(step for interval, step in firsts.items() if interval)
+    if policy.keep_best is not None:
+        mode, name = policy.keep_best.split()
+        known = [(saved[step][name], step) for step in steps if name in saved[step]]
+        if known:
+            wanted.add(min(known)[1] if mode == "min" else max(known)[1])
+    return [step for step in steps if step not in wanted]
