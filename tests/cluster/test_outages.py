@@ -70,6 +70,7 @@ async def test_training_does_not_notice_that_the_api_server_is_away(
     assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 1, 0)
 
 
+@pytest.mark.slow
 @on_every_engine
 async def test_a_worker_that_dies_while_the_api_server_is_out_of_reach_is_replaced_afterwards(
     engine_name: str, shared_folder: Path, pod_options: dict[str, Any], faults: kube.Faults

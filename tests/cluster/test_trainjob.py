@@ -119,6 +119,7 @@ class TestTrainJob(ClusterEngine):
             await asyncio.sleep(5)
         return names - before
 
+    @pytest.mark.slow
     async def test_a_plain_deletion_makes_pods_anew_and_ours_never(
         self, engine: KubeEngine, uri: str, client: Client
     ) -> None:
