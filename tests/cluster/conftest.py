@@ -22,7 +22,8 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.tensorstack import PYTORCHTRAININGJOBS
 from airflow_elastic.spec.errors import EngineError
-from tests.support import kube
+from tests.support import dlrover, kube
+from tests.support.cluster import documented_rights
 
 CRDS = Path(__file__).parents[1] / "support" / "crds"
 
@@ -133,7 +134,22 @@ def pod_options(kubeconfig: str, namespace: str, request: pytest.FixtureRequest)
     if "shared_folder" in request.fixturenames:
         folder = str(request.getfixturevalue("shared_folder"))
         options["volumes"] = [{"mount_path": folder, "host_path": folder}]
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and callspec.params.get("engine_name") == "elasticjob":
+        options["master"] = request.getfixturevalue("job_master")
     return options
+
+
+@pytest.fixture
+def job_master(access: Access, namespace: str) -> Iterator[dict[str, Any]]:
+    """What options say of DLRover's job master, with its documented rights; and its operator at work."""
+    python = os.environ.get(dlrover.PYTHON)
+    if not python:
+        pytest.skip(dlrover.NEEDED)
+    rights = documented_rights("elasticjob, master")
+    made = kube.at_once(kube.create_account(access, namespace, rights))
+    with dlrover.operating_beside(access, namespace):
+        yield dlrover.options(python, made)["master"]
 
 
 @pytest.fixture

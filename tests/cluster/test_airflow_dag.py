@@ -7,14 +7,13 @@ account that has the documented rights.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.kube import Access, Client
+from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS, SECRETS
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import Cause, FailureKind, RunState
@@ -22,8 +21,8 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
-from tests.cluster.test_node_faults import apart
-from tests.support import dlrover, kube
+from tests.cluster.test_node_faults import DLROVER_TYPE, apart
+from tests.support import kube
 from tests.support.cluster import documented_rights
 from tests.support.s3 import S3Server, s3_server
 
@@ -32,7 +31,6 @@ DAG, TASK = "digits_kubernetes", "train"
 EPOCHS, SAMPLES = 4, 1437
 
 AWS_SECRET = "AWS_SECRET_ACCESS_KEY"
-TYPE_LABEL = "elasticjob.dlrover/replica-type"
 
 
 @pytest.fixture
@@ -89,22 +87,9 @@ async def secrets(
 
 
 @pytest.fixture
-async def master(
-    engine: KubeEngine,
-    namespace: str,
-    access: Access,
-    account: Callable[..., Awaitable[kube.Account]],
-) -> AsyncIterator[dict[str, Any]]:
-    """What the options say of DLRover's job master, where the engine has one; and its operator."""
-    if engine.name != "elasticjob":
-        yield {}
-        return
-    python = os.environ.get(dlrover.PYTHON)
-    if not python:
-        pytest.skip(dlrover.NEEDED)
-    options = dlrover.options(python, await account(*documented_rights("elasticjob, master")))
-    with dlrover.operating_beside(access, namespace):
-        yield {"master": options["master"]}
+def master(engine: KubeEngine, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the options say of the job master, where the engine has one."""
+    return {"master": request.getfixturevalue("job_master")} if engine.name == "elasticjob" else {}
 
 
 @pytest.fixture
@@ -120,10 +105,10 @@ def airflow(
     """An Airflow that knows of S3 and of the cluster by its connections alone."""
     for name in ("KUBECONFIG", *s3.env):
         monkeypatch.delenv(name, raising=False)
-    options = apart({name: value for name, value in pod_options.items() if name != "kubeconfig"})
+    given = {name: value for name, value in pod_options.items() if name != "kubeconfig"}
+    options = apart({**given, **master})
     container = {"name": engine.kind.container, "workingDir": str(ROOT / "dags")}
     options["pod_template"]["spec"]["containers"] = [container]
-    options |= master
     options["env_from"] = [{"secretRef": {"name": "s3"}}]
     elastic = {
         "run_root": f"s3://{s3.bucket}/runs",
@@ -257,5 +242,5 @@ async def test_what_the_example_dag_asks_of_tensorstack_is_accepted_and_taken_ba
 
 async def ours(client: Client, namespace: str) -> list[dict[str, Any]]:
     """The pods that there are of workers."""
-    pods, _ = await client.list(PODS, namespace, labels=f"{TYPE_LABEL} notin (dlrover-master)")
+    pods, _ = await client.list(PODS, namespace, labels=f"{DLROVER_TYPE} notin (dlrover-master)")
     return pods

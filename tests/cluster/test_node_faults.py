@@ -10,27 +10,35 @@ import pytest
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.core.state import Cause, FailureKind
-from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.engines import find_engine
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.pod import MANAGED_BY, MANAGED_LABEL
 from airflow_elastic.spec.run import Health, Workers
 from tests.cluster.test_training import training
-from tests.support.cluster import on_every_engine
+from tests.support.cluster import on_dlrover_too
 from tests.support.driving import Driven, driving
+
+DLROVER_TYPE = "elasticjob.dlrover/replica-type"  # it leaves no other label on its pods
 
 
 async def node_of_last(driven: Driven, client: Client, namespace: str) -> str:
     """The node of the last worker; those of the equipment's own programs are left alone."""
-    pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={driven.state.attempt.job}")
+    engine = find_engine(driven.state.spec.engine)
+    assert isinstance(engine, KubeEngine)
+    workers = f"{engine.kind.pod_label}={driven.state.attempt.job},{DLROVER_TYPE} notin (dlrover-master)"
+    pods, _ = await client.list(PODS, namespace, labels=workers)
     return str(max(pods, key=lambda pod: pod["metadata"]["name"])["spec"]["nodeName"])
 
 
 def apart(options: dict[str, Any]) -> dict[str, Any]:
     """Each worker on a node of its own, and none on the first node, where operators run."""
+    ours = {DLROVER_TYPE: "worker"} if "master" in options else {MANAGED_LABEL: MANAGED_BY}
     expressions = [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-1"]}]
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": {"app.kubernetes.io/managed-by": "airflow-elastic"}},
+        "labelSelector": {"matchLabels": ours},
     }
     required = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
     return {
@@ -40,7 +48,7 @@ def apart(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@on_every_engine
+@on_dlrover_too
 @pytest.mark.parametrize(
     "fault",
     [
@@ -82,7 +90,7 @@ async def test_a_lost_node_costs_one_restart_and_nothing_committed(
     assert state.attempts[1].from_step >= committed > 0
 
 
-@on_every_engine
+@on_dlrover_too
 async def test_nodes_that_do_not_reach_each_other_hang_and_the_clock_ends_it(
     engine_name: str,
     shared_folder: Path,

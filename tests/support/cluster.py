@@ -25,13 +25,18 @@ from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import EngineConformance, running, until
 from tests.support import kube
 
+
+def _on(*slow: str) -> pytest.MarkDecorator:
+    others = [pytest.param(name, marks=pytest.mark.slow) for name in slow]
+    return pytest.mark.parametrize("engine_name", ["job", *others], indirect=True)
+
+
 #: Of a test of what every cluster engine has to bear, with the fixture `engine_name`. On the operators it is one of the
 #: slow ones: what differs between engines is in their own tests, and these are in CI.
-on_every_engine = pytest.mark.parametrize(
-    "engine_name",
-    ["job", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pytorchjob", "trainjob"))],
-    indirect=True,
-)
+on_every_engine = _on("pytorchjob", "trainjob")
+
+#: Of a test that DLRover's job master has been put through, too.
+on_dlrover_too = _on("pytorchjob", "trainjob", "elasticjob")
 
 GPU = "nvidia.com/gpu"
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
