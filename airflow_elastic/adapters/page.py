@@ -41,6 +41,8 @@ LOSS_TOLD: Final = 22  # 1: LOSS is one, and finite
 PARK: Final = 16  # 1: finish the step in flight, save, and wait to be ended
 SAVE: Final = 17  # how many orders to save there have been
 
+WRITING: Final = 23  # seconds that the agent took to write the newest of them
+
 KEPT: Final = 18  # the newest step whose state the agent has written to storage, or has failed to
 
 

@@ -40,6 +40,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "procs": ("workers", "procs"),
     "every_steps": ("checkpoint", "every_steps"),
     "every_seconds": ("checkpoint", "every_seconds"),
+    "auto_interval": ("checkpoint", "auto_interval"),
     "keep": ("checkpoint", "keep_last"),
     "keep_every_steps": ("checkpoint", "keep_every_steps"),
     "keep_best": ("checkpoint", "keep_best"),
@@ -62,6 +63,9 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--every-steps", type=int, metavar="N", help="Save after every N optimizer steps."),
     click.option(
         "--every-seconds", type=float, metavar="S", help="Save when the newest is S s old.  [default: 300]"
+    ),
+    click.option(
+        "--auto-interval", is_flag=True, default=None, help="Save as often as pays, by what is measured."
     ),
     click.option("--keep", type=int, metavar="N", help="Checkpoints that stay.  [default: 3]"),
     click.option(

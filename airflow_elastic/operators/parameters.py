@@ -99,6 +99,8 @@ def build_spec(parameters: Mapping[str, Any], *, name: str) -> RunSpec:
             plain.setdefault("checkpoint", {}).update(
                 {KEEP[key]: one for key, one in value.items() if key in KEEP}
             )
+        elif parameter == "checkpoint_every_seconds" and value == "auto":
+            plain.setdefault("checkpoint", {})["auto_interval"] = True
         elif value is not None:
             *parents, last = path.split(".")
             place = plain

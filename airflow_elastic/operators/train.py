@@ -115,8 +115,8 @@ class ElasticTrainOperator(BaseOperator):
         working_dir: where the command runs. Default: on the local engine, for a script with a relative path, the folder
             of the DAG file; otherwise wherever the engine starts it.
         checkpoint_every_steps: save after so many optimizer steps.
-        checkpoint_every_seconds: save when the newest checkpoint is so old; seconds or a timedelta. Default: 300,
-            without `checkpoint_every_steps`.
+        checkpoint_every_seconds: save when the newest checkpoint is so old; seconds, a timedelta, or "auto", from what
+            a save costs and how often the run fails. Default: 300, without `checkpoint_every_steps`.
         keep_checkpoints: committed checkpoints to keep; or a mapping of `last`, `every_steps` and `best`, e.g.
             `{"last": 3, "best": "min val_loss"}`, as `checkpoint.keep_*` of the specification. Default: 3.
         restart_policy: Never, OnFailure, Always or ExitCode. Default: OnFailure.
@@ -195,7 +195,7 @@ class ElasticTrainOperator(BaseOperator):
         engine_options: Mapping[str, Any] | None = None,
         working_dir: str | None = None,
         checkpoint_every_steps: int | None = None,
-        checkpoint_every_seconds: float | timedelta | None = None,
+        checkpoint_every_seconds: float | timedelta | str | None = None,
         keep_checkpoints: int | dict[str, Any] | None = None,
         restart_policy: str | None = None,
         restart_exit_codes: Sequence[int] | None = None,

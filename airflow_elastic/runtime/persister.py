@@ -93,7 +93,7 @@ class Persister:
         held = self._newest()
         if not held:
             return
-        newest, committed = held[0][1], False
+        newest, committed, began = held[0][1], False, time.monotonic()
         try:
             committed = self._write(held)
         except ElasticError as error:
@@ -104,7 +104,7 @@ class Persister:
                 slot.release()
             # Also where it failed: the next save is to be tried.
             self._done = (newest.generation, newest.step)
-            self._tell_ranks(newest.step)
+            self._tell_ranks(newest.step, time.monotonic() - began)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             keeping.prune(self._node.store, self._node.record.spec.checkpoint)
 
@@ -192,9 +192,10 @@ class Persister:
             self._node.store.write(key, data)
             return StoredFile(key, len(data), {checksums.ALGORITHM: checksum.result()})
 
-    def _tell_ranks(self, step: int) -> None:
+    def _tell_ranks(self, step: int, seconds: float) -> None:
         for path in self._node.pages():
             one = Page(path)
+            one.words[page.WRITING] = seconds
             one.words[page.KEPT] = float(step)
             one.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,8 +20,11 @@ from torch.distributed.checkpoint.state_dict import set_state_dict
 
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Store
+from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
+from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import put_together
 from airflow_elastic.runtime.fit import check_fit
@@ -88,6 +92,15 @@ class Restorer:
                 "to train from the beginning, use another run URI"
             )
         return None
+
+    def seconds_between_failures(self) -> float:
+        """How often the run fails, as its journal tells. All ranks call this together."""
+
+        def read() -> float:
+            state = replay(Journal(self._store).read())
+            return seconds_between_failures(state, time.time()) if state else EXPECTED_SECONDS
+
+        return self._ranks.from_first(read)
 
     def _take_stock(self) -> list[int]:
         """On rank 0: the steps there are; what earlier attempts left half-saved is removed, as none of them lives."""

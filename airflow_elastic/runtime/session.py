@@ -19,6 +19,7 @@ from torch.distributed.distributed_c10d import _get_default_group as _default_gr
 
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.forward_clock import ForwardClock
+from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.sampler import ElasticBatches
@@ -86,6 +87,7 @@ class Session:
             self._restorer = Restorer(open_store(uri), self._ranks, attempt=self.attempt, room=room)
         self._saver: Saver | None = None
         self._announced = False
+        self._pace: Pace | None = None
         self._loss: torch.Tensor | float | None = None
         if stage is not None:
             self._saver = Saver(
@@ -145,6 +147,9 @@ class Session:
             self._position = Position(manifest.epoch, manifest.offset, manifest.samples)
             self._agree_at = self.steps + 1
         self._voice.restored(self.steps, self._position, time.monotonic() - began)
+        if self._policy.auto_interval and self._restorer:
+            between = self._restorer.seconds_between_failures()
+            self._pace = Pace(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
         self._saved_at = time.monotonic()
         return self.steps
 
@@ -263,6 +268,8 @@ class Session:
 
     @property
     def _seconds(self) -> float | None:
+        if self._pace is not None:
+            return self._pace.seconds
         if self._policy.every_seconds is None and self._policy.every_steps is None:
             return 300.0
         return self._policy.every_seconds
@@ -279,6 +286,7 @@ class Session:
         """
         if self._saver is None or self._objects is None or self._saved_step == self.steps:
             return
+        began = time.monotonic()
         with self._voice.saving():
             loss = number_of(self._loss)
             told = self._metrics if loss is None else {"loss": loss, **self._metrics}
@@ -287,6 +295,8 @@ class Session:
             )
         if saved:
             self._saved_step = self.steps
+            if self._pace is not None:
+                self._pace.measured(time.monotonic() - began)
         self._saved_at = time.monotonic()
 
     def finish(self, **metrics: float) -> None:

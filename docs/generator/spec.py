@@ -14,13 +14,14 @@ from airflow_elastic.spec.run import RunSpec
 from generator.markdown import BY, code, docstring, fence, plain, table
 
 #: A value of the right type that no rule takes, so that the specification says itself what it allows.
-_WRONG: Mapping[type, object] = {int: -1, float: -1.0, str: "", bool: None, tuple: [""], Mapping: {"": 1}}
+_WRONG: Mapping[type, object] = {int: -1, float: -1.0, str: "", bool: "?", tuple: [""], Mapping: {"": 1}}
 _WORDS = {
     int: "integer",
     float: "number",
     str: "text",
     tuple: "list of text",
     Mapping: "mapping",
+    bool: "true or false",
 }
 
 #: Where one wrong value does not show every rule.

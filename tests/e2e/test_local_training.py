@@ -103,6 +103,16 @@ async def test_rescaled_in_place_every_sample_is_consumed_once(tmp_path: Path) -
     assert left_over(tmp_path / "run") == []
 
 
+async def test_left_to_itself_it_saves_as_often_as_pays(tmp_path: Path) -> None:
+    policy = CheckpointPolicy(auto_interval=True, every_seconds=1.0)
+    async with driving(tmp_path / "run", training("--step-seconds=0.05", checkpoint=policy)) as driven:
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    assert state.checkpoints > 2
+    (log,) = (tmp_path / "run").glob("logs/*/*-rank-0.log")
+    assert "saving every 1 s from now on: a save stops training for" in log.read_text()
+
+
 async def test_a_sharded_model_comes_back_bit_for_bit_at_any_world_size(tmp_path: Path) -> None:
     command = (str(SCRIPTS / "sharded.py"), f"--trace={tmp_path}/trace", "--steps=90", "--step-seconds=0.05")
     async with driving(tmp_path / "run", training(command=command)) as driven:

@@ -1,0 +1,46 @@
+"""How often this run saves, where it is left to find that out."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_elastic.adapters import page
+from airflow_elastic.core.interval import FIRST_SECONDS, LONGEST_SECONDS, save_interval
+
+log = logging.getLogger(__name__)
+
+_WORTH_TELLING = 1.25
+
+
+class Pace:
+    """The interval between two saves, from what was measured.
+
+    Args:
+        between_failures: seconds from one failure of the run to the next.
+        longest: the interval is never longer. Default: an hour.
+        words: of this rank's page, in which the agent says how long it writes.
+        told: whether this rank logs what the interval is.
+
+    Attributes:
+        seconds: the interval.
+    """
+
+    def __init__(
+        self, between_failures: float, longest: float | None, words: memoryview[float], *, told: bool
+    ) -> None:
+        self._between, self._longest, self._words = between_failures, longest or LONGEST_SECONDS, words
+        self._told_seconds = 0.0 if told else None
+        self._cost: float | None = None
+        self.seconds = min(FIRST_SECONDS, self._longest)
+
+    def measured(self, cost: float) -> None:
+        """A save has stopped training for `cost` seconds. The first one does not count for more than the others."""
+        self._cost = cost if self._cost is None else min(cost, 0.5 * (self._cost + cost))
+        interval = save_interval(self._cost, self._words[page.WRITING], self._between, self._longest)
+        self.seconds = interval.seconds
+        if self._told_seconds is None:
+            return
+        ratio = interval.seconds / self._told_seconds if self._told_seconds else 0.0
+        if not 1 / _WORTH_TELLING < ratio < _WORTH_TELLING:
+            self._told_seconds = interval.seconds
+            log.warning("saving every %.0f s from now on: %s", interval.seconds, interval.reason)
