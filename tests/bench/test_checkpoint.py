@@ -10,7 +10,8 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.testing.ports import free_port
 from tests.bench.figures import count, heading, median, spread, verdict
 from tests.support.saving import Worker
 
@@ -71,6 +75,70 @@ def raw_read(path: Path, target: torch.Tensor) -> None:
         target.copy_(torch.frombuffer(mapped, dtype=torch.uint8))
 
 
+@contextmanager
+def torchs_asynchronous(flat: dict[str, Any], folder: Path) -> Iterator[dict[str, Callable[[], float]]]:
+    """torch's asynchronous saves: each waits until training may go on, and hands back how long that took."""
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANK": "0"}.items():
+        os.environ[name] = value
+    torch.distributed.init_process_group("gloo", world_size=1, rank=0)
+    reused = {
+        "THREAD": DefaultStager(StagingOptions(False, False, False, False)),
+        "PROCESS": DefaultStager(StagingOptions(False, True, True, False)),
+    }
+
+    def save(how: str, stager: DefaultStager | None) -> float:
+        began = time.perf_counter()
+        kind = AsyncCheckpointerType[how]
+        answer: Any = dcp.async_save(
+            flat, checkpoint_id=str(folder), async_checkpointer_type=kind, async_stager=stager
+        )
+        if staged := getattr(answer, "staging_completion", None):
+            staged.result()  # before that a step would tear what is saved
+        waited = time.perf_counter() - began
+        getattr(answer, "upload_completion", answer).result()
+        return waited
+
+    try:
+        yield {
+            "DCP async_save, as it is": partial(save, "THREAD", None),
+            "DCP async_save, memory reused": partial(save, "THREAD", reused["THREAD"]),
+            "DCP async_save, in a process": partial(save, "PROCESS", reused["PROCESS"]),
+        }
+    finally:
+        for stager in reused.values():
+            stager.close()
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+def test_a_save_stops_training_for_less_than_torchs_own(tmp_path: Path) -> None:
+    objects = build()
+    size = size_of(objects)
+    heading(f"{size / 1e9:.3f} GB: how long training waits for a save, {ROUNDS} rounds")
+    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
+    figures: dict[str, list[float]] = {}
+    with torchs_asynchronous(flat_state(objects), tmp_path / "dcp") as others:
+        for number in range(ROUNDS + 1):
+            if number == 1:
+                figures.clear()  # the first round makes memory, and does not count
+            figures.setdefault("memcpy", []).append(timed(lambda: target.copy_(source)))
+            save = partial(worker.saver.save, objects, number, Position(), reason="script", metrics={})
+            figures.setdefault("ours", []).append(timed(save))
+            worker.persister.flush()
+            for name, other in others.items():
+                figures.setdefault(name, []).append(other())
+    for name, seconds in figures.items():
+        print(f"  {name:30} {spread(seconds)}  {median(seconds) / median(figures['memcpy']):.2f}x memcpy")
+
+
+def flat_state(objects: Stateful) -> dict[str, Any]:
+    flat = dict(objects.model.state_dict().items())
+    states = enumerate(objects.optimizers[0].state.values())
+    return flat | {f"{i}.{name}": value for i, one in states for name, value in one.items()}
+
+
 @pytest.mark.bench
 @pytest.mark.timeout(3600)
 def test_saving_and_restoring(tmp_path: Path) -> None:
@@ -79,10 +147,7 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
     heading(f"{size / 1e9:.3f} GB in {3 * TENSORS} tensors and more, one rank, {ROUNDS} rounds")
     worker = Worker(str(tmp_path / "run"), keep_last=1)
     source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
-    flat = dict(objects.model.state_dict().items())
-    flat |= {
-        f"{i}.{k}": v for i, one in enumerate(objects.optimizers[0].state.values()) for k, v in one.items()
-    }
+    flat = flat_state(objects)
     figures: dict[str, list[float]] = {}
 
     def note(name: str, seconds: float) -> None:
