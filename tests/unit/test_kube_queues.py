@@ -101,9 +101,10 @@ def test_bad_words_are_refused() -> None:
 @pytest.mark.parametrize(("label", "option"), [("queue-name", "queue"), ("priority-class", "queue_priority")])
 def test_a_queue_is_no_label(label: str, option: str) -> None:
     """As one we would not know of it: a TrainJob would not end cleanly, and a scale step would end all pods."""
-    options = {"labels": {f"kueue.x-k8s.io/{label}": "team"}}
-    with pytest.raises(SpecError, match=rf"kueue\.x-k8s\.io/{label}.*say it as {option}"):
-        find_engine("trainjob").check(run("trainjob", Workers(1), **options))
+    labels = {f"kueue.x-k8s.io/{label}": "team"}
+    for options in ({"labels": labels}, {"pod_template": {"metadata": {"labels": labels}}}):
+        with pytest.raises(SpecError, match=rf"labels\.kueue\.x-k8s\.io/{label}.*say it as {option}"):
+            find_engine("trainjob").check(run("trainjob", Workers(1), **options))
 
 
 def test_a_pod_that_its_scheduler_has_not_looked_at_is_queued() -> None:

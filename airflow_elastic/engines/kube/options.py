@@ -131,9 +131,11 @@ class KubeOptions:
             if self.image_pull_policy is not None:
                 check("image_pull_policy", self.image_pull_policy, choice(_PULL_POLICIES))
             check("queueing", self.queueing, choice(_QUEUEING))
-            for label, option in QUEUE_LABELS.items():
-                given = self.labels.get(label)
-                check.that(given is None, f"labels.{label}", given, f"nothing: say it as {option}")
+            of_pods = self.pod_template.get("metadata", {}).get("labels", {})
+            for where, labels in (("labels", self.labels), ("pod_template.metadata.labels", of_pods)):
+                for label, option in QUEUE_LABELS.items():
+                    given = labels.get(label)
+                    check.that(given is None, f"{where}.{label}", given, f"nothing: say it as {option}")
             queued = self.queue_priority is None or (self.queue is not None and self.queueing == "kueue")
             allowed = "a queue of Kueue beside it (with Volcano: priority_class)"
             check.that(queued, "queue_priority", self.queue_priority, allowed)
