@@ -16,11 +16,12 @@ import airflow_elastic
 from airflow_elastic.cli.checkpoints import pin, prune, verify
 from airflow_elastic.cli.doctor import doctor
 from airflow_elastic.cli.events import events
+from airflow_elastic.cli.exporting import checkpoint
 from airflow_elastic.cli.help import keep_examples
 from airflow_elastic.cli.logs import logs
 from airflow_elastic.cli.reap import reap
 from airflow_elastic.cli.render import render
-from airflow_elastic.cli.requests import checkpoint, scale, stop
+from airflow_elastic.cli.requests import scale, stop
 from airflow_elastic.cli.run import run
 from airflow_elastic.cli.status import status
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreUnfit

@@ -49,7 +49,7 @@ def scale(uri: str, workers: int) -> None:
     _asked(run, f"asked for {count_of(workers)}; wanted so far: {before}")
 
 
-@click.command(cls=Command)
+@click.command("now", cls=Command)
 @uri_argument
 @_wait_options
 def checkpoint(uri: str, wait: bool, timeout: float) -> None:

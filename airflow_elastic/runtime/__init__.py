@@ -11,6 +11,8 @@
 And what a program imports that wants the model when it is trained:
 
     elastic.load_model(run_uri, model)                         # the newest checkpoint, verified; no other rank needed
+    elastic.export_weights(run_uri, "model.safetensors")       # for programs that do not know us
+    elastic.load_weights("pretrained.safetensors", model)      # the other way round, before `run.restore`
 
 Importing this package does not import torch; the first use of one of its names does.
 """
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.reading import load_model
     from airflow_elastic.runtime.sampler import ElasticBatches
     from airflow_elastic.runtime.session import Session, init
+    from airflow_elastic.runtime.weights import export_weights, load_weights
 
-__all__ = ["ElasticBatches", "Session", "init", "load_model"]
+__all__ = ["ElasticBatches", "Session", "export_weights", "init", "load_model", "load_weights"]
 
 
 def __getattr__(name: str) -> Any:
@@ -40,4 +43,8 @@ def __getattr__(name: str) -> Any:
         from airflow_elastic.runtime.reading import load_model
 
         return load_model
+    if name in ("export_weights", "load_weights"):
+        from airflow_elastic.runtime import weights
+
+        return getattr(weights, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ kept as one value, and not key by key, as a model's state is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,16 @@ class Rest:
     """A state without its tensors."""
 
     value: Any
+
+
+def packed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's state dict with what is no tensor (a module's extra state) as one value each."""
+    return {name: one if isinstance(one, torch.Tensor) else Rest(one) for name, one in state.items()}
+
+
+def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state dict again."""
+    return {name: one.value if isinstance(one, Rest) else one for name, one in state.items()}
 
 
 def take_apart(state: Any) -> tuple[Rest, dict[str, torch.Tensor]]:

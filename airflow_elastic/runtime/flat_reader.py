@@ -67,11 +67,11 @@ class FlatReader:
             for key, one in self._stored.items()
         }
 
-    def room(self, name: str) -> torch.Tensor:
-        """An empty tensor like the one that is stored under this name."""
+    def room(self, name: str) -> torch.Tensor | None:
+        """An empty tensor like the one that is stored under this name; None where that is no tensor."""
         stored = self._stored[name]
         if not isinstance(stored, TensorStorageMetadata):
-            raise KeyError(name)
+            return None
         return torch.empty(stored.size, dtype=stored.properties.dtype)
 
     def _take(self, index: Index, key: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.apart import packed, unpacked
 from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.restoring import download, read_indexes
@@ -26,6 +28,8 @@ from airflow_elastic.spec.errors import RunMissing
 from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
+
+_MODEL = "model."  # below this a checkpoint holds the model's tensors, by their names
 
 
 def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None) -> Manifest:
@@ -47,18 +51,48 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
         CheckpointDamaged: there is no such checkpoint, or no whole one.
         InvalidInput: the model is another one than was saved. It is unchanged.
     """
+
+    def room(reader: FlatReader, what: str) -> dict[str, Any]:
+        weights = packed(get_model_state_dict(model))
+        stored = {name: shape for name, shape in reader.shapes.items() if name.startswith(_MODEL)}
+        check_fit({"model": weights}, stored, what)
+        # The model itself is only touched when everything is there.
+        return {name: torch.empty_like(one) if torch.is_tensor(one) else one for name, one in weights.items()}
+
+    manifest, weights = _read(run, step, room)
+    set_model_state_dict(model, weights, options=StateDictOptions(strict=True))
+    return manifest
+
+
+def read_weights(run: str | Store, step: int | None = None) -> tuple[Manifest, dict[str, Any]]:
+    """Read the model of a run's checkpoint where there is no such model: its tensors, whole, by their names.
+
+    Args and errors are those of `load_model`.
+    """
+
+    def room(reader: FlatReader, what: str) -> dict[str, Any]:
+        names = [name for name in reader.shapes if name.startswith(_MODEL)]
+        return {name.removeprefix(_MODEL): reader.room(name) for name in names}
+
+    return _read(run, step, room)
+
+
+_Room = Callable[[FlatReader, str], dict[str, Any]]
+
+
+def _read(run: str | Store, step: int | None, room: _Room) -> tuple[Manifest, dict[str, Any]]:
     store = open_store(run) if isinstance(run, str) else run
     if store.get(layout.journal_entry(0)) is None and not checkpoints.steps(store):
         raise RunMissing(f"{store.uri} holds no run, and no checkpoint: check the URI")
-    return _load(store, step, model) if step is not None else _load_newest(store, model)
+    return _read_newest(store, room) if step is None else _read_step(store, step, room)
 
 
-def _load_newest(store: Store, model: torch.nn.Module) -> Manifest:
+def _read_newest(store: Store, room: _Room) -> tuple[Manifest, dict[str, Any]]:
     while True:
         steps = checkpoints.steps(store)
         for step in reversed(steps):
             try:
-                return _load(store, step, model)
+                return _read_step(store, step, room)
             except CheckpointDamaged as error:
                 log.warning("%s; trying the one before it", error)
         # Of a run that goes on, what was listed may have been removed meanwhile for something newer.
@@ -67,15 +101,12 @@ def _load_newest(store: Store, model: torch.nn.Module) -> Manifest:
             raise CheckpointDamaged(f"{none} in {store.uri}: look with `airflow-elastic verify`")
 
 
-def _load(store: Store, step: int, model: torch.nn.Module) -> Manifest:
+def _read_step(store: Store, step: int, room: _Room) -> tuple[Manifest, dict[str, Any]]:
     manifest = checkpoints.read(store, step)
     what = f"checkpoint {step} of {store.uri}"
     try:
         reader = FlatReader(manifest, read_indexes(store, manifest))
-        stored = {name: shape for name, shape in reader.shapes.items() if name.startswith("model.")}
-        weights = get_model_state_dict(model)
-        check_fit({"model": weights}, stored, what)
-        state = {"model": {name: _room_for(value) for name, value in weights.items()}}
+        state = {"model": room(reader, what)}
         loading = reader.plan(state)
         with tempfile.TemporaryDirectory(prefix="elastic-load-") as temporary:
             folder = store.local_path(manifest.data.rstrip("/"))
@@ -85,10 +116,4 @@ def _load(store: Store, step: int, model: torch.nn.Module) -> Manifest:
             loading.read(folder, manifest.data)
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{what} is damaged: {error}") from error
-    set_model_state_dict(model, state["model"], options=StateDictOptions(strict=True))
-    return manifest
-
-
-def _room_for(value: Any) -> Any:
-    """Loading writes into this: the model itself is only touched when everything is there."""
-    return torch.empty_like(value) if isinstance(value, torch.Tensor) else value
+    return manifest, unpacked(state["model"])

@@ -26,7 +26,7 @@ from airflow_elastic.adapters.store import Store
 from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
 from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime import randomness
-from airflow_elastic.runtime.apart import put_together
+from airflow_elastic.runtime.apart import put_together, unpacked
 from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.ranks import Ranks
@@ -158,7 +158,7 @@ class Restorer:
         set_state_dict(
             objects.model,
             objects.optimizers,
-            model_state_dict=state["model"],
+            model_state_dict=unpacked(state["model"]),
             optim_state_dict=state["optimizer"],
         )
         for name, other in objects.others.items():
@@ -197,7 +197,9 @@ def _make_room(tensors: dict[str, torch.Tensor], below: str, reader: FlatReader)
         if key.startswith(below):
             name = key.removeprefix(below)
             fits = name in own and tuple(own[name].shape) == shape
-            tensors[name] = own[name] if fits else reader.room(key)
+            room = own[name] if fits else reader.room(key)
+            if room is not None:
+                tensors[name] = room
 
 
 def read_indexes(store: Store, manifest: Manifest) -> dict[str, bytes]:

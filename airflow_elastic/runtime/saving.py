@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 import airflow_elastic
 from airflow_elastic.adapters import page
 from airflow_elastic.runtime import randomness
-from airflow_elastic.runtime.apart import take_apart
+from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.slots import Note
 from airflow_elastic.runtime.stage import Stage
@@ -123,7 +123,7 @@ def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
     """Everything that is saved, by name. Tensors are those of the model itself, not copies."""
     model, optimizer = get_state_dict(objects.model, objects.optimizers)
     return {
-        "model": model,
+        "model": packed(model),
         "optimizer": optimizer,
         **{other_key(name): _halves(other.state_dict()) for name, other in objects.others.items()},
         # Keyed by rank: objects under one key would be taken for copies of one another.

@@ -15,7 +15,7 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 from airflow_elastic.cli.main import cli, main
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 #: Airflow keeps words of its own in the same namespace.
 _PREFIX = "elastic_"
@@ -23,16 +23,25 @@ _PREFIX = "elastic_"
 
 def get_elastic_cli_commands() -> list[GroupCommand]:
     """What Airflow finds through `cli` in the provider's description."""
-    commands = [_action(name, command) for name, command in cli.commands.items()]
+    commands = [_action(words, command) for words, command in _all(cli)]
     return [GroupCommand(name="elastic", help="Elastic, fault-tolerant training", subcommands=commands)]
 
 
-def _action(name: str, command: click.Command) -> ActionCommand:
+def _all(group: click.Group) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command, and the words that call it."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from (((name, *words), below) for words, below in _all(command))
+        else:
+            yield (name,), command
+
+
+def _action(words: tuple[str, ...], command: click.Command) -> ActionCommand:
     return ActionCommand(
-        name=name,
+        name="-".join(words).removesuffix("-now"),  # Airflow has no groups within groups
         help=_plain(command.get_short_help_str(limit=200)),
         description=_plain(command.help),
-        func=_runner(name, command),
+        func=_runner(words, command),
         args=[_arg(parameter) for parameter in command.params],
     )
 
@@ -59,7 +68,7 @@ def _new(*flags: str, **options: Any) -> Arg:
     return Arg(flags, **options)  # type: ignore[no-untyped-call]
 
 
-def _runner(name: str, command: click.Command) -> Callable[[argparse.Namespace], None]:
+def _runner(words: tuple[str, ...], command: click.Command) -> Callable[[argparse.Namespace], None]:
     def run(args: argparse.Namespace) -> None:
         options: list[str] = []
         positional: list[str] = []
@@ -69,7 +78,7 @@ def _runner(name: str, command: click.Command) -> Callable[[argparse.Namespace],
                 positional += value if isinstance(value, list) else [] if value is None else [value]
             else:
                 options += _typed(parameter, value)
-        main([name, *options, "--", *positional])
+        main([*words, *options, "--", *positional])
 
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 
 import click
 
@@ -13,7 +14,7 @@ from generator.markdown import BY, code, fence, table
 def cli_page() -> str:
     parts = [BY, f"# {PROGRAM}\n\n", _command_words(cli.help or ""), "\n"]
     parts.append("Where Airflow is installed `airflow elastic …` offers the same commands.\n\n")
-    for name, command in cli.commands.items():
+    for name, command in _all(cli):
         context = click.Context(command, info_name=f"{PROGRAM} {name}")
         usage = " ".join(command.collect_usage_pieces(context))
         parts += [
@@ -38,6 +39,13 @@ def cli_page() -> str:
             ]
         parts.append("\n")
     return "".join(parts).rstrip("\n") + "\n"
+
+
+def _all(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        yield before + name, command
+        if isinstance(command, click.Group):
+            yield from _all(command, f"{before}{name} ")
 
 
 def _command_words(text: str) -> str:

@@ -1,0 +1,72 @@
+"""`airflow-elastic checkpoint`: asking for one, and what may be done with those that are there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+
+from airflow_elastic.cli.find import find_run, uri_argument
+from airflow_elastic.cli.help import Command, keep_examples
+from airflow_elastic.cli.requests import checkpoint as now
+from airflow_elastic.spec.errors import InvalidInput
+
+
+class _Checkpoint(click.Group):
+    """A group that may be called as if it were its command `now`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["now", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_Checkpoint,
+    help=keep_examples(
+        """Ask a run for a checkpoint now, or export one.
+
+    `checkpoint URI` is short for `checkpoint now URI`.
+
+    Example:
+      airflow-elastic checkpoint /mnt/runs/mnist --wait
+      airflow-elastic checkpoint export /mnt/runs/mnist mnist.safetensors
+    """
+    ),
+)
+def checkpoint() -> None:
+    """See the help above."""
+
+
+@click.command(cls=Command)
+@uri_argument
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Of which step.  [default: the newest]")
+def export(uri: str, file: str, step: int | None) -> int:
+    """Write the model of a checkpoint into one file.
+
+    The end of the file's name says how: .pt, .pth and .bin are a state dict as torch.save writes it, .safetensors is
+    safetensors. The model is whole, whatever number of ranks has saved it, and every byte is checked. This needs torch
+    where it runs.
+
+    Example:
+      airflow-elastic checkpoint export /mnt/runs/mnist mnist.safetensors --step 340
+    """
+    store = find_run(uri).store
+    words = [store.uri, file, *([] if step is None else [str(step)])]
+    # In a process of its own: nothing of the command line imports torch.
+    command = [sys.executable, "-m", "airflow_elastic.runtime.weights", *words]
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE)
+    told = done.stderr.decode(errors="replace").strip()
+    if "No module named 'torch'" in told:
+        raise InvalidInput(
+            f"{sys.executable} has no torch: pip install 'airflow-elastic[runtime]', or export elsewhere"
+        )
+    if told:
+        click.echo(told, err=True)
+    return done.returncode
+
+
+for _command in (now, export):
+    checkpoint.add_command(_command)

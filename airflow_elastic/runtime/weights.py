@@ -1,0 +1,165 @@
+"""Weights in the formats of everybody: a plain state dict as `torch.save` writes it, and safetensors.
+
+`python -m airflow_elastic.runtime.weights RUN_URI FILE [STEP]` is what `airflow-elastic checkpoint export` runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.apart import packed
+from airflow_elastic.runtime.fit import check_fit
+from airflow_elastic.runtime.reading import read_weights
+from airflow_elastic.spec.errors import ElasticError, InvalidInput
+from airflow_elastic.spec.manifest import Manifest
+
+#: How a file's name ends, by format.
+SUFFIXES = {".pt": "torch", ".pth": "torch", ".bin": "torch", ".safetensors": "safetensors"}
+
+
+def export_weights(run: str | Store, path: str | Path, step: int | None = None) -> Manifest:
+    """Write the model of a run's checkpoint into one file, whole, whatever number of ranks has saved it.
+
+    Args:
+        run: the run URI, or the store that lies there.
+        path: of the file, made or replaced at once. `.pt`, `.pth` and `.bin` are a state dict as `torch.save` writes
+            it, for `torch.load(path, weights_only=True)`; `.safetensors` has step and run in its metadata.
+        step: of the checkpoint. Default: the newest one that is whole.
+
+    Returns:
+        The manifest of the checkpoint.
+
+    Raises:
+        InvalidInput: the file's name says no format, or the format cannot hold the model.
+        RunMissing, CheckpointDamaged: as for `load_model`.
+    """
+    path = Path(path)
+    write = {"torch": _write_torch, "safetensors": _write_safetensors}[_format_of(path)]
+    manifest, weights = read_weights(run, step)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(
+            weights, temporary, {"step": str(manifest.step), "run": run if isinstance(run, str) else run.uri}
+        )
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return manifest
+
+
+def load_weights(source: str | Path, model: torch.nn.Module) -> None:
+    """Load weights that something else has trained, before `run.restore`: where there is a checkpoint, that counts.
+
+    Nothing in the file is executed: of a `torch.save` only tensors are read.
+
+    Args:
+        source: a path, or an s3:// URI; `.pt`, `.pth` and `.bin` are a state dict, `.safetensors` is safetensors.
+        model: wrapped (DDP, FSDP2) or not. It has to have exactly the parameters and buffers of the file.
+
+    Raises:
+        InvalidInput: there is no such file, it is of another format, or of another model. The model is unchanged.
+    """
+    name = str(source)
+    read = {"torch": _read_torch, "safetensors": _read_safetensors}[_format_of(Path(name))]
+    with tempfile.TemporaryDirectory(prefix="elastic-weights-") as temporary:
+        weights = read(_local(name, Path(temporary)))
+    shapes: dict[str, tuple[int, ...] | None]
+    shapes = {f"model.{key}": tuple(value.shape) for key, value in weights.items() if torch.is_tensor(value)}
+    shapes |= {f"model.{key}": None for key, value in weights.items() if not torch.is_tensor(value)}
+    check_fit({"model": packed(get_model_state_dict(model))}, shapes, name)
+    options = StateDictOptions(full_state_dict=True, strict=True)
+    set_model_state_dict(model, weights, options=options)
+
+
+def _format_of(path: Path) -> str:
+    found = SUFFIXES.get(path.suffix)
+    if found is None:
+        raise InvalidInput(
+            f"{path.name}: given a name that says no format; allowed: one that ends with {', '.join(SUFFIXES)}"
+        )
+    return found
+
+
+def _local(source: str, folder: Path) -> Path:
+    if "://" not in source:
+        if not Path(source).is_file():
+            raise InvalidInput(f"{source}: there is no such file")
+        return Path(source)
+    place, _, name = source.rpartition("/")
+    open_store(place).download(name, folder / name)
+    return folder / name
+
+
+def _write_torch(weights: dict[str, Any], path: Path, about: dict[str, str]) -> None:
+    torch.save(weights, path)
+
+
+def _read_torch(path: Path) -> dict[str, Any]:
+    try:
+        weights = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of many kinds, by what is wrong with the file
+        raise InvalidInput(f"{path} is no state dict that torch.save has written: {error}") from error
+    if not isinstance(weights, dict):
+        raise InvalidInput(
+            f"{path}: given {type(weights).__name__}; allowed: a state dict, as model.state_dict() is"
+        )
+    return weights
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ImportError:
+        raise InvalidInput(
+            "a .safetensors file needs a package that is not here: pip install safetensors"
+        ) from None
+    return safetensors.torch
+
+
+def _write_safetensors(weights: dict[str, Any], path: Path, about: dict[str, str]) -> None:
+    if others := sorted(name for name, value in weights.items() if not torch.is_tensor(value)):
+        raise InvalidInput(
+            f"safetensors holds tensors only, and the model has {', '.join(others)}: write a .pt file"
+        )
+    _safetensors().save_file(weights, path, metadata=about)
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    library = _safetensors()
+    try:
+        weights: dict[str, Any] = library.load_file(path)
+    except Exception as error:
+        raise InvalidInput(f"{path} is no safetensors file: {error}") from error
+    return weights
+
+
+def main() -> int:
+    """Export, as the words of the command line say; what is wrong is said in a sentence."""
+    run, path, *step = sys.argv[1:]
+    try:
+        manifest = export_weights(run, path, int(step[0]) if step else None)
+    except ElasticError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2 if isinstance(error, InvalidInput) else 1
+    sys.stdout.write(f"the model of checkpoint {manifest.step} is in {path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Weights that leave for programs that do not know us, and that come from such."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import torch
+
+import airflow_elastic.runtime as elastic
+from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.run import RunSpec
+from tests.e2e.test_load_model import network, save, spoil, weights
+from tests.support import s3
+from tests.support.saving import Worker
+
+FILES = pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
+
+
+@FILES
+def test_what_is_exported_is_what_was_saved(tmp_path: Path, name: str) -> None:
+    save(str(tmp_path / "run"), 10, 20)
+    manifest = elastic.export_weights(str(tmp_path / "run"), tmp_path / "out" / name)
+    assert manifest.step == 20
+    model = network()
+    elastic.load_weights(tmp_path / "out" / name, model)
+    assert weights(model) == {20.0}
+    elastic.export_weights(str(tmp_path / "run"), tmp_path / "out" / name, step=10)
+    elastic.load_weights(tmp_path / "out" / name, model)
+    assert weights(model) == {10.0}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+
+
+def test_others_read_it_without_us(tmp_path: Path) -> None:
+    save(str(tmp_path / "run"), 10)
+    elastic.export_weights(str(tmp_path / "run"), tmp_path / "model.pt")
+    model = network()
+    model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    assert weights(model) == {10.0}
+    elastic.export_weights(str(tmp_path / "run"), tmp_path / "model.safetensors")
+    with safetensors.safe_open(str(tmp_path / "model.safetensors"), "pt") as file:
+        assert set(file.keys()) == set(model.state_dict())
+        assert file.metadata() == {"step": "10", "run": str(tmp_path / "run")}
+
+
+@pytest.fixture
+def s3_uri(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with s3.s3_server() as server:
+        for key, value in server.env.items():
+            monkeypatch.setenv(key, value)
+        yield f"s3://{server.bucket}"
+
+
+@FILES
+def test_from_and_to_a_bucket(s3_uri: str, tmp_path: Path, name: str) -> None:
+    save(f"{s3_uri}/run", 10)
+    elastic.export_weights(f"{s3_uri}/run", tmp_path / name)
+    open_store(f"{s3_uri}/shelf").upload(name, tmp_path / name)
+    model = network()
+    elastic.load_weights(f"{s3_uri}/shelf/{name}", model)
+    assert weights(model) == {10.0}
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("model.onnx", r"given a name that says no format; allowed: one that ends with \.pt"),
+        ("missing.pt", "there is no such file"),
+        ("text.pt", "is no state dict that torch.save has written"),
+        ("text.safetensors", "is no safetensors file"),
+        ("list.pt", "given list; allowed: a state dict"),
+        ("other.pt", r"the script has no model\.extra"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_and_the_model_left_alone(
+    tmp_path: Path, file: str, said: str
+) -> None:
+    for text in ("text.pt", "text.safetensors", "model.onnx"):
+        (tmp_path / text).write_text("no weights")
+    torch.save([1, 2], tmp_path / "list.pt")
+    torch.save({**network().state_dict(), "extra": torch.ones(2)}, tmp_path / "other.pt")
+    model = network()
+    before = weights(model)
+    with pytest.raises(InvalidInput, match=said):
+        elastic.load_weights(tmp_path / file, model)
+    assert weights(model) == before
+
+
+class Hostile:
+    """What unpickles it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_hostile_file_is_not_executed(tmp_path: Path) -> None:
+    torch.save({"weight": Hostile(tmp_path / "owned")}, tmp_path / "model.pt")
+    with pytest.raises(InvalidInput, match="is no state dict"):
+        elastic.load_weights(tmp_path / "model.pt", network())
+    assert not (tmp_path / "owned").exists()
+
+
+class Stamped(torch.nn.Linear):
+    """Its state is not all tensors."""
+
+    stamps: dict[str, int] | None = None
+
+    def get_extra_state(self) -> dict[str, int] | None:
+        return self.stamps
+
+    def set_extra_state(self, state: Any) -> None:
+        self.stamps = state
+
+
+def test_what_is_no_tensor_is_not_lost_in_silence(tmp_path: Path) -> None:
+    model = Stamped(2, 2)
+    model.stamps = {"stamp": 7}
+    objects = Stateful(model, (), {})
+    Worker(str(tmp_path / "run")).save(objects, 5, Position(), reason="steps", metrics={})
+    with pytest.raises(InvalidInput, match="safetensors holds tensors only, and the model has _extra_state"):
+        elastic.export_weights(str(tmp_path / "run"), tmp_path / "model.safetensors")
+    elastic.export_weights(str(tmp_path / "run"), tmp_path / "model.pt")
+    for load in (
+        lambda other: elastic.load_weights(tmp_path / "model.pt", other),
+        lambda other: elastic.load_model(str(tmp_path / "run"), other),
+    ):
+        other = Stamped(2, 2)
+        load(other)
+        assert other.stamps == {"stamp": 7}
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["model.pt"]
+
+
+def test_from_a_shell(tmp_path: Path) -> None:
+    uri = str(tmp_path / "run")
+    save(uri, 10, 20)
+    Journal(open_store(uri)).append(0, ev.RunCreated(0.0, RunSpec(("train.py",)), scales_in_place=True))
+
+    def export(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "airflow_elastic.cli", "checkpoint", "export", *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    done = export(uri, "model.safetensors", "--step", "10")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "the model of checkpoint 10 is in model.safetensors\n"
+    for words, code, said in (
+        ((uri, "model.onnx"), 2, "says no format"),
+        ((uri, "model.pt", "--step", "7"), 1, "step 7 has no committed checkpoint"),
+        ((str(tmp_path / "none"), "model.pt"), 2, "holds no run"),
+    ):
+        done = export(*words)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+        assert said in done.stderr
+    spoil(uri, 20)
+    assert "checkpoint 10" in export(uri, "model.pt").stdout
