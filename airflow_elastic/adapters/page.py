@@ -43,6 +43,8 @@ SAVE: Final = 17  # how many orders to save there have been
 
 WRITING: Final = 23  # seconds that the agent took to write the newest of them
 
+WRITTEN: Final = 24  # the newest step whose state the agent has written to storage
+
 KEPT: Final = 18  # the newest step whose state the agent has written to storage, or has failed to
 
 

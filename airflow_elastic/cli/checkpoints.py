@@ -14,6 +14,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import find_run, json_option, uri_argument
 from airflow_elastic.cli.help import Command
+from airflow_elastic.cli.samples import verify_samples
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput
@@ -34,18 +35,24 @@ class _Verdict:
 
 @click.command(cls=Command)
 @uri_argument
+@click.option("--samples", is_flag=True, help="Prove that each sample counts once, instead.")
 @json_option
-def verify(uri: str, as_json: bool) -> int:
+def verify(uri: str, samples: bool, as_json: bool) -> int:
     """Check every checkpoint, byte by byte.
 
     Each committed one is compared with its manifest: sizes and checksums of all its files. Exits 1 if any is
     damaged, and names the file. A restart sets a damaged checkpoint aside and takes the one before; those that
     were set aside are named, too.
 
+    With --samples it checks what the run's ranks have consumed, over all attempts and world sizes, up to the newest
+    checkpoint: every sample of an epoch has to count exactly once. The run has to keep that: --account-samples.
+
     Example:
       airflow-elastic verify /mnt/runs/mnist
     """
     store = find_run(uri).store
+    if samples:
+        return verify_samples(store, as_json=as_json)
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

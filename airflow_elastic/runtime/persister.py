@@ -93,9 +93,10 @@ class Persister:
         held = self._newest()
         if not held:
             return
-        newest, committed, began = held[0][1], False, time.monotonic()
+        newest, committed, written, began = held[0][1], False, False, time.monotonic()
         try:
             committed = self._write(held)
+            written = True
         except ElasticError as error:
             self._report(newest.step, str(error))
             raise
@@ -104,7 +105,7 @@ class Persister:
                 slot.release()
             # Also where it failed: the next save is to be tried.
             self._done = (newest.generation, newest.step)
-            self._tell_ranks(newest.step, time.monotonic() - began)
+            self._tell_ranks(newest.step, time.monotonic() - began, written=written)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             keeping.prune(self._node.store, self._node.record.spec.checkpoint)
 
@@ -177,6 +178,9 @@ class Persister:
             for slot, one in held:
                 name, memory = f"{folder}rank-{one.rank:05d}", slot.data(one.kept_bytes)
                 files.append(self._put(f"{name}.bin", memory))
+                if one.account is not None:  # before anything that it accounts for can count
+                    key = layout.account(self._node.record.attempt, one.generation, one.step, one.rank)
+                    self._node.store.put(key, json.dumps(encode(one.account)).encode())
                 index = json.dumps(encode(_checked(one.kept, memory))).encode()
                 files.append(self._put(f"{name}.json", memoryview(index)))
         except ElasticError:
@@ -192,10 +196,12 @@ class Persister:
             self._node.store.write(key, data)
             return StoredFile(key, len(data), {checksums.ALGORITHM: checksum.result()})
 
-    def _tell_ranks(self, step: int, seconds: float) -> None:
+    def _tell_ranks(self, step: int, seconds: float, *, written: bool) -> None:
         for path in self._node.pages():
             one = Page(path)
             one.words[page.WRITING] = seconds
+            if written:
+                one.words[page.WRITTEN] = float(step)
             one.words[page.KEPT] = float(step)
             one.close()
 

@@ -22,6 +22,7 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.slots import Note
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.staging import Layout, Place, lay_out
+from airflow_elastic.spec.consumed import Account
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,14 @@ class Saver:
         self._staged = -1
 
     def save(
-        self, objects: Stateful, step: int, position: Position, *, reason: str, metrics: Mapping[str, float]
+        self,
+        objects: Stateful,
+        step: int,
+        position: Position,
+        *,
+        reason: str,
+        metrics: Mapping[str, float],
+        account: Account | None = None,
     ) -> bool:
         """Copy the state after step `step` into memory of the agent, which writes it to storage. All ranks together.
 
@@ -98,6 +106,7 @@ class Saver:
             kept_bytes=plan.kept_bytes,
             kept=plan.kept,
             metrics=dict(metrics),
+            account=account,
             versions={"airflow_elastic": airflow_elastic.__version__, "torch": torch.__version__},
         )
         self._stage.put(plan, note)

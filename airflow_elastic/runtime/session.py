@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_group as _default_group
 
 from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.accounting import Accountant, Numbered, NumberedCollate
 from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.ranks import Ranks
@@ -75,6 +76,9 @@ class Session:
         self._ranks = self._join(backend, timeout)
         self._policy = surroundings.checkpoint or CheckpointPolicy()
         self._voice = Voice(surroundings, total_steps)
+        self._accountant: Accountant | None = None
+        if self._policy.account_samples:
+            self._accountant = Accountant(surroundings, self._voice.words)
         uri, stage = surroundings.run_uri, Stage.found(self.local_rank)
         self._restorer: Restorer | None = None
         if uri:
@@ -146,6 +150,8 @@ class Session:
             self.steps = self._saved_step = manifest.step
             self._position = Position(manifest.epoch, manifest.offset, manifest.samples)
             self._agree_at = self.steps + 1
+        if self._accountant is not None:
+            self._accountant.from_step = self.steps
         self._voice.restored(self.steps, self._position, time.monotonic() - began)
         if self._policy.auto_interval and self._restorer:
             between = self._restorer.seconds_between_failures()
@@ -196,12 +202,19 @@ class Session:
             # Of its own, or the loader would draw its seed from the global generator: once more in a resumed epoch than
             # in an undisturbed one, and everything random after it would differ.
             own = torch.Generator().manual_seed(batches.epoch_seed)
-            for batch in torch.utils.data.DataLoader(
-                data, batch_sampler=batches, **{"generator": own, **options}
-            ):
+            source, settings = data, {"generator": own, **options}
+            if self._accountant is not None:
+                source = Numbered(data)
+                settings["collate_fn"] = NumberedCollate(options.get("collate_fn"))
+            for batch in torch.utils.data.DataLoader(source, batch_sampler=batches, **settings):
                 self._batch = batches.size_at(self._position.offset)
                 self.weight = batches.weight(self._batch)
-                yield batch
+                if self._accountant is None:
+                    yield batch
+                else:
+                    numbers, content = batch
+                    self._accountant.fetched(epoch, numbers, length, counts=self.weight > 0)
+                    yield content
             self._position = Position(epoch + 1, 0, self._position.samples)
 
     # -- stepping ------------------------------------------------------------------------------------------------
@@ -220,6 +233,8 @@ class Session:
         self._batch = 0
         self.steps += 1
         self._voice.stepped(self.steps, self._position, loss, metrics)
+        if self._accountant is not None:
+            self._accountant.stepped(self.steps)
         self._loss = loss
         if metrics:
             self._metrics = metrics
@@ -291,7 +306,12 @@ class Session:
             loss = number_of(self._loss)
             told = self._metrics if loss is None else {"loss": loss, **self._metrics}
             saved = self._saver.save(
-                self._objects, self.steps, self._position, reason=reason, metrics=finite(told)
+                self._objects,
+                self.steps,
+                self._position,
+                reason=reason,
+                metrics=finite(told),
+                account=self._accountant.account() if self._accountant else None,
             )
         if saved:
             self._saved_step = self.steps

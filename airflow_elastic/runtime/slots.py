@@ -22,6 +22,7 @@ from typing import Any
 
 from airflow_elastic.adapters.memory import free_bytes
 from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.consumed import Account
 from airflow_elastic.spec.index import Index
 
 #: Slots of a rank.
@@ -59,6 +60,7 @@ class Note:
         metrics: numbers that the script gave.
         kept_bytes: how many bytes of the data are this rank's to write; the rest is in memory only.
         kept: what lies in them.
+        account: what the rank has consumed, where the run accounts for that.
     """
 
     step: int
@@ -73,6 +75,7 @@ class Note:
     kept: Index
     metrics: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    account: Account | None = None
 
 
 class Slot:

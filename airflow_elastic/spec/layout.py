@@ -8,6 +8,7 @@ reports/attempt-0002.json                what the lead agent of an attempt repor
 checkpoints/manifests/000000000340.json  makes checkpoint 340 exist
 checkpoints/data/000000000340-a0002-g01/ its files
 checkpoints/pins/000000000340.json       it is never removed: somebody refers to it
+samples/0002/01/000000000340-rank-0.json  what a rank has consumed, told with a save, where a run accounts for it
 checkpoints/quarantine/000000000340.json a damaged one: its manifest, and what is wrong with it
 jobs/<name>/...                          what the workers of a cluster's job share (adapters.jobfiles says what)
 logs/attempt-0002/g01-rank-0.log         output of a rank
@@ -25,6 +26,7 @@ LOGS = "logs/"
 MANIFESTS = "checkpoints/manifests/"
 CHECKPOINT_DATA = "checkpoints/data/"
 PINS = "checkpoints/pins/"
+SAMPLES = "samples/"
 QUARANTINE = "checkpoints/quarantine/"
 JOBS = "jobs/"
 ACKNOWLEDGED = "acknowledged/"
@@ -58,6 +60,11 @@ def report(attempt: int) -> str:
 def manifest(step: int) -> str:
     """Key of the manifest that makes the checkpoint of a step exist."""
     return f"{MANIFESTS}{step:012d}.json"
+
+
+def account(attempt: int, generation: int, step: int, rank: int) -> str:
+    """Key of what a rank tells of its samples with the save of a step."""
+    return f"{SAMPLES}{attempt:04d}/{generation:02d}/{step:012d}-rank-{rank}.json"
 
 
 def pin(step: int) -> str:

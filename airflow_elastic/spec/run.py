@@ -123,6 +123,8 @@ class CheckpointPolicy:
         every_seconds: save when the newest checkpoint is so many seconds old. Default: 300, without `every_steps`.
         auto_interval: save as often as is best for what a save costs and how often the run fails, as measured; then
             `every_seconds` is the longest interval, by default an hour. Rank 0 logs the interval and its reason.
+        account_samples: keep, with each save, which samples every rank has consumed: `airflow-elastic verify --samples`
+            proves from that that each counts once. For scripts that use `loader`.
         keep_last: committed checkpoints to keep; older ones are removed after a newer one is committed.
         keep_every_steps: of the older ones, the first of every so many steps stays too. Default: none.
         keep_best: the one with the lowest or highest value of a metric stays too: `min` or `max`, and a name that the
@@ -132,6 +134,7 @@ class CheckpointPolicy:
     every_steps: int | None = None
     every_seconds: float | None = None
     auto_interval: bool = False
+    account_samples: bool = False
     keep_last: int = 3
     keep_every_steps: int | None = None
     keep_best: str | None = None

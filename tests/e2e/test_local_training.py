@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.core.samples import prove
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.spec.run import CheckpointPolicy, Health, RestartPolicy, ScaleStep, Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
@@ -17,9 +22,6 @@ from tests.support.driving import SCRIPTS, driving, left_over, training
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The weights that 2 ranks have after 12 epochs when nothing happens: from plain torchrun, without us."""
-    import subprocess
-    import sys
-
     folder = tmp_path_factory.mktemp("plain")
     command = [
         sys.executable,
@@ -77,8 +79,9 @@ async def test_killed_at_random_it_ends_bit_identical(kills: int, tmp_path: Path
 
 async def test_rescaled_in_place_every_sample_is_consumed_once(tmp_path: Path) -> None:
     (tmp_path / "samples").mkdir()
-    spec = training("--epochs=12", "--step-seconds=0.05", f"--samples={tmp_path}/samples")
-    async with driving(tmp_path / "run", spec) as driven:
+    policy = CheckpointPolicy(every_steps=5, account_samples=True)
+    words = ("--epochs=12", "--step-seconds=0.05", f"--samples={tmp_path}/samples")
+    async with driving(tmp_path / "run", training(*words, checkpoint=policy)) as driven:
         await driven.at_step(12)
         survivor = driven.files.agent(0)
         driven.run.ask_scale(3, by="test")
@@ -100,6 +103,16 @@ async def test_rescaled_in_place_every_sample_is_consumed_once(tmp_path: Path) -
     assert (second.workers, state.restarts_used) == (1, 1)
     assert survivor is not None
     _each_sample_once(tmp_path / "samples", resumed_at={2: second.from_step})
+    # And so it can be proved from what the run itself keeps.
+    proof = prove(read_accounts(driven.run.store), state.checkpoint.step if state.checkpoint else 0)
+    assert proof.holds
+    assert [(epoch.counted, epoch.length, epoch.complete) for epoch in proof.epochs] == [
+        (640, 640, True)
+    ] * 12
+    assert {size for epoch in proof.epochs for size in epoch.world_sizes} == {2, 3, 1}
+    command = [sys.executable, "-m", "airflow_elastic.cli", "verify", str(tmp_path / "run"), "--samples"]
+    told = (await asyncio.to_thread(subprocess.check_output, command)).decode()
+    assert f"{12 * 640} samples of 120 steps: each counts exactly once" in told
     assert left_over(tmp_path / "run") == []
 
 

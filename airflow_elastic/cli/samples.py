@@ -1,0 +1,68 @@
+"""`airflow-elastic verify --samples`: that every sample of an epoch counts exactly once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from airflow_elastic.adapters import checkpoints as stored
+from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.cli import say
+from airflow_elastic.core.samples import Epoch, prove
+from airflow_elastic.spec.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_elastic.adapters.store import Store
+
+_SHOWN = 5
+
+
+def verify_samples(store: Store, *, as_json: bool) -> int:
+    """Print what the run's accounts prove; returns the exit code.
+
+    Raises:
+        InvalidInput: the run keeps no accounts, or has no checkpoint yet.
+    """
+    steps, accounts = stored.steps(store), list(read_accounts(store))
+    if not accounts:
+        raise InvalidInput(
+            f"{store.uri} keeps no account of its samples: start runs with --account-samples "
+            "(checkpoint.account_samples), and use `run.loader` in the script"
+        )
+    if not steps:
+        raise InvalidInput(f"{store.uri} has no checkpoint yet: what counts is what a checkpoint holds")
+    proof = prove(accounts, steps[-1])
+    if as_json:
+        say.print_json({"uri": store.uri, "ok": proof.holds, **asdict(proof)})
+        return 0 if proof.holds else 1
+    for epoch in proof.epochs:
+        click.echo(_line(epoch))
+    if proof.untold:
+        click.echo(
+            f"not every rank has told what it consumed in {len(proof.untold)} steps: {_some(proof.untold)}"
+        )
+    told = f"{sum(epoch.counted for epoch in proof.epochs)} samples of {proof.step} steps"
+    again = f"; {proof.done_again} steps were lost, and done again" if proof.done_again else ""
+    click.echo(f"{told}: {'each counts exactly once' if proof.holds else 'NOT PROVED'}{again}")
+    return 0 if proof.holds else 1
+
+
+def _line(epoch: Epoch) -> str:
+    ranks = ", then ".join(map(str, epoch.world_sizes))
+    part = "" if epoch.complete else f" of {epoch.length}, not over yet"
+    line = f"epoch {epoch.number}: {epoch.counted} samples{part}, by {ranks} ranks"
+    if epoch.repeated:
+        line += f"; {len(epoch.repeated)} count more than once: {_some(epoch.repeated)}"
+    if not epoch.complete and epoch.counted < epoch.expected:
+        line += f"; its steps should have consumed {epoch.expected}"
+    if epoch.missing:
+        line += f"; {len(epoch.missing)} were consumed by nobody: {_some(epoch.missing)}"
+    return line
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")

@@ -1,0 +1,82 @@
+"""A rank's own account of what it consumes: of what was really fetched, not of what a sampler means to give."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from airflow_elastic.adapters import page
+from airflow_elastic.runtime.surroundings import Surroundings
+from airflow_elastic.spec.consumed import Account, Consumed
+
+
+class Accountant:
+    """Keeps what this rank has consumed until its agent has written it.
+
+    Args:
+        surroundings: where the rank finds itself.
+        words: of its page, in which the agent says what it has written.
+    """
+
+    def __init__(self, surroundings: Surroundings, words: memoryview[float]) -> None:
+        self._who, self._words = surroundings, words
+        self._steps: deque[Consumed] = deque()
+        self._pending: tuple[int, tuple[int, ...]] | None = None
+        self._length = 0
+        self.from_step = 0
+
+    def fetched(self, epoch: int, samples: list[int], length: int, *, counts: bool) -> None:
+        """These samples were handed to the script; `counts`: with a weight."""
+        self._length = length
+        self._pending = (epoch, tuple(samples) if counts else ())
+
+    def stepped(self, step: int) -> None:
+        """A step was done with them."""
+        if self._pending is not None:
+            self._steps.append(Consumed(step, *self._pending))
+            self._pending = None
+
+    def account(self) -> Account:
+        """Everything that is not known to have been written."""
+        while self._steps and self._steps[0].step <= self._words[page.WRITTEN]:
+            self._steps.popleft()
+        who = self._who
+        return Account(
+            who.attempt,
+            who.generation,
+            who.rank,
+            who.world_size,
+            self.from_step,
+            self._length,
+            tuple(self._steps),
+        )
+
+
+class Numbered(torch.utils.data.Dataset[Any]):
+    """A data set whose items say which ones they are."""
+
+    def __init__(self, data: torch.utils.data.Dataset[Any]) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> tuple[int, Any]:
+        return index, self._data[index]
+
+
+class NumberedCollate:
+    """Puts items of a batch together as the script wants, and their numbers beside that.
+
+    Args:
+        collate: the script's own. Default: torch's.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any] | None) -> None:
+        self._collate = collate or torch.utils.data.default_collate
+
+    def __call__(self, items: list[tuple[int, Any]]) -> tuple[list[int], Any]:
+        return [number for number, _ in items], self._collate([item for _, item in items])
