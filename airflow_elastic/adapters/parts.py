@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,11 +11,14 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.reports import newest_fence
 from airflow_elastic.spec.codec import decode, encode
-from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.errors import ElasticError, StoreError
 from airflow_elastic.spec.manifest import Manifest
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
+
+
+log = logging.getLogger(__name__)
 
 
 class Superseded(ElasticError):
@@ -69,5 +73,8 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
     files = sorted((file for one in parts for file in one.manifest.files), key=lambda file: file.key)
     first = min(parts, key=lambda one: one.node)
     committed = checkpoints.commit(store, replace(first.manifest, files=tuple(files), created_at=time.time()))
-    store.delete(keys)
+    try:
+        store.delete(keys)
+    except StoreError as error:  # it exists all the same
+        log.warning("what workers told of checkpoint %d could not be removed: %s", first.manifest.step, error)
     return committed

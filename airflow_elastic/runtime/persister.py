@@ -70,7 +70,8 @@ class Persister:
         for mine in self._slots.of:
             for slot in mine:
                 try:
-                    slot.provide()
+                    with self._lock:  # a slot that is held for this would not be found by who flushes
+                        slot.provide()
                 except OSError as error:
                     log.warning("memory to save into is short (%s): the next save will fail", error)
                     return
@@ -107,7 +108,10 @@ class Persister:
             self._done = (newest.generation, newest.step)
             self._tell_ranks(newest.step, time.monotonic() - began, written=written)
         if committed:  # not before the ranks may save again: removing a large file takes its time
-            keeping.prune(self._node.store, self._node.record.spec.checkpoint)
+            try:
+                keeping.prune(self._node.store, self._node.record.spec.checkpoint)
+            except ElasticError as error:
+                log.warning("old checkpoints could not be removed, they only take space: %s", error)
 
     def _report(self, step: int, reason: str) -> None:
         """Tell the controller that a checkpoint could not be written."""

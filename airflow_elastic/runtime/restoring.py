@@ -119,11 +119,21 @@ class Restorer:
         """On rank 0: damaged checkpoints are in nobody's way any more, and the controller knows."""
         for step, reason in damaged.items():
             try:
+                if not self._is_damaged(step):
+                    log.warning("checkpoint %d is whole where it is stored, and stays: %s", step, reason)
+                    continue
                 keeping.quarantine(self._store, step, reason)
                 trouble = CheckpointTrouble(self._attempt, step, reason, newest)
                 Mailbox(self._store).post("damaged", by="rank 0", checkpoint=trouble)
             except StoreError as error:
                 log.warning("checkpoint %d could not be set aside: %s", step, error)
+
+    def _is_damaged(self, step: int) -> bool:
+        """Whether it is so for everybody: one machine's disk, or memory, may be what is bad."""
+        try:
+            return bool(checkpoints.problems(self._store, checkpoints.read(self._store, step)))
+        except CheckpointDamaged:
+            return True
 
     def _read_first(self, step: int) -> tuple[Manifest, dict[str, bytes]]:
         """On rank 0: a manifest, and what its index files hold."""

@@ -17,6 +17,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.flat_reader import Loading
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Stateful
@@ -118,6 +119,37 @@ def test_a_damaged_one_is_set_aside_and_its_step_can_be_saved_again(tmp_path: Pa
     for step in (12, 15, 18):
         save(tmp_path, step, objects(6), attempt=3)
     assert (keeping.quarantined(store), store.list(damaged)) == ({}, []), "it is kept for ever"
+
+
+def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 5, objects(1))
+    save(tmp_path, 9, objects(2))
+    read = Loading.read
+
+    def bad_memory(self: Loading, folder: Path, prefix: str) -> None:
+        read(self, folder, prefix)
+        if "000000000009" in prefix:
+            raise CheckpointDamaged("a bit has flipped")
+
+    monkeypatch.setattr(Loading, "read", bad_memory)
+    manifest = restorer(tmp_path, attempt=2).restore(objects(3))
+    assert manifest is not None
+    assert manifest.step == 5
+    store = open_store(str(tmp_path))
+    assert (checkpoints.steps(store), keeping.quarantined(store), Mailbox(store).read()) == ([5, 9], {}, [])
+
+
+def test_old_checkpoints_that_stay_cost_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(str(tmp_path), keep_last=1)
+
+    def refuse(keys: object) -> None:
+        raise StoreError("you may not delete")
+
+    for step in (5, 9):
+        worker.save(objects(1), step, Position(), reason="steps", metrics={})
+        if step == 5:
+            monkeypatch.setattr(worker.store, "delete", refuse)
+    assert checkpoints.steps(worker.store) == [5, 9]
 
 
 def test_a_full_disk_costs_a_save_and_not_the_training(
