@@ -30,6 +30,7 @@ PROCS = count(
 )  # on a machine of 2 processors, 1 leaves one of them to what is no rank, as on nodes with GPUs
 STEP_SECONDS = 0.010
 WARM_STEPS = 50
+STEP_BYTES = struct.calcsize("ddd")
 TURN_SECONDS, SETTLE_SECONDS = 2.0, 0.2  # of each turn the first steps are left out: caches were another's
 PATIENCE_SECONDS = 120.0
 MARK = "BENCH_ARM"
@@ -39,11 +40,12 @@ ARMS = (*PLAIN, "ours")
 
 @dataclass
 class Turn:
-    """Mean wall and processor time of rank 0's steps within one turn."""
+    """Mean wall and processor time of rank 0's steps within one turn; and how much of it was our `step`."""
 
     steps: int
     wall: float
     rank: float
+    ours: float
 
 
 @dataclass
@@ -70,13 +72,14 @@ class Arm:
     def turns(self) -> list[Turn]:
         """What rank 0 wrote, turn by turn."""
         data = self.out.read_bytes()
-        steps = list(struct.iter_unpack("dd", data[: len(data) // 16 * 16]))
+        steps = list(struct.iter_unpack("ddd", data[: len(data) // STEP_BYTES * STEP_BYTES]))
         found = []
         for low, high in self.spans:
             within = [step for step in steps if low <= step[0] <= high]
             if len(within) > 10:  # what has not reached the file yet is missing from the last turn
-                number, (first, used), (last, more) = len(within) - 1, within[0], within[-1]
-                found.append(Turn(number, (last - first) / number, (more - used) / number))
+                number, (first, used, _), (last, more, _) = len(within) - 1, within[0], within[-1]
+                ours = sum(spent for _, _, spent in within[1:]) / number
+                found.append(Turn(number, (last - first) / number, (more - used) / number, ours))
         return found
 
 
@@ -117,7 +120,7 @@ def training(name: str, folder: Path, work: str) -> Iterator[Arm]:
         )
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not out.exists() or out.stat().st_size < WARM_STEPS * 16:
+        while not out.exists() or out.stat().st_size < WARM_STEPS * STEP_BYTES:
             assert process.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, f"{name} did not come up: {(folder / 'log').read_text()}"
             time.sleep(0.1)
@@ -204,6 +207,8 @@ def tell(rounds: list[dict[str, Arm]]) -> None:
     for name in ("torchrun", "ours"):
         beside = [arms[name].beside for arms in rounds]
         print(f"  processor time beside the ranks, {name}: {spread(beside, '% of one core', 100)}")
+    shares = [100 * mean_step(each, "ours") / mean_step(each, "wall") for each in turns["ours"]]
+    print(f"  of a step, spent in run.step(): {spread(shares, '%')}")
     seen = statistics.median(ratios("ours", "wall", *PLAIN))
     verdict("step time, ours over torchrun", seen, 0.5, " %")
 

@@ -1,7 +1,8 @@
 """Equal steps without end: how long do they take? With --plain, under torchrun, nothing of ours is imported.
 
 `pace.py [--plain] --work N --out FILE`: a step multiplies matrices N times, and DDP has ranks agree on its gradient.
-Rank 0 writes for each step when it ended (monotonic clock) and the processor time it has used so far, as two doubles.
+Rank 0 writes for each step when it ended (monotonic clock), the processor time it has used so far, and the seconds that
+it spent in our `step`, as three doubles.
 With --calibrate SECONDS it prints the N that makes such a step.
 """
 
@@ -67,13 +68,16 @@ def batches() -> Iterator[Any]:
         yield from torch.utils.data.DataLoader(data, batch_size=BATCH // world, sampler=sampler)
 
 
-with open(options.out if rank == 0 else "/dev/null", "ab", buffering=512) as out:
+with open(options.out if rank == 0 else "/dev/null", "ab", buffering=768) as out:
     for (x,) in batches():
         loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         work(options.work)
+        ours = time.perf_counter()
         if run is not None:
             run.step(loss)
-        out.write(struct.pack("dd", time.monotonic(), time.process_time()))
+            ours -= time.perf_counter()
+        spent = -ours if run is not None else 0.0
+        out.write(struct.pack("ddd", time.monotonic(), time.process_time(), spent))
