@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
@@ -35,6 +36,8 @@ from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
+
+_STATES = "optimizer.state."
 
 _REQUESTS = 8  # of files at once
 
@@ -148,6 +151,7 @@ class Restorer:
         what = f"checkpoint {manifest.step} of {self._store.uri}"
         for name in objects.others:
             _make_room(state[other_key(name)]["tensors"], f"{other_key(name)}.tensors.", reader)
+        unused = _drop_unused(state["optimizer"]["state"], reader)
         check_fit(state, reader.shapes, what)
         loading = reader.plan(state)
         folder = self._fetch(manifest, [file.key for file in loading.files])
@@ -170,6 +174,7 @@ class Restorer:
             objects.optimizers,
             model_state_dict=unpacked(state["model"]),
             optim_state_dict=state["optimizer"],
+            options=StateDictOptions(strict=not unused),
         )
         for name, other in objects.others.items():
             loaded = state[other_key(name)]
@@ -197,6 +202,21 @@ class Restorer:
                 shutil.rmtree(self._room.folder, ignore_errors=True)
                 raise StoreError(told)
         return self._room.folder
+
+
+def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:
+    """Leave out parameters that had no state yet; returns whether there are such.
+
+    A new optimizer is given a state for each of its parameters, to have room for what is loaded.
+    """
+    stored: set[str] = set()
+    for key in reader.shapes:
+        words = key.removeprefix(_STATES).split(".") if key.startswith(_STATES) else []
+        stored.update(".".join(words[:end]) for end in range(1, len(words)))
+    unused = [name for name in states if name not in stored] if stored else []
+    for name in unused:
+        del states[name]
+    return bool(unused)
 
 
 def _make_room(tensors: dict[str, torch.Tensor], below: str, reader: FlatReader) -> None:

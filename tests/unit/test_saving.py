@@ -226,6 +226,37 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_changed(
     assert all(torch.equal(*pair) for pair in zip(before, other.model.parameters(), strict=True))
 
 
+class Partly(torch.nn.Module):
+    """A model of which one layer is not used in its first steps, so that the optimizer has no state for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.later = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def train_on(self, optimizer: torch.optim.Optimizer, *, all_of_it: bool) -> None:
+        out = self.used(torch.ones(2, 4))
+        (self.later(out) if all_of_it else out).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def test_a_parameter_that_was_not_used_yet_comes_back_without_a_state(tmp_path: Path) -> None:
+    made = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        model = Partly()
+        made.append(Stateful(model, (torch.optim.AdamW(model.parameters(), lr=0.1),), {}))
+    saved, loaded = made
+    saved.model.train_on(saved.optimizers[0], all_of_it=False)  # type: ignore[operator]
+    save(tmp_path, 5, saved)
+    assert restorer(tmp_path).restore(loaded) is not None
+    for one in made:
+        assert len(one.optimizers[0].state) == 2, "of the layer that was used, its weight and its bias"
+        one.model.train_on(one.optimizers[0], all_of_it=True)  # type: ignore[operator]
+    vectors = [torch.nn.utils.parameters_to_vector(one.model.parameters()) for one in made]
+    assert torch.equal(*vectors)
+
+
 class Diary:
     """A user's own object, which has more to say the longer it lives."""
 
