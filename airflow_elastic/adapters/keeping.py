@@ -55,11 +55,12 @@ def pin(store: Store, step: int, *, by: str) -> None:
     Raises:
         CheckpointDamaged: there is none, or its manifest cannot be read.
     """
-    store.put(layout.pin(step), json.dumps({"by": by}).encode())
+    new = store.create(layout.pin(step), json.dumps({"by": by}).encode())
     try:
         checkpoints.read(store, step)  # only now: it may be removed until it is pinned
     except CheckpointDamaged:
-        unpin(store, step)
+        if new:
+            unpin(store, step)
         raise
 
 
@@ -97,7 +98,10 @@ def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
         if step < min(checkpoints.steps(store)[-policy.keep_last :]):
             files = [entry.key for entry in store.list(data)] if (data := _data_of(record)) else []
             store.delete([*files, layout.quarantined(step)])
-    for step in removed:
+    for step in list(removed):
+        if store.get(layout.pin(step)) is not None:  # since we have looked: removing takes its time
+            removed.remove(step)
+            continue
         try:
             data = checkpoints.read(store, step).data
         except CheckpointDamaged:
@@ -110,7 +114,11 @@ def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
 
 def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
     """The files that attempts before this one left without committing them."""
-    committed = {manifest.data for manifest in checkpoints.readable(store)}
+    readable = list(checkpoints.readable(store))
+    committed = {manifest.data for manifest in readable}
+    # What cannot be read may be of a newer release: nobody knows which files are its.
+    unknown = {step for step in checkpoints.steps(store) if not any(m.step == step for m in readable)}
+    unknown.update(step for step, record in _quarantine_records(store) if _data_of(record) is None)
     committed.update(data for _, record in _quarantine_records(store) if (data := _data_of(record)))
     stale = []
     for entry in store.list(layout.CHECKPOINT_DATA):
@@ -119,6 +127,7 @@ def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
         if (
             f"{layout.CHECKPOINT_DATA}{folder}/" not in committed
             and attempt.isdigit()
+            and int(folder.partition("-")[0]) not in unknown
             and int(attempt) < before_attempt
         ):
             stale.append(entry)

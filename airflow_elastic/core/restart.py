@@ -41,7 +41,7 @@ def decide(state: RunState) -> Restart | End:
     exhausted = state.restarts_used >= policy.backoff_limit
     failure = attempt.failure
 
-    if attempt.cause is Cause.SUCCEEDED or (attempt.progress and attempt.progress.finished):
+    if attempt.cause is Cause.SUCCEEDED or is_complete(state):
         if policy.policy != "Always" or exhausted or state.ending:
             return End("succeeded", "training is complete")
         return Restart(cost=1, delay=0.0)
@@ -69,6 +69,20 @@ def decide(state: RunState) -> Restart | End:
     if exhausted:
         return End("failed", f"{failure.reason}; all {policy.backoff_limit} restarts of the budget are used")
     return Restart(cost=1, delay=backoff(policy, state.lives))
+
+
+def is_complete(state: RunState) -> bool:
+    """Whether the script has said that training is complete, and what it ended with is saved.
+
+    Workers that die after that have nothing to do any more; one that dies earlier may have taken the last state along.
+    """
+    attempt = state.attempt
+    if attempt.progress is None or not attempt.progress.finished:
+        return False
+    if state.checkpoint is not None and state.checkpoint.step < attempt.last_step:
+        return False
+    # Of an agent that failed itself, as it does where it cannot write the last state.
+    return attempt.failure is None or attempt.failure.kind is not FailureKind.UNKNOWN
 
 
 def is_crash_loop(attempts: tuple[Attempt, ...]) -> bool:

@@ -6,7 +6,8 @@ kept as one value, and not key by key, as a model's state is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,32 +39,32 @@ def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_apart(state: Any) -> tuple[Rest, dict[str, torch.Tensor]]:
-    """Split a state of dicts, lists and tuples; what lies in other containers stays in there."""
+    """Split a state of dicts (a module's OrderedDict is one), lists and tuples; what is in others stays there."""
     tensors: dict[str, torch.Tensor] = {}
 
-    def walk(value: Any, name: str) -> Any:
+    def apart(value: Any, name: str) -> Any:
         if isinstance(value, torch.Tensor):
             tensors[name] = value
             return Held(name)
-        if type(value) is dict:
-            return {key: walk(one, f"{name}/{key}") for key, one in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(walk(one, f"{name}/{at}") for at, one in enumerate(value))
         return value
 
-    return Rest(walk(state, "")), tensors
+    return Rest(_walk(state, apart)), tensors
 
 
 def put_together(rest: Rest, tensors: dict[str, torch.Tensor]) -> Any:
     """The state again."""
+    return _walk(rest.value, lambda value, name: tensors[value.name] if isinstance(value, Held) else value)
 
-    def walk(value: Any) -> Any:
-        if isinstance(value, Held):
-            return tensors[value.name]
-        if type(value) is dict:
-            return {key: walk(one) for key, one in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(walk(one) for one in value)
-        return value
 
-    return walk(rest.value)
+def _walk(value: Any, leaf: Callable[[Any, str], Any], name: str = "") -> Any:
+    """The same with its leaves changed, each of which is given its path."""
+    if isinstance(value, dict):
+        changed = copy.copy(value)  # of its own class, with what else it carries
+        for key, one in value.items():
+            changed[key] = _walk(one, leaf, f"{name}/{key}")
+        return changed
+    if type(value) in (list, tuple):
+        return type(value)(_walk(one, leaf, f"{name}/{at}") for at, one in enumerate(value))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_walk(one, leaf, f"{name}/{at}") for at, one in enumerate(value)))
+    return leaf(value, name)

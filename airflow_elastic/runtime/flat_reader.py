@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -39,6 +40,16 @@ _CHUNK_BYTES = 1 << 20
 
 #: Threads that read; the disk, or memory, is the limit soon.
 _READERS = min(4, os.cpu_count() or 1)
+
+
+class _Planner(DefaultLoadPlanner):
+    """torch's, but values come to the CPU: those of all ranks would lie on the first GPU, where there is one."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        loaded = torch.load(
+            value, map_location="cpu", weights_only=False
+        )  # its bytes are those that we wrote
+        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], loaded)
 
 
 class FlatReader:
@@ -90,7 +101,7 @@ class FlatReader:
 
     def plan(self, state: dict[str, Any]) -> Loading:
         """Find out what has to be read to fill this state; what is not stored is left as it is."""
-        planner = DefaultLoadPlanner(allow_partial_load=True)
+        planner = _Planner(allow_partial_load=True)
         planner.set_up_planner(state, Metadata(state_dict_metadata=dict(self._stored)), is_coordinator=False)
         return Loading(planner, planner.create_local_plan(), self._where, self._manifest)
 

@@ -41,7 +41,9 @@ class Persister:
 
     def __init__(self, node: Node) -> None:
         self._node, self._slots = node, node.slots
-        self._done: tuple[int, int] = (0, -1)  # generation and step of what was written last
+        # Generation and step of what was written last, and of what the thread has tried to write last.
+        self._done: tuple[int, int] = (0, -1)
+        self._tried: tuple[int, int] = (0, -1)
         self._lock = threading.Lock()  # one at a time: the thread, or whoever flushes
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="persister", daemon=True)
@@ -57,13 +59,18 @@ class Persister:
         self._thread.join(timeout=60.0)
 
     def flush(self) -> None:
-        """Write what is staged, now.
+        """Write what is staged, now; also what could not be written before.
 
         Raises:
             ElasticError: it could not be written.
         """
         with self._lock:
-            self._once()
+            self._once(self._done)
+
+    def write_new(self) -> None:
+        """Write what has been staged since this was tried last. Raises as `flush`."""
+        with self._lock:
+            self._once(max(self._done, self._tried))
 
     def provide(self) -> None:
         """Have the memory ready that ranks have said they will save into."""
@@ -84,28 +91,28 @@ class Persister:
                 return
             try:
                 self.provide()
-                self.flush()
+                self.write_new()
             except ElasticError as error:
                 log.warning("the checkpoint could not be written: %s", error)
             except Exception:
                 log.exception("the checkpoint could not be written")
 
-    def _once(self) -> None:
-        held = self._newest()
+    def _once(self, after: tuple[int, int]) -> None:
+        held = self._newest(after)
         if not held:
             return
         newest, committed, written, began = held[0][1], False, False, time.monotonic()
         try:
             committed = self._write(held)
-            written = True
+            self._done, written = (newest.generation, newest.step), True
         except ElasticError as error:
             self._report(newest.step, str(error))
             raise
         finally:
             for slot, _ in held:
                 slot.release()
+            self._tried = (newest.generation, newest.step)
             # Also where it failed: the next save is to be tried.
-            self._done = (newest.generation, newest.step)
             self._tell_ranks(newest.step, time.monotonic() - began, written=written)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             try:
@@ -121,11 +128,11 @@ class Persister:
         except ElasticError as error:
             log.warning("that checkpoint %d could not be written cannot be told either: %s", step, error)
 
-    def _newest(self) -> list[tuple[Slot, Note]]:
-        """For each rank the slot with the newest state that all of them have staged, held; empty: none."""
+    def _newest(self, after: tuple[int, int]) -> list[tuple[Slot, Note]]:
+        """For each rank the slot with the newest state that all of them have staged, held; empty: none is newer."""
         staged = [{slot.age: slot for slot in mine if slot.age} for mine in self._slots.of]
         common = set(staged[0]).intersection(*staged[1:])
-        newest = max((age for age in common if age > self._done), default=None)
+        newest = max((age for age in common if age > after), default=None)
         if newest is None:
             return []
         held: list[tuple[Slot, Note]] = []
@@ -198,7 +205,15 @@ class Persister:
         with ThreadPoolExecutor(1) as beside:
             checksum = beside.submit(checksums.of, data)
             self._node.store.write(key, data)
+            self._move()
             return StoredFile(key, len(data), {checksums.ALGORITHM: checksum.result()})
+
+    def _move(self) -> None:
+        """A file is written: whoever waits for the rest of them does not stand still."""
+        for path in self._node.pages():
+            one = Page(path)
+            one.words[page.MOVED_AT] = max(one.words[page.MOVED_AT], time.time())
+            one.close()
 
     def _tell_ranks(self, step: int, seconds: float, *, written: bool) -> None:
         for path in self._node.pages():

@@ -32,7 +32,7 @@ from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Stateful, other_key, state_of
-from airflow_elastic.spec.errors import StoreError
+from airflow_elastic.spec.errors import ElasticError, StoreError
 from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,11 @@ class Restorer:
         """How often the run fails, as its journal tells. All ranks call this together."""
 
         def read() -> float:
-            state = replay(Journal(self._store).read())
+            try:
+                state = replay(Journal(self._store).read())
+            except ElasticError as error:
+                log.warning("how often the run fails is not known: %s", error)
+                return EXPECTED_SECONDS
             return seconds_between_failures(state, time.time()) if state else EXPECTED_SECONDS
 
         return self._ranks.from_first(read)
@@ -134,7 +138,9 @@ class Restorer:
     def _is_damaged(self, step: int) -> bool:
         """Whether it is so for everybody: one machine's disk, or memory, may be what is bad."""
         try:
-            return bool(checkpoints.problems(self._store, checkpoints.read(self._store, step)))
+            manifest = checkpoints.read(self._store, step)
+            each = range(len(manifest.files))  # the first one that is found will do: the others wait for this
+            return any(checkpoints.problems(self._store, manifest, only=i.__eq__) for i in each)
         except CheckpointDamaged:
             return True
 
@@ -146,8 +152,9 @@ class Restorer:
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         """Raises CheckpointDamaged on all ranks alike."""
         state, random_key = state_of(objects, self._ranks.rank), f"random.{self._ranks.rank}"
-        if not any(key.startswith(f"{random_key}.") for key in reader.shapes):
-            del state[random_key]  # a rank that was not there when this was saved keeps its own seed
+        # A rank that was not there when this was saved, and a generator that was not, keep their own seeds.
+        stored = {key.split(".")[2] for key in reader.shapes if key.startswith(f"{random_key}.")}
+        state[random_key] = {name: value for name, value in state[random_key].items() if name in stored}
         what = f"checkpoint {manifest.step} of {self._store.uri}"
         for name in objects.others:
             _make_room(state[other_key(name)]["tensors"], f"{other_key(name)}.tensors.", reader)
@@ -179,7 +186,7 @@ class Restorer:
         for name, other in objects.others.items():
             loaded = state[other_key(name)]
             other.load_state_dict(put_together(loaded["rest"], loaded["tensors"]))
-        if random_key in state:
+        if state[random_key]:
             randomness.put_back(state[random_key])
 
     def _local_path(self, manifest: Manifest) -> Path | None:

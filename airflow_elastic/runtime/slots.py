@@ -121,16 +121,15 @@ class Slot:
             OSError: there is not so much memory.
         """
         (wanted,) = _WANTED.unpack_from(self._mapped(HEADER_BYTES), _WANTED_AT)
-        have = os.fstat(self._descriptor).st_size
-        if have < wanted and self.hold():
-            try:
-                self._grow(wanted)
-                for at in range(
-                    have, wanted, len(_ZEROS)
-                ):  # given is not had: pages come with their first byte
-                    os.pwrite(self._descriptor, _ZEROS[: wanted - at], at)
-            finally:
-                self.release()
+        if wanted <= os.fstat(self._descriptor).st_size or not self.hold():
+            return
+        try:
+            have = os.fstat(self._descriptor).st_size  # only now: a rank may have used it meanwhile
+            self._grow(wanted)
+            for at in range(have, wanted, len(_ZEROS)):  # given is not had: pages come with their first byte
+                os.pwrite(self._descriptor, _ZEROS[: wanted - at], at)
+        finally:
+            self.release()
 
     def room(self, data_bytes: int) -> memoryview:
         """Memory for so many bytes of data; what the slot held is gone. Its pages are there before anything is copied.

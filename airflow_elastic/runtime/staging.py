@@ -22,6 +22,9 @@ from airflow_elastic.spec.index import Blob, Index, Piece
 
 _ALIGN = 64
 
+#: What lies below this, a script's own objects, may differ among ranks: the first one's counts.
+_FIRST = "other."
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -115,7 +118,7 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
                 values.append((key, _serialised(value)))
         elif mine:
             parts.append(_whole(key, value, kept=True))
-        elif key in first:
+        elif key in first or key.startswith(_FIRST):
             if place.local == 0:
                 parts.append(_whole(key, value, kept=place.node == 0))
         else:

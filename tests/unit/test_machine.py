@@ -9,6 +9,7 @@ from airflow_elastic.core.state import Cause, FailureKind, Phase, Unsaved
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Finish, OrderSave, Pause, Scale, Submit
 from airflow_elastic.spec.run import RestartPolicy
+from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus
 from tests.support.builders import at_step, created, done, failed, job, lost, rank, spec, story, worker
 
 LIVE = (ev.AttemptSubmitted(1.0, 1, "job-a1"),)
@@ -105,6 +106,32 @@ def test_a_stop_by_a_former_owner_is_void() -> None:
     state = story(*LIVE, ev.OwnerChanged(2.0, "try-2"), owner="try-1")
     assert evolve(state, ev.StopRequested(3.0, "r", "on_kill", owner="try-1")) == state
     assert evolve(state, ev.StopRequested(3.0, "r", "on_kill", owner="try-2")) != state
+
+
+@pytest.mark.parametrize(("saved", "outcome"), [(100, "succeeded"), (80, None)])
+def test_training_that_has_finished_is_complete_when_its_last_state_is_saved(
+    saved: int, outcome: str | None
+) -> None:
+    state = story(
+        *LIVE,
+        ev.CheckpointCommitted(2.0, 1, saved, "k"),
+        ev.WorkersEnded(3.0, 1, lost(), at_step(100, finished=True)),
+        ev.AttemptGone(4.0, 1, at_step(100, finished=True)),
+    )
+    assert state.outcome == outcome
+    assert (due(state) == (Submit(2, 2),)) is (outcome is None)
+
+
+def test_a_worker_that_cannot_write_the_last_state_has_failed() -> None:
+    error = RankError(at=3.0, error="the last checkpoint could not be written: the disk is full")
+    ended = JobStatus((WorkerStatus("node-0", WorkerPhase.FAILED, errors=(error,)),))
+    state = story(
+        *LIVE,
+        ev.WorkersEnded(3.0, 1, ended, at_step(100, finished=True)),
+        ev.AttemptGone(4.0, 1, at_step(100, finished=True)),
+    )
+    assert state.outcome is None
+    assert due(state) == (Submit(2, 2),)
 
 
 def test_training_that_finished_while_being_stopped_has_succeeded() -> None:

@@ -17,6 +17,8 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime import randomness
+from airflow_elastic.runtime.apart import take_apart
 from airflow_elastic.runtime.flat_reader import Loading
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
@@ -150,6 +152,63 @@ def test_old_checkpoints_that_stay_cost_no_save(tmp_path: Path, monkeypatch: pyt
         if step == 5:
             monkeypatch.setattr(worker.store, "delete", refuse)
     assert checkpoints.steps(worker.store) == [5, 9]
+
+
+def test_what_could_not_be_written_is_tried_again_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(str(tmp_path))
+    write = worker.store.write
+
+    def refuse(key: str, data: memoryview) -> None:
+        raise StoreError("the storage is out of reach")
+
+    monkeypatch.setattr(worker.store, "write", refuse)
+    worker.saver.save(objects(1), 5, Position(), reason="final", metrics={})
+    with pytest.raises(StoreError):
+        worker.persister.write_new()
+    worker.persister.write_new()  # it is not tried for ever while training goes on
+    with pytest.raises(StoreError):
+        worker.persister.flush()
+    monkeypatch.setattr(worker.store, "write", write)
+    worker.persister.flush()
+    assert checkpoints.steps(worker.store) == [5]
+
+
+def test_a_manifest_that_cannot_be_read_costs_no_files(tmp_path: Path) -> None:
+    save(tmp_path, 5, objects(1))
+    save(tmp_path, 9, objects(2))
+    path = tmp_path / layout.manifest(9)
+    newer = path.read_text().replace('"version": 1', '"version": 2')
+    assert newer != path.read_text()
+    path.write_text(newer)
+    store = open_store(str(tmp_path))
+    assert keeping.uncommitted(store, 2) == []
+    assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
+    assert keeping.uncommitted(store, 3) == []
+    assert store.list(layout.checkpoint_data(9, 1, 1))
+
+
+def test_a_generator_that_was_not_there_keeps_its_own_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 5, objects(1))
+    capture = randomness.capture
+    monkeypatch.setattr(
+        randomness, "capture", lambda: {**capture(), "cuda": torch.zeros(16, dtype=torch.uint8)}
+    )
+    assert restorer(tmp_path).restore(objects(2)) is not None
+
+
+def test_a_module_among_the_objects_keeps_its_tensors_apart(tmp_path: Path) -> None:
+    average = torch.optim.swa_utils.AveragedModel(objects(1).model)
+    rest, tensors = take_apart(average.state_dict())
+    assert len(tensors) == len(average.state_dict())
+    assert not any(torch.is_tensor(value) for value in rest.value.values())
+    save(tmp_path, 5, replace(objects(1), others={"average": average}))
+    other = torch.optim.swa_utils.AveragedModel(objects(2).model)
+    restorer(tmp_path).restore(replace(objects(3), others={"average": other}))
+    assert all(torch.equal(*pair) for pair in zip(average.parameters(), other.parameters(), strict=True))
 
 
 def test_a_full_disk_costs_a_save_and_not_the_training(

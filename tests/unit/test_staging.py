@@ -68,6 +68,17 @@ def test_buffers_are_the_first_ranks_and_random_states_are_everybodys_own() -> N
         assert keys == [*(["model.mean"] if rank == 0 else []), f"random.{rank}.torch"]
 
 
+def test_own_objects_that_differ_among_ranks_cost_no_tensor_of_the_model() -> None:
+    """Who keeps what follows from names and sizes: those of the model alone, which all ranks have alike."""
+    kept = []
+    for rank, size in enumerate((5, 1)):
+        model = {name: torch.ones(number) for name, number in (("a", 4), ("b", 3), ("c", 2))}
+        state: dict[str, Any] = {"model": model, "other.history": {"tensors": {"/0": torch.ones(size)}}}
+        plan = lay_out(state, Place(rank, 2, 1), own=f"random.{rank}")
+        kept += [piece.key for piece in plan.kept.pieces]
+    assert sorted(kept) == ["model.a", "model.b", "model.c", "other.history.tensors./0"]
+
+
 def note(step: int) -> Note:
     return Note(step, 1, 0, 1, 0, 0, 0, "steps", 4, Index((), ()))
 
