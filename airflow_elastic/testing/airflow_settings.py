@@ -74,6 +74,8 @@ def environment(
     """
     settings = _TUNING | {
         "CORE__DAGS_FOLDER": str(dags_folder),
+        # As by default; but on a busy machine one may have to wait longer than 5 s until the others have written.
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=30",
         "CORE__PARALLELISM": str(parallelism),
         "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in users.items()),
