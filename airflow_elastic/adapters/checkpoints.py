@@ -32,8 +32,13 @@ def commit(store: Store, manifest: Manifest) -> bool:
 
 def steps(store: Store) -> list[int]:
     """The steps of all committed checkpoints, oldest first."""
-    names = (entry.key.removeprefix(layout.MANIFESTS) for entry in store.list(layout.MANIFESTS))
-    return sorted(int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdigit())
+    return steps_below(store, layout.MANIFESTS)
+
+
+def steps_below(store: Store, prefix: str) -> list[int]:
+    """The steps that objects below a prefix are named after, oldest first."""
+    names = (entry.key.removeprefix(prefix).removesuffix(".json") for entry in store.list(prefix))
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def read(store: Store, step: int) -> Manifest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import Protocol
 
 from awscrt.checksums import crc64nvme
@@ -42,13 +41,10 @@ class Crc64:
         return f"{self._value:016x}"
 
 
-_OURS: dict[str, Callable[[], Digest]] = {ALGORITHM: Crc64}
-
-
 def new(name: str) -> Digest | None:
     """A digest by the name that a manifest gives it, hashlib's among them; None where it is not known here."""
-    if make := _OURS.get(name):
-        return make()
+    if name == ALGORITHM:
+        return Crc64()
     return hashlib.new(name) if name in hashlib.algorithms_available else None
 
 

@@ -35,10 +35,9 @@ def quarantined(store: Store) -> dict[int, str]:
 
 
 def _quarantine_records(store: Store) -> Iterable[tuple[int, dict[str, Any]]]:
-    for entry in store.list(layout.QUARANTINE):
-        step = entry.key.removeprefix(layout.QUARANTINE).removesuffix(".json")
+    for step in checkpoints.steps_below(store, layout.QUARANTINE):
         with contextlib.suppress(ValueError):
-            yield int(step), json.loads(store.get(entry.key) or b"{}")
+            yield step, json.loads(store.get(layout.quarantined(step)) or b"{}")
 
 
 def _data_of(record: dict[str, Any]) -> str | None:
@@ -71,8 +70,7 @@ def unpin(store: Store, step: int) -> None:
 
 def pinned(store: Store) -> list[int]:
     """The steps that were pinned."""
-    names = (entry.key.removeprefix(layout.PINS).removesuffix(".json") for entry in store.list(layout.PINS))
-    return sorted(int(name) for name in names if name.isdigit())
+    return checkpoints.steps_below(store, layout.PINS)
 
 
 def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
@@ -94,8 +92,11 @@ def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
     Files that belong to no manifest are left: `remove_uncommitted` knows when nobody can be writing them.
     """
     removed = to_prune(store, policy)
-    for step, record in _quarantine_records(store) if removed else ():
-        if step < min(checkpoints.steps(store)[-policy.keep_last :]):
+    if not removed:
+        return []
+    oldest = checkpoints.steps(store)[-policy.keep_last :][0]
+    for step, record in _quarantine_records(store):
+        if step < oldest:
             files = [entry.key for entry in store.list(data)] if (data := _data_of(record)) else []
             store.delete([*files, layout.quarantined(step)])
     for step in list(removed):
@@ -114,18 +115,18 @@ def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
 
 def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
     """The files that attempts before this one left without committing them."""
-    readable = list(checkpoints.readable(store))
-    committed = {manifest.data for manifest in readable}
+    committed = {manifest.step: manifest.data for manifest in checkpoints.readable(store)}
+    aside = {step: _data_of(record) for step, record in _quarantine_records(store)}
     # What cannot be read may be of a newer release: nobody knows which files are its.
-    unknown = {step for step in checkpoints.steps(store) if not any(m.step == step for m in readable)}
-    unknown.update(step for step, record in _quarantine_records(store) if _data_of(record) is None)
-    committed.update(data for _, record in _quarantine_records(store) if (data := _data_of(record)))
+    unknown = set(checkpoints.steps(store)) - committed.keys()
+    unknown.update(step for step, data in aside.items() if data is None)
+    needed = {*committed.values(), *aside.values()}
     stale = []
     for entry in store.list(layout.CHECKPOINT_DATA):
         folder = entry.key.removeprefix(layout.CHECKPOINT_DATA).partition("/")[0]
         attempt = folder.partition("-a")[2].partition("-")[0]
         if (
-            f"{layout.CHECKPOINT_DATA}{folder}/" not in committed
+            f"{layout.CHECKPOINT_DATA}{folder}/" not in needed
             and attempt.isdigit()
             and int(folder.partition("-")[0]) not in unknown
             and int(attempt) < before_attempt

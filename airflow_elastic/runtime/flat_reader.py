@@ -12,6 +12,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ class FlatReader:
         for file in index_files(manifest):
             self._take(_index(file, indexes[file.key]), file.key.removesuffix(".json") + ".bin")
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...] | None]:
         """What is stored, by its name: a tensor's shape; None for what is no tensor."""
         return {

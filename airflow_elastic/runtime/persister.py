@@ -101,19 +101,19 @@ class Persister:
         held = self._newest(after)
         if not held:
             return
-        newest, committed, written, began = held[0][1], False, False, time.monotonic()
+        newest, committed, began = held[0][1], False, time.monotonic()
+        self._tried = (newest.generation, newest.step)
         try:
             committed = self._write(held)
-            self._done, written = (newest.generation, newest.step), True
+            self._done = self._tried
         except ElasticError as error:
             self._report(newest.step, str(error))
             raise
         finally:
             for slot, _ in held:
                 slot.release()
-            self._tried = (newest.generation, newest.step)
             # Also where it failed: the next save is to be tried.
-            self._tell_ranks(newest.step, time.monotonic() - began, written=written)
+            self._tell_ranks(newest.step, time.monotonic() - began, written=self._done == self._tried)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             try:
                 keeping.prune(self._node.store, self._node.record.spec.checkpoint)
