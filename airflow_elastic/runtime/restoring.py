@@ -158,7 +158,7 @@ class Restorer:
         what = f"checkpoint {manifest.step} of {self._store.uri}"
         for name in objects.others:
             _make_room(state[other_key(name)]["tensors"], f"{other_key(name)}.tensors.", reader)
-        unused = _drop_unused(state["optimizer"]["state"], reader)
+        unused = _drop_unused(state["optimizer"].get("state", {}), reader)
         check_fit(state, reader.shapes, what)
         loading = reader.plan(state)
         folder = self._fetch(manifest, [file.key for file in loading.files])

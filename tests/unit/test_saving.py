@@ -73,6 +73,14 @@ def test_one_process_alone_is_not_warned_of(tmp_path: Path) -> None:
         assert restorer(tmp_path, attempt=2).restore(objects(2)) is not None
 
 
+def test_a_model_without_an_optimizer_is_restored(tmp_path: Path) -> None:
+    saved, loaded = (replace(objects(seed), optimizers=(), others={}) for seed in (1, 2))
+    save(tmp_path, 7, saved)
+    assert restorer(tmp_path).restore(loaded) is not None
+    vectors = [torch.nn.utils.parameters_to_vector(one.model.parameters()) for one in (saved, loaded)]
+    assert torch.equal(*vectors)
+
+
 def test_where_there_is_none_nothing_changes(tmp_path: Path) -> None:
     fresh, untouched = objects(1), objects(1)
     assert restorer(tmp_path).restore(fresh) is None
