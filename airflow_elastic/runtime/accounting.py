@@ -19,25 +19,20 @@ class Accountant:
     Args:
         surroundings: where the rank finds itself.
         words: of its page, in which the agent says what it has written.
+
+    Attributes:
+        length: samples of the data set.
+        from_step: the step that training went on from.
     """
 
     def __init__(self, surroundings: Surroundings, words: memoryview[float]) -> None:
         self._who, self._words = surroundings, words
         self._steps: deque[Consumed] = deque()
-        self._pending: tuple[int, tuple[int, ...]] | None = None
-        self._length = 0
-        self.from_step = 0
+        self.length = self.from_step = 0
 
-    def fetched(self, epoch: int, samples: list[int], length: int, *, counts: bool) -> None:
-        """These samples were handed to the script; `counts`: with a weight."""
-        self._length = length
-        self._pending = (epoch, tuple(samples) if counts else ())
-
-    def stepped(self, step: int) -> None:
-        """A step was done with them."""
-        if self._pending is not None:
-            self._steps.append(Consumed(step, *self._pending))
-            self._pending = None
+    def stepped(self, consumed: Consumed) -> None:
+        """A step was done."""
+        self._steps.append(consumed)
 
     def account(self) -> Account:
         """Everything that is not known to have been written."""
@@ -50,7 +45,7 @@ class Accountant:
             who.rank,
             who.world_size,
             self.from_step,
-            self._length,
+            self.length,
             tuple(self._steps),
         )
 

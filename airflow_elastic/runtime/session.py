@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_group as _default_group
 
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.accounting import Accountant, Numbered, NumberedCollate
+from airflow_elastic.runtime.accounting import Accountant
+from airflow_elastic.runtime.data import Feed
 from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.sampler import ElasticBatches
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.surroundings import Surroundings
@@ -60,8 +60,6 @@ class Session:
         device: where this rank's tensors belong.
         attempt: number of the attempt, from 1.
         steps: optimizer steps done since the run began, over all attempts.
-        weight: multiply this rank's mean loss by it, so that the gradient is that of the global batch. 1.0 wherever the
-            global batch divides evenly among ranks.
     """
 
     def __init__(
@@ -72,13 +70,14 @@ class Session:
         self.device = (
             torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
         )
-        self.steps, self.weight = 0, 1.0
+        self.steps = 0
         self._ranks = self._join(backend, timeout)
         self._policy = surroundings.checkpoint or CheckpointPolicy()
         self._voice = Voice(surroundings, total_steps)
         self._accountant: Accountant | None = None
         if self._policy.account_samples:
             self._accountant = Accountant(surroundings, self._voice.words)
+        self._feed = Feed(self._ranks, self._accountant, self._voice.expect)
         uri, stage = surroundings.run_uri, Stage.found(self.local_rank)
         self._restorer: Restorer | None = None
         if uri:
@@ -98,8 +97,6 @@ class Session:
                 self._ranks, generation=surroundings.generation, stage=stage, words=self._voice.words
             )
         self._objects: Stateful | None = None
-        self._position = Position()
-        self._batch = 0  # samples of the global batch in flight
         self._saved_step, self._saved_at = -1, time.monotonic()
         self._agree_at, self._agreed_at = 1.0, time.monotonic()
         self._answer: Callable[[], list[float]] | None = None  # to what was asked with the step before
@@ -148,11 +145,11 @@ class Session:
         manifest = self._restorer.restore(self._objects) if self._restorer else None
         if manifest is not None:
             self.steps = self._saved_step = manifest.step
-            self._position = Position(manifest.epoch, manifest.offset, manifest.samples)
+            self._feed.position = Position(manifest.epoch, manifest.offset, manifest.samples)
             self._agree_at = self.steps + 1
         if self._accountant is not None:
             self._accountant.from_step = self.steps
-        self._voice.restored(self.steps, self._position, time.monotonic() - began)
+        self._voice.restored(self.steps, self._feed.position, time.monotonic() - began)
         if self._policy.auto_interval and self._restorer:
             between = self._restorer.seconds_between_failures()
             self._pace = Pace(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
@@ -184,38 +181,17 @@ class Session:
             shuffle: False keeps the order of the data set.
             options: for `torch.utils.data.DataLoader`, e.g. num_workers, collate_fn, pin_memory.
         """
-        length = len(data)  # type: ignore[arg-type]
-        self._voice.expect(epochs * -(-length // global_batch))
-        for epoch in range(self._position.epoch, epochs):
-            offset = self._position.offset if epoch == self._position.epoch else 0
-            batches = ElasticBatches(
-                length,
-                global_batch=global_batch,
-                epoch=epoch,
-                offset=offset,
-                seed=seed,
-                rank=self.rank,
-                world_size=self.world_size,
-                shuffle=shuffle,
-            )
-            self._position = Position(epoch, offset, self._position.samples)
-            # Of its own, or the loader would draw its seed from the global generator: once more in a resumed epoch than
-            # in an undisturbed one, and everything random after it would differ.
-            own = torch.Generator().manual_seed(batches.epoch_seed)
-            source, settings = data, {"generator": own, **options}
-            if self._accountant is not None:
-                source = Numbered(data)
-                settings["collate_fn"] = NumberedCollate(options.get("collate_fn"))
-            for batch in torch.utils.data.DataLoader(source, batch_sampler=batches, **settings):
-                self._batch = batches.size_at(self._position.offset)
-                self.weight = batches.weight(self._batch)
-                if self._accountant is None:
-                    yield batch
-                else:
-                    numbers, content = batch
-                    self._accountant.fetched(epoch, numbers, length, counts=self.weight > 0)
-                    yield content
-            self._position = Position(epoch + 1, 0, self._position.samples)
+        return self._feed.batches(
+            data, global_batch=global_batch, epochs=epochs, seed=seed, shuffle=shuffle, options=options
+        )
+
+    @property
+    def weight(self) -> float:
+        """Multiply this rank's mean loss by it, so that the gradient is that of the global batch.
+
+        1.0 wherever the global batch divides evenly among ranks.
+        """
+        return self._feed.weight
 
     # -- stepping ------------------------------------------------------------------------------------------------
 
@@ -226,15 +202,9 @@ class Session:
             loss: for the progress; read at most once a second, so it costs no synchronisation.
             metrics: further numbers for the progress.
         """
-        position = self._position
-        self._position = Position(
-            position.epoch, position.offset + self._batch, position.samples + self._batch
-        )
-        self._batch = 0
         self.steps += 1
-        self._voice.stepped(self.steps, self._position, loss, metrics)
-        if self._accountant is not None:
-            self._accountant.stepped(self.steps)
+        self._feed.stepped(self.steps)
+        self._voice.stepped(self.steps, self._feed.position, loss, metrics)
         self._loss = loss
         if metrics:
             self._metrics = metrics
@@ -308,7 +278,7 @@ class Session:
             saved = self._saver.save(
                 self._objects,
                 self.steps,
-                self._position,
+                self._feed.position,
                 reason=reason,
                 metrics=finite(told),
                 account=self._accountant.account() if self._accountant else None,
