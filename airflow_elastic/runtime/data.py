@@ -18,6 +18,7 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.sampler import ElasticBatches
 from airflow_elastic.runtime.saving import Position
 from airflow_elastic.spec.consumed import Consumed
+from airflow_elastic.spec.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,12 @@ class Feed:
 
     Attributes:
         position: where the run stands: behind the last step.
-        weight: what this rank's mean loss counts.
+        weight: what the mean loss of the samples at hand counts.
+        step_due: whether they are the last ones of this rank's share of a global batch.
     """
 
     def __init__(self, ranks: Ranks, accountant: Accountant | None, expect: Callable[[int], None]) -> None:
-        self.position, self.weight = Position(), 1.0
+        self.position, self.weight, self.step_due = Position(), 1.0, True
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
         self._given: deque[_Given] = deque()
 
@@ -56,6 +58,7 @@ class Feed:
         epochs: int,
         seed: int,
         shuffle: bool,
+        micro_batch: int | None,
         options: Mapping[str, Any],
     ) -> Iterator[Any]:
         """Yield this rank's share of every global batch, as `Session.loader` says."""
@@ -75,13 +78,17 @@ class Feed:
                 rank=self._ranks.rank,
                 world_size=self._ranks.world_size,
                 shuffle=shuffle,
+                micro_batch=micro_batch,
             )
-            for batch in self._loaded(data, batches, options):
-                size = batches.size_at(offset)
-                offset += size
-                self.weight = batches.weight(size)
-                samples, content = batch if self._accountant is not None else ((), batch)
-                self._given.append(_Given(epoch, offset, size, tuple(samples) if self.weight > 0 else ()))
+            samples: list[int] = []
+            for piece, batch in zip(batches.plan(), self._loaded(data, batches, options), strict=True):
+                numbers, content = batch if self._accountant is not None else ((), batch)
+                samples += numbers if piece.weight > 0 else ()
+                self.weight, self.step_due = piece.weight, piece.last
+                if piece.last:
+                    offset = piece.start + piece.size
+                    self._given.append(_Given(epoch, offset, piece.size, tuple(samples)))
+                    samples.clear()
                 yield content
             if not self._given:
                 self.position = Position(epoch + 1, 0, self.position.samples)
@@ -100,8 +107,17 @@ class Feed:
         return torch.utils.data.DataLoader(data, batch_sampler=batches, **settings)
 
     def stepped(self, step: int) -> None:
-        """A step was done with what was given first."""
+        """A step was done with what was given first.
+
+        Raises:
+            InvalidInput: not all of it has been given yet.
+        """
         if not self._given:
+            if not self.step_due:
+                raise InvalidInput(
+                    "run.step was called before the last piece of a global batch: with micro_batch a step has several, "
+                    "and is due where run.step_due says so"
+                )
             return
         given = self._given.popleft()
         self.position = Position(given.epoch, given.offset, self.position.samples + given.size)

@@ -9,12 +9,33 @@ global batch is that of ElasticDDP samplers such as DLRover's; positions count s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a rank gets at once: all of its share of a global batch, or a part of that.
+
+    Attributes:
+        start: where in the epoch's order the global batch begins.
+        size: samples of the global batch.
+        low, high: this piece is from there to there in the global batch; none where they are the same.
+        weight: what its mean loss counts, so that the average over ranks of the sums is the mean over the global batch.
+        last: whether the rank's share ends with it, and an optimizer step is due.
+    """
+
+    start: int
+    size: int
+    low: int
+    high: int
+    weight: float
+    last: bool
+
+
 class ElasticBatches:
-    """A batch sampler for `torch.utils.data.DataLoader`: yields this rank's share of each global batch.
+    """A batch sampler for `torch.utils.data.DataLoader`: yields this rank's share of each global batch, piece by piece.
 
     Args:
         length: samples of the data set.
@@ -25,6 +46,7 @@ class ElasticBatches:
         rank: this rank.
         world_size: all ranks.
         shuffle: False keeps the order of the data set.
+        micro_batch: the most samples that a rank gets at once. Default: its whole share.
     """
 
     def __init__(
@@ -38,9 +60,12 @@ class ElasticBatches:
         rank: int = 0,
         world_size: int = 1,
         shuffle: bool = True,
+        micro_batch: int | None = None,
     ) -> None:
         if length < 1 or global_batch < 1:
             raise ValueError(f"length {length} and global_batch {global_batch} must both be at least 1")
+        if micro_batch is not None and micro_batch < 1:
+            raise ValueError(f"micro_batch {micro_batch} must be at least 1; None is a rank's whole share")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} must be from 0 to {world_size - 1}")
         if not 0 <= offset <= length:
@@ -48,23 +73,32 @@ class ElasticBatches:
                 f"offset {offset} must be from 0 to {length}: is this another data set than before?"
             )
         self._length, self._global_batch, self._offset = length, global_batch, offset
-        self._rank, self._world_size = rank, world_size
+        self._rank, self._world_size, self._micro_batch = rank, world_size, micro_batch
         self.epoch_seed = (seed * 1_000_003 + epoch) & 0x7FFF_FFFF_FFFF_FFFF
         self._order: torch.Tensor = torch.arange(length)
         if shuffle:
             self._order = torch.randperm(length, generator=torch.Generator().manual_seed(self.epoch_seed))
 
     def __len__(self) -> int:
-        return len(range(self._offset, self._length, self._global_batch))
+        whole, rest = divmod(self._length - self._offset, self._global_batch)
+        return sum(
+            times * len(self.pieces(size)) for times, size in ((whole, self._global_batch), (1, rest)) if size
+        )
 
     def __iter__(self) -> Iterator[list[int]]:
+        for piece in self.plan():
+            # More ranks than samples: this one still has to take part in the collectives, with weight 0.
+            low, high = piece.low, max(piece.high, piece.low + 1)
+            yield self._order[piece.start + low : piece.start + high].tolist()
+
+    def plan(self) -> Iterator[Piece]:
+        """What is yielded, in other words."""
         for start in range(self._offset, self._length, self._global_batch):
-            low, high = self.share(self.size_at(start))
-            if low == high:
-                # More ranks than samples: this one still has to take part in the collectives, with weight 0.
-                yield [int(self._order[start])]
-            else:
-                yield self._order[start + low : start + high].tolist()
+            size = self.size_at(start)
+            share = self.pieces(size)
+            for number, (low, high) in enumerate(share, 1):
+                weight = (high - low) * self._world_size / size
+                yield Piece(start, size, low, high, weight, last=number == len(share))
 
     def size_at(self, start: int) -> int:
         """Samples of the global batch that begins at `start`."""
@@ -74,7 +108,26 @@ class ElasticBatches:
         """This rank's part of a global batch of that size: from, to."""
         return size * self._rank // self._world_size, size * (self._rank + 1) // self._world_size
 
+    def pieces(self, size: int) -> list[tuple[int, int]]:
+        """What this rank gets of a global batch of that size, one after the other: from, to."""
+        low, high = self.share(size)
+        return cut(low, high, count_pieces(-(-size // self._world_size), self._micro_batch))
+
     def weight(self, size: int) -> float:
         """What this rank's mean loss counts, so that DDP's average over ranks is the mean over the global batch."""
         low, high = self.share(size)
         return (high - low) * self._world_size / size
+
+
+def count_pieces(largest: int, micro_batch: int | None) -> int:
+    """How many pieces each rank has of a global batch of which some rank has so many samples, and none has more.
+
+    As many on every rank: a model's forward pass may have collectives, in which ranks wait for each other.
+    """
+    return -(-largest // (micro_batch or largest))
+
+
+def cut(low: int, high: int, parts: int) -> list[tuple[int, int]]:
+    """From `low` to `high` in so many parts, as equal as can be."""
+    ends = [low + (high - low) * part // parts for part in range(parts + 1)]
+    return list(zip(ends, ends[1:], strict=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_group as _default_group
+from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.accounting import Accountant
@@ -166,11 +168,12 @@ class Session:
         epochs: int,
         seed: int = 0,
         shuffle: bool = True,
+        micro_batch: int | None = None,
         **options: Any,
     ) -> Iterator[Any]:
         """Yield this rank's share of every global batch, from where the run stands to the end of the last epoch.
 
-        Call `step` once for each. Every sample of an epoch is consumed exactly once, at any world size and over any
+        Call `step` once for each, or where `step_due` says so. Every sample of an epoch is consumed exactly once, at any world size and over any
         number of restarts; the global batch stays what it is.
 
         Args:
@@ -179,19 +182,38 @@ class Session:
             epochs: epochs the run has in all.
             seed: of the order of samples.
             shuffle: False keeps the order of the data set.
+            micro_batch: the most samples that a rank gets at once: its share of a global batch comes in pieces, whose
+                gradients are to be summed. Default: the share comes whole.
             options: for `torch.utils.data.DataLoader`, e.g. num_workers, collate_fn, pin_memory.
         """
         return self._feed.batches(
-            data, global_batch=global_batch, epochs=epochs, seed=seed, shuffle=shuffle, options=options
+            data,
+            global_batch=global_batch,
+            epochs=epochs,
+            seed=seed,
+            shuffle=shuffle,
+            micro_batch=micro_batch,
+            options=options,
         )
 
     @property
     def weight(self) -> float:
-        """Multiply this rank's mean loss by it, so that the gradient is that of the global batch.
+        """Multiply the mean loss of what `loader` gave by it, so that the gradient is that of the global batch.
 
-        1.0 wherever the global batch divides evenly among ranks.
+        1.0 where the global batch divides evenly among ranks, and comes whole.
         """
         return self._feed.weight
+
+    @property
+    def step_due(self) -> bool:
+        """Whether what `loader` gave is the last of a global batch, and the optimizer's turn has come."""
+        return self._feed.step_due
+
+    def accumulate(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Around the forward and backward pass of each piece: DDP exchanges gradients with the last of a step only."""
+        if self.step_due or not isinstance(model, DistributedDataParallel):
+            return contextlib.nullcontext()
+        return model.no_sync()
 
     # -- stepping ------------------------------------------------------------------------------------------------
 
