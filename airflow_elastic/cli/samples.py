@@ -10,7 +10,7 @@ import click
 from airflow_elastic.adapters import checkpoints as stored
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.cli import say
-from airflow_elastic.core.samples import Epoch, prove
+from airflow_elastic.core.samples import Epoch, Sample, prove
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def verify_samples(store: Store, *, as_json: bool) -> int:
         click.echo(
             f"not every rank has told what it consumed in {len(proof.untold)} steps: {_some(proof.untold)}"
         )
+    if proof.unsteady:
+        click.echo(f"shards that had another length when they were read again: {_some(proof.unsteady)}")
     told = f"{sum(epoch.counted for epoch in proof.epochs)} samples of {proof.step} steps"
     again = f"; {proof.done_again} steps were lost, and done again" if proof.done_again else ""
     click.echo(f"{told}: {'each counts exactly once' if proof.holds else 'NOT PROVED'}{again}")
@@ -53,7 +55,8 @@ def verify_samples(store: Store, *, as_json: bool) -> int:
 
 def _line(epoch: Epoch) -> str:
     ranks = ", then ".join(map(str, epoch.world_sizes))
-    part = "" if epoch.complete else f" of {epoch.length}, not over yet"
+    whole = str(epoch.length) if epoch.length else "a number not known yet"
+    part = "" if epoch.complete else f" of {whole}, not over yet"
     line = f"epoch {epoch.number}: {epoch.counted} samples{part}, by {ranks} ranks"
     if epoch.repeated:
         line += f"; {len(epoch.repeated)} count more than once: {_some(epoch.repeated)}"
@@ -64,5 +67,6 @@ def _line(epoch: Epoch) -> str:
     return line
 
 
-def _some(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
+def _some(numbers: Sequence[Sample]) -> str:
+    words = [one if isinstance(one, int) else "{1} of shard {0}".format(*one) for one in numbers[:_SHOWN]]
+    return ", ".join(map(str, words)) + (", ..." if len(numbers) > _SHOWN else "")

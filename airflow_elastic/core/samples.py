@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from airflow_elastic.spec.consumed import Account, Consumed
+
+#: An index into the data set; of a stream, the number of a shard, and the number of the sample in it.
+Sample = int | tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +18,7 @@ class Epoch:
 
     Attributes:
         number: from 0.
-        length: samples that it has.
+        length: samples that it has; 0 where that is not known yet, as not all shards of a stream were read to the end.
         expected: how many of them its steps should have consumed, each with a global batch like the others'.
         counted: how many of them count, each once or more.
         missing: samples that nobody has consumed, though the epoch is over.
@@ -28,8 +31,8 @@ class Epoch:
     length: int
     expected: int
     counted: int
-    missing: tuple[int, ...]
-    repeated: tuple[int, ...]
+    missing: tuple[Sample, ...]
+    repeated: tuple[Sample, ...]
     world_sizes: tuple[int, ...]
     complete: bool
 
@@ -43,18 +46,29 @@ class Proof:
         epochs: all of them.
         untold: steps of which not every rank has told what it consumed.
         done_again: steps that were done, and lost with a failure, and done again.
+        unsteady: shards that had another length when they were read again.
     """
 
     step: int
     epochs: tuple[Epoch, ...]
     untold: tuple[int, ...]
     done_again: int
+    unsteady: tuple[int, ...] = ()
 
     @property
     def holds(self) -> bool:
-        """Whether every sample counts exactly once, and every step is accounted for."""
-        return not self.untold and all(
-            epoch.counted == epoch.expected and not epoch.repeated for epoch in self.epochs
+        """Whether every sample counts exactly once, and every step is accounted for.
+
+        Every epoch but the newest has to be over.
+        """
+        return (
+            not self.untold
+            and not self.unsteady
+            and all(epoch.complete for epoch in self.epochs[:-1])
+            and all(
+                epoch.counted == epoch.expected and not epoch.repeated and not epoch.missing
+                for epoch in self.epochs
+            )
         )
 
 
@@ -64,7 +78,6 @@ class _Generation:
 
     world_size: int
     from_step: int
-    length: int
     by_step: dict[int, dict[int, Consumed]] = field(default_factory=lambda: defaultdict(dict))
 
 
@@ -72,9 +85,38 @@ class _Generation:
 class _Count:
     """What counts of one epoch: samples, how many in each step, and by how many ranks."""
 
-    samples: Counter[int] = field(default_factory=Counter)
+    samples: Counter[Sample] = field(default_factory=Counter)
     batches: list[int] = field(default_factory=list)
     world_sizes: list[int] = field(default_factory=list)
+
+
+class _Data:
+    """What all accounts together tell of the data."""
+
+    def __init__(self, accounts: Iterable[Account]) -> None:
+        self._length = self._shards = 0
+        self._lengths: dict[int, set[int]] = defaultdict(set)
+        for account in accounts:
+            self._length = max(self._length, account.length)
+            self._shards = max(self._shards, account.shards)
+            for ended in (one for consumed in account.steps for one in consumed.ended):
+                self._lengths[ended.shard].add(ended.length)
+        self.unsteady = tuple(sorted(at for at, lengths in self._lengths.items() if len(lengths) > 1))
+
+    @property
+    def length(self) -> int:
+        """Samples of an epoch; 0 where that is not known."""
+        if not self._shards:
+            return self._length
+        known = len(self._lengths) == self._shards
+        return sum(max(lengths) for lengths in self._lengths.values()) if known else 0
+
+    def samples(self) -> Iterator[Sample]:
+        """All of them, where the length is known."""
+        if not self._shards:
+            yield from range(self._length)
+        for shard, lengths in self._lengths.items():
+            yield from ((shard, number) for number in range(max(lengths)))
 
 
 def prove(accounts: Iterable[Account], step: int) -> Proof:
@@ -82,7 +124,8 @@ def prove(accounts: Iterable[Account], step: int) -> Proof:
 
     A generation goes on from the checkpoint that it restored: of steps that were done twice, the later ones count.
     """
-    generations = _generations(accounts)
+    accounts = list(accounts)
+    generations, data = _generations(accounts), _Data(accounts)
     counts: dict[int, _Count] = defaultdict(_Count)
     untold, done = [], 0
     for number in range(1, step + 1):
@@ -94,37 +137,43 @@ def prove(accounts: Iterable[Account], step: int) -> Proof:
             continue
         count = counts[shares[0].epoch]
         for share in shares:
-            count.samples.update(share.samples)
-        count.batches.append(sum(len(share.samples) for share in shares))
+            count.samples.update(_samples(share))
+        count.batches.append(sum(1 for share in shares for _ in _samples(share)))
         if count.world_sizes[-1:] != [last.world_size]:
             count.world_sizes.append(last.world_size)
-    length = max((one.length for one in generations), default=0)
     batch = max((size for count in counts.values() for size in count.batches), default=0)
-    epochs = tuple(_epoch(number, counts[number], length, batch) for number in sorted(counts))
-    return Proof(step, epochs, tuple(untold), max(0, done - (step - len(untold))))
+    epochs = tuple(_epoch(number, counts[number], data, batch) for number in sorted(counts))
+    return Proof(step, epochs, tuple(untold), max(0, done - (step - len(untold))), data.unsteady)
 
 
 def _generations(accounts: Iterable[Account]) -> list[_Generation]:
     """In the order in which they trained."""
     found: dict[tuple[int, int], _Generation] = {}
     for account in accounts:
-        new = _Generation(account.world_size, account.from_step, account.length)
+        new = _Generation(account.world_size, account.from_step)
         one = found.setdefault((account.attempt, account.generation), new)
         for consumed in account.steps:
             one.by_step[consumed.step][account.rank] = consumed
     return [found[key] for key in sorted(found)]
 
 
-def _epoch(number: int, count: _Count, length: int, batch: int) -> Epoch:
-    samples = count.samples
-    expected = min(length, batch * len(count.batches))
+def _samples(share: Consumed) -> Iterator[Sample]:
+    yield from share.samples
+    for span in share.spans:
+        yield from ((span.shard, number) for number in range(span.start, span.start + span.count))
+
+
+def _epoch(number: int, count: _Count, data: _Data, batch: int) -> Epoch:
+    samples, length = count.samples, data.length
+    steps_had = batch * len(count.batches)
+    expected = min(length, steps_had) if length else steps_had
     complete = expected == length
     return Epoch(
         number,
         length,
         expected,
         counted=len(samples),
-        missing=tuple(sorted(set(range(length)) - samples.keys())) if complete else (),
+        missing=tuple(sorted(set(data.samples()) - samples.keys())) if complete else (),
         repeated=tuple(sorted(sample for sample, times in samples.items() if times > 1)),
         world_sizes=tuple(count.world_sizes),
         complete=complete,

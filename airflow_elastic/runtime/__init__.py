@@ -25,9 +25,18 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.reading import load_model
     from airflow_elastic.runtime.sampler import ElasticBatches
     from airflow_elastic.runtime.session import Session, init
+    from airflow_elastic.runtime.stream import ShardedStream
     from airflow_elastic.runtime.weights import export_weights, load_weights
 
-__all__ = ["ElasticBatches", "Session", "export_weights", "init", "load_model", "load_weights"]
+__all__ = [
+    "ElasticBatches",
+    "Session",
+    "ShardedStream",
+    "export_weights",
+    "init",
+    "load_model",
+    "load_weights",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -39,6 +48,10 @@ def __getattr__(name: str) -> Any:
         from airflow_elastic.runtime.sampler import ElasticBatches
 
         return ElasticBatches
+    if name == "ShardedStream":
+        from airflow_elastic.runtime.stream import ShardedStream
+
+        return ShardedStream
     if name == "load_model":
         from airflow_elastic.runtime.reading import load_model
 

@@ -21,14 +21,15 @@ class Accountant:
         words: of its page, in which the agent says what it has written.
 
     Attributes:
-        length: samples of the data set.
+        length: samples of the data set, if it has a length.
+        shards: of the data, if it has some.
         from_step: the step that training went on from.
     """
 
     def __init__(self, surroundings: Surroundings, words: memoryview[float]) -> None:
         self._who, self._words = surroundings, words
         self._steps: deque[Consumed] = deque()
-        self.length = self.from_step = 0
+        self.length = self.shards = self.from_step = 0
 
     def stepped(self, consumed: Consumed) -> None:
         """A step was done."""
@@ -47,6 +48,7 @@ class Accountant:
             self.from_step,
             self.length,
             tuple(self._steps),
+            self.shards,
         )
 
 

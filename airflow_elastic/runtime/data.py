@@ -1,34 +1,30 @@
-"""A rank's share of the data: handed to the script batch by batch, and how far the run has come with it.
+"""A rank's share of the data: handed to the script piece by piece, and how far the run has come with it.
 
-What counts is what a step was done with. Batches may have been fetched before their turn: by a loader's workers, or by
-a training loop that looks ahead.
+What counts is what a step was done with. Pieces may have been fetched before their turn: by a loader's workers, or by a
+training loop that looks ahead.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from airflow_elastic.runtime.accounting import Accountant, Numbered, NumberedCollate
+from airflow_elastic.runtime import indexed, stream
+from airflow_elastic.runtime.accounting import Accountant
+from airflow_elastic.runtime.lanes import Spot
+from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.sampler import ElasticBatches
 from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.stream import Plan, ShardedStream
 from airflow_elastic.spec.consumed import Consumed
 from airflow_elastic.spec.errors import InvalidInput
 
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What the script was given for one step: samples of the whole global batch, and which of them are this rank's."""
-
-    epoch: int
-    offset: int  # of the epoch's samples, when the step is done
-    size: int
-    samples: tuple[int, ...]
+log = logging.getLogger(__name__)
 
 
 class Feed:
@@ -48,11 +44,11 @@ class Feed:
     def __init__(self, ranks: Ranks, accountant: Accountant | None, expect: Callable[[int], None]) -> None:
         self.position, self.weight, self.step_due = Position(), 1.0, True
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
-        self._given: deque[_Given] = deque()
+        self._given: deque[Given] = deque()
 
     def batches(
         self,
-        data: torch.utils.data.Dataset[Any],
+        data: torch.utils.data.Dataset[Any] | ShardedStream,
         *,
         global_batch: int,
         epochs: int,
@@ -61,50 +57,68 @@ class Feed:
         micro_batch: int | None,
         options: Mapping[str, Any],
     ) -> Iterator[Any]:
-        """Yield this rank's share of every global batch, as `Session.loader` says."""
-        self._given.clear()
-        length = len(data)  # type: ignore[arg-type]
+        """This rank's share of every global batch, as `Session.loader` says.
+
+        Raises:
+            InvalidInput: data of this kind cannot be gone on with.
+        """
+        if isinstance(data, ShardedStream):
+            plan = Plan(global_batch, micro_batch, seed, shuffle, options)
+            return self._hand_out(self._streamed(data, epochs, plan))
+        if isinstance(data, torch.utils.data.IterableDataset) or not hasattr(data, "__len__"):
+            raise InvalidInput(
+                f"{type(data).__name__} has no length and no index, so nothing says how to go on in the middle of it: "
+                "make it an elastic.ShardedStream, whose shards are read from an offset"
+            )
+        length = len(data)
         self._expect(epochs * -(-length // global_batch))
         if self._accountant is not None:
             self._accountant.length = length
-        for epoch in range(self.position.epoch, epochs):
-            offset = self.position.offset if epoch == self.position.epoch else 0
-            batches = ElasticBatches(
+
+        def batches_of(epoch: int) -> ElasticBatches:
+            return ElasticBatches(
                 length,
                 global_batch=global_batch,
                 epoch=epoch,
-                offset=offset,
+                offset=self._offset(epoch),
                 seed=seed,
                 rank=self._ranks.rank,
                 world_size=self._ranks.world_size,
                 shuffle=shuffle,
                 micro_batch=micro_batch,
             )
-            samples: list[int] = []
-            for piece, batch in zip(batches.plan(), self._loaded(data, batches, options), strict=True):
-                numbers, content = batch if self._accountant is not None else ((), batch)
-                samples += numbers if piece.weight > 0 else ()
-                self.weight, self.step_due = piece.weight, piece.last
-                if piece.last:
-                    offset = piece.start + piece.size
-                    self._given.append(_Given(epoch, offset, piece.size, tuple(samples)))
-                    samples.clear()
-                yield content
-            if not self._given:
-                self.position = Position(epoch + 1, 0, self.position.samples)
 
-    def _loaded(
-        self, data: torch.utils.data.Dataset[Any], batches: ElasticBatches, options: Mapping[str, Any]
-    ) -> torch.utils.data.DataLoader[Any]:
-        """Yields batches; where the run accounts for its samples, behind their numbers."""
-        # Of its own, or the loader would draw its seed from the global generator: once more in a resumed epoch than
-        # in an undisturbed one, and everything random after it would differ.
-        own = torch.Generator().manual_seed(batches.epoch_seed)
-        settings = {"generator": own, **options}
+        account = self._accountant is not None
+        return self._hand_out(
+            portion
+            for epoch in range(self.position.epoch, epochs)
+            for portion in indexed.epoch_of(data, batches_of(epoch), epoch, options=options, account=account)
+        )
+
+    def _streamed(self, data: ShardedStream, epochs: int, plan: Plan) -> Iterator[Portion]:
+        if data.lanes < self._ranks.world_size:
+            log.warning(
+                "%d lanes are not enough for %d ranks: some have nothing to do. More lanes, or more shards, help",
+                data.lanes,
+                self._ranks.world_size,
+            )
         if self._accountant is not None:
-            data = Numbered(data)
-            settings["collate_fn"] = NumberedCollate(options.get("collate_fn"))
-        return torch.utils.data.DataLoader(data, batch_sampler=batches, **settings)
+            self._accountant.shards = len(data.shards)
+        account = self._accountant is not None
+        for epoch in range(self.position.epoch, epochs):
+            spot = data.spot if data.spot.epoch == epoch else Spot.first(epoch, data.lanes)
+            yield from stream.epoch_of(data, spot, self._offset(epoch), plan, self._ranks, account=account)
+
+    def _offset(self, epoch: int) -> int:
+        return self.position.offset if epoch == self.position.epoch else 0
+
+    def _hand_out(self, portions: Iterator[Portion]) -> Iterator[Any]:
+        self._given.clear()
+        for portion in portions:
+            self.weight, self.step_due = portion.weight, portion.completes is not None
+            if portion.completes is not None:
+                self._given.append(portion.completes)
+            yield portion.content
 
     def stepped(self, step: int) -> None:
         """A step was done with what was given first.
@@ -121,5 +135,8 @@ class Feed:
             return
         given = self._given.popleft()
         self.position = Position(given.epoch, given.offset, self.position.samples + given.size)
+        if given.done is not None:
+            given.done()
         if self._accountant is not None:
-            self._accountant.stepped(Consumed(step, given.epoch, given.samples))
+            consumed = Consumed(step, given.epoch, given.samples, given.spans, given.ended)
+            self._accountant.stepped(consumed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -74,10 +75,8 @@ class ElasticBatches:
             )
         self._length, self._global_batch, self._offset = length, global_batch, offset
         self._rank, self._world_size, self._micro_batch = rank, world_size, micro_batch
-        self.epoch_seed = (seed * 1_000_003 + epoch) & 0x7FFF_FFFF_FFFF_FFFF
-        self._order: torch.Tensor = torch.arange(length)
-        if shuffle:
-            self._order = torch.randperm(length, generator=torch.Generator().manual_seed(self.epoch_seed))
+        self.epoch_seed = seed_of(seed, epoch)
+        self._order = order_of(length, seed, epoch, shuffle=shuffle)
 
     def __len__(self) -> int:
         whole, rest = divmod(self._length - self._offset, self._global_batch)
@@ -119,6 +118,18 @@ class ElasticBatches:
         return (high - low) * self._world_size / size
 
 
+def seed_of(seed: int, epoch: int) -> int:
+    """The seed of an epoch."""
+    return (seed * 1_000_003 + epoch) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+def order_of(length: int, seed: int, epoch: int, *, shuffle: bool) -> torch.Tensor:
+    """The numbers below `length`, in the order of an epoch."""
+    if not shuffle:
+        return torch.arange(length)
+    return torch.randperm(length, generator=torch.Generator().manual_seed(seed_of(seed, epoch)))
+
+
 def count_pieces(largest: int, micro_batch: int | None) -> int:
     """How many pieces each rank has of a global batch of which some rank has so many samples, and none has more.
 
@@ -130,4 +141,4 @@ def count_pieces(largest: int, micro_batch: int | None) -> int:
 def cut(low: int, high: int, parts: int) -> list[tuple[int, int]]:
     """From `low` to `high` in so many parts, as equal as can be."""
     ends = [low + (high - low) * part // parts for part in range(parts + 1)]
-    return list(zip(ends, ends[1:], strict=False))
+    return list(pairwise(ends))

@@ -28,8 +28,10 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.runtime.stream import ShardedStream
 from airflow_elastic.runtime.surroundings import Surroundings
 from airflow_elastic.runtime.voice import Voice, finite, number_of
+from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import CheckpointPolicy
 
 log = logging.getLogger(__name__)
@@ -162,7 +164,7 @@ class Session:
 
     def loader(
         self,
-        data: torch.utils.data.Dataset[Any],
+        data: torch.utils.data.Dataset[Any] | ShardedStream,
         *,
         global_batch: int,
         epochs: int,
@@ -173,19 +175,27 @@ class Session:
     ) -> Iterator[Any]:
         """Yield this rank's share of every global batch, from where the run stands to the end of the last epoch.
 
-        Call `step` once for each, or where `step_due` says so. Every sample of an epoch is consumed exactly once, at any world size and over any
-        number of restarts; the global batch stays what it is.
+        Call `step` once for each, or where `step_due` says so. Every sample of an epoch is consumed exactly once, at
+        any world size and over any number of restarts; the global batch stays what it is.
 
         Args:
-            data: a data set with a length and an index.
+            data: a data set with a length and an index, or a stream of shards, which `restore` was given, too.
             global_batch: samples of one optimizer step, all ranks together.
             epochs: epochs the run has in all.
             seed: of the order of samples.
-            shuffle: False keeps the order of the data set.
+            shuffle: False keeps the order of the data set. Of a stream, its shards are shuffled.
             micro_batch: the most samples that a rank gets at once: its share of a global batch comes in pieces, whose
                 gradients are to be summed. Default: the share comes whole.
             options: for `torch.utils.data.DataLoader`, e.g. num_workers, collate_fn, pin_memory.
+
+        Raises:
+            InvalidInput: with data of this kind nobody could go on where it was left.
         """
+        saved = self._objects.others.values() if self._objects is not None else (data,)
+        if isinstance(data, ShardedStream) and all(one is not data for one in saved):
+            raise InvalidInput(
+                "where a stream stands has to be saved: run.restore(model, optimizer, data=stream), then run.loader"
+            )
         return self._feed.batches(
             data,
             global_batch=global_batch,

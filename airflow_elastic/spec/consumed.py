@@ -6,6 +6,23 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Samples that lie one after another in a shard: `count` of them, from number `start` on."""
+
+    shard: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A shard was read to its end: it has `length` samples."""
+
+    shard: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Consumed:
     """What one rank has consumed in one optimizer step.
 
@@ -13,11 +30,15 @@ class Consumed:
         step: the step, from 1.
         epoch: from 0.
         samples: indices into the data set.
+        spans: where the data is a stream: places in its shards.
+        ended: shards whose end was come to on the way.
     """
 
     step: int
     epoch: int
-    samples: tuple[int, ...]
+    samples: tuple[int, ...] = ()
+    spans: tuple[Span, ...] = ()
+    ended: tuple[Ended, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +48,8 @@ class Account:
     Attributes:
         attempt, generation, rank, world_size: who tells.
         from_step: the step that the ranks of this generation went on from.
-        length: samples of the data set; 0 where the script used no `loader`.
+        length: samples of the data set; 0 where the script used no `loader`, and where the data is a stream.
+        shards: shards of the stream.
         steps: what was consumed since the save before this one, or since the last that was written.
     """
 
@@ -38,3 +60,4 @@ class Account:
     from_step: int
     length: int
     steps: tuple[Consumed, ...] = ()
+    shards: int = 0

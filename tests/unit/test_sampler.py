@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +70,33 @@ def test_weights_make_the_mean_over_ranks_the_mean_over_samples(world: int, size
         assert rank.weight(size) == pytest.approx((high - low) / (size / world))
 
 
+@given(
+    world=st.integers(1, 9),
+    length=st.integers(1, 120),
+    global_batch=st.integers(1, 50),
+    micro_batch=st.integers(1, 12),
+)
+def test_pieces_are_the_share_and_as_many_on_every_rank(
+    world: int, length: int, global_batch: int, micro_batch: int
+) -> None:
+    options = {"global_batch": global_batch, "world_size": world, "epoch": 2}
+    plans = []
+    for rank in range(world):
+        whole = ElasticBatches(length, rank=rank, **options)  # type: ignore[arg-type]
+        parts = ElasticBatches(length, rank=rank, micro_batch=micro_batch, **options)  # type: ignore[arg-type]
+        plan, pieces = list(parts.plan()), list(parts)
+        assert len(parts) == len(plan) == len(pieces)
+        assert all(1 <= len(piece) <= micro_batch for piece in pieces)
+        given = [piece for step, piece in zip(plan, pieces, strict=True) if step.weight]
+        counts = [share for step, share in zip(whole.plan(), whole, strict=True) if step.weight]
+        assert list(chain(*given)) == list(chain(*counts))
+        plans.append(plan)
+    for pieces in zip(*plans, strict=True):
+        assert len({(piece.start, piece.size, piece.last) for piece in pieces}) == 1
+    weight = sum(piece.weight for plan in plans for piece in plan)
+    assert weight / world == pytest.approx(sum(piece.last for piece in plans[0]))
+
+
 def test_another_epoch_is_another_order_and_no_shuffle_is_none() -> None:
     first, second = (next(iter(ElasticBatches(100, global_batch=100, epoch=epoch))) for epoch in (0, 1))
     assert first != second
@@ -80,6 +109,7 @@ def test_another_epoch_is_another_order_and_no_shuffle_is_none() -> None:
         ({"offset": 11}, "another data set"),
         ({"rank": 2, "world_size": 2}, "rank 2"),
         ({"global_batch": 0}, "at least 1"),
+        ({"micro_batch": 0}, "micro_batch 0"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, int], told: str) -> None:

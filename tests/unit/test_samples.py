@@ -8,7 +8,7 @@ import pytest
 
 from airflow_elastic.core.samples import Proof, prove
 from airflow_elastic.runtime.sampler import ElasticBatches
-from airflow_elastic.spec.consumed import Account, Consumed
+from airflow_elastic.spec.consumed import Account, Consumed, Ended, Span
 
 LENGTH, BATCH, EPOCHS = 37, 8, 3
 A_DAY = -(-LENGTH // BATCH)
@@ -82,3 +82,71 @@ def test_an_epoch_that_is_not_over_misses_nothing() -> None:
     proof = prove(life(1, 2, 0, 3), 3)
     assert proof.holds
     assert [(epoch.counted, epoch.complete) for epoch in proof.epochs] == [(3 * BATCH, False)]
+
+
+def test_an_epoch_that_ended_before_its_time_is_no_proof() -> None:
+    steps = tuple(
+        Consumed(step, step // 4, tuple(range(BATCH * (step % 4), BATCH * (step % 4) + BATCH)))
+        for step in (1, 2, 3)
+    )
+    early = Consumed(4, 1, tuple(range(BATCH)))
+    proof = prove([Account(1, 1, 0, 1, 0, LENGTH, (*steps, early))], 4)
+    assert [epoch.complete for epoch in proof.epochs] == [False, False]
+    assert not proof.holds
+
+
+#: Two ranks, three shards of 5, 3 and 0 samples, global batches of 4: rank 0 has shard 0, rank 1 has the others.
+STREAM = {
+    0: [
+        Consumed(1, 0, spans=(Span(0, 0, 2),)),
+        Consumed(2, 0, spans=(Span(0, 2, 3),), ended=(Ended(0, 5),)),
+    ],
+    1: [
+        Consumed(1, 0, spans=(Span(1, 0, 2),), ended=(Ended(1, 3), Ended(2, 0))),
+        Consumed(2, 0, spans=(Span(1, 2, 1),)),
+    ],
+}
+
+
+def streamed(steps: dict[int, list[Consumed]], to_step: int) -> Proof:
+    accounts = [Account(1, 1, rank, 2, 0, 0, tuple(steps[rank][:to_step]), shards=3) for rank in (0, 1)]
+    return prove(accounts, to_step)
+
+
+def test_a_stream_is_proved_when_all_its_shards_have_ended() -> None:
+    half, whole = streamed(STREAM, 1), streamed(STREAM, 2)
+    assert half.holds
+    assert [(epoch.length, epoch.counted, epoch.complete) for epoch in half.epochs] == [(0, 4, False)]
+    assert whole.holds
+    assert [(epoch.length, epoch.counted, epoch.complete) for epoch in whole.epochs] == [(8, 8, True)]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (Consumed(2, 0, spans=(Span(1, 1, 1),)), {"repeated": ((1, 1),), "missing": ((1, 2),)}),
+        (Consumed(2, 0, spans=(Span(1, 5, 1),)), {"repeated": (), "missing": ((1, 2),)}),
+        (Consumed(2, 0), {"repeated": (), "missing": ((1, 2),)}),
+    ],
+    ids=["twice", "beyond the end", "lost"],
+)
+def test_what_is_wrong_in_a_stream_is_found(change: Consumed, what: dict[str, object]) -> None:
+    proof = streamed({**STREAM, 1: [STREAM[1][0], change]}, 2)
+    assert not proof.holds
+    (epoch,) = proof.epochs
+    assert {"repeated": epoch.repeated, "missing": epoch.missing} == what
+
+
+def test_a_shard_that_changes_its_length_is_found() -> None:
+    again = Consumed(2, 0, spans=(Span(1, 2, 1),), ended=(Ended(1, 4),))
+    proof = streamed({**STREAM, 1: [STREAM[1][0], again]}, 2)
+    assert (proof.unsteady, proof.holds) == ((1,), False)
+
+
+def test_a_stream_of_which_a_shard_was_never_opened_is_no_proof() -> None:
+    first = Consumed(1, 0, spans=(Span(1, 0, 2),), ended=(Ended(1, 3),))
+    after = Consumed(3, 1, spans=(Span(1, 0, 3),))
+    steps = {0: [*STREAM[0], Consumed(3, 1, spans=(Span(0, 0, 1),))], 1: [first, STREAM[1][1], after]}
+    proof = streamed(steps, 3)
+    assert [epoch.length for epoch in proof.epochs] == [0, 0]
+    assert not proof.holds

@@ -1,0 +1,154 @@
+"""Which samples of a stream make up which global batch: lanes take turns.
+
+The shards of an epoch are shuffled and dealt to a fixed number of lanes, like cards. A lane is read from its first
+shard to its last. Lanes take turns, one sample each; one that has run dry is passed over. So the order of samples knows
+nothing of ranks, which may share the lanes as they like, and where a stream stands is where each of its lanes stands.
+
+How long a shard is need not be known. Ranks read a few turns ahead and tell each other what they have found, and each
+of them cuts the same global batches out of that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a stream stands.
+
+    Attributes:
+        epoch: from 0.
+        turn: the lane whose turn it is.
+        lanes: for each lane its shard, as a number within the lane, and how many samples of that are done with.
+    """
+
+    epoch: int
+    turn: int
+    lanes: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def first(cls, epoch: int, lanes: int) -> Spot:
+        """Where an epoch begins."""
+        return cls(epoch, 0, ((0, 0),) * lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a lane was found to hold next.
+
+    Attributes:
+        lane: its number.
+        runs: shard (as a number within the lane), first sample and number of samples.
+        ended: shards whose end was come to, and how many samples they have.
+        dry: whether the lane holds nothing more.
+    """
+
+    lane: int
+    runs: tuple[tuple[int, int, int], ...]
+    ended: tuple[tuple[int, int], ...]
+    dry: bool
+
+
+class LaneReader:
+    """Reads one lane, a few samples at once.
+
+    Args:
+        lane: its number.
+        shards: what it holds.
+        at: where it stands.
+        read: what yields the samples of a shard from an offset on.
+    """
+
+    def __init__(
+        self, lane: int, shards: Sequence[Any], at: tuple[int, int], read: Callable[[Any, int], Iterable[Any]]
+    ) -> None:
+        self._lane, self._shards, self._read = lane, shards, read
+        self._ended: list[tuple[int, int]] = []
+        self._samples = self._all(*at)
+        # One sample is always read ahead: so the last one is known to be the last.
+        self._next = next(self._samples, None)
+
+    def _all(self, number: int, offset: int) -> Iterator[tuple[int, int, Any]]:
+        for at in range(number, len(self._shards)):
+            for sample in self._read(self._shards[at], offset):
+                yield at, offset, sample
+                offset += 1
+            self._ended.append((at, offset))
+            offset = 0
+
+    def take(self, count: int) -> tuple[Stretch, list[Any]]:
+        """The next samples, so many or as many as there are."""
+        taken: list[tuple[int, int, Any]] = []
+        while self._next is not None and len(taken) < count:
+            taken.append(self._next)
+            self._next = next(self._samples, None)
+        groups = [list(group) for _, group in groupby(taken, key=lambda one: one[0])]
+        runs = tuple((group[0][0], group[0][1], len(group)) for group in groups)
+        ended, self._ended = tuple(self._ended), []
+        return Stretch(self._lane, runs, ended, dry=self._next is None), [sample for *_, sample in taken]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One sample: its lane, its shard (as a number within the lane), and its number within the shard."""
+
+    lane: int
+    shard: int
+    offset: int
+
+
+class Lanes:
+    """What all lanes are known to hold, from where a stream stands.
+
+    Args:
+        spot: where that is.
+    """
+
+    def __init__(self, spot: Spot) -> None:
+        self._epoch, self._turn, self._at = spot.epoch, spot.turn, list(spot.lanes)
+        self._ahead: list[deque[Mark]] = [deque() for _ in spot.lanes]
+        self._dry = [False] * len(spot.lanes)
+
+    @property
+    def spot(self) -> Spot:
+        """Where the stream stands behind the last global batch."""
+        return Spot(self._epoch, self._turn, tuple(self._at))
+
+    @property
+    def open(self) -> list[int]:
+        """Lanes that may hold more than is known."""
+        return [lane for lane, dry in enumerate(self._dry) if not dry]
+
+    def found(self, stretch: Stretch) -> None:
+        """A lane is known to hold this, too."""
+        for shard, first, count in stretch.runs:
+            marks = (Mark(stretch.lane, shard, offset) for offset in range(first, first + count))
+            self._ahead[stretch.lane].extend(marks)
+        self._dry[stretch.lane] = stretch.dry
+
+    def cut(self, size: int) -> list[Mark] | None:
+        """Take the next global batch; None where more has to be read for it.
+
+        It is smaller than `size` at the end of the epoch only, and empty behind that.
+        """
+        left = [len(ahead) for ahead in self._ahead]
+        size = size if self.open else min(size, sum(left))
+        turn = self._turn
+        lanes: list[int] = []
+        while len(lanes) < size:
+            if left[turn]:
+                left[turn] -= 1
+                lanes.append(turn)
+            elif not self._dry[turn]:
+                return None
+            turn = (turn + 1) % len(left)
+        self._turn = turn
+        batch = [self._ahead[lane].popleft() for lane in lanes]
+        for mark in batch:
+            self._at[mark.lane] = (mark.shard, mark.offset + 1)
+        return batch

@@ -1,0 +1,128 @@
+"""Real ranks on data of several kinds: the same global batches, and so the same curve, whoever trains and fails."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from airflow_elastic.spec.run import CheckpointPolicy, RunSpec
+from tests.support.driving import SCRIPTS, driving, left_over, training
+
+Curve = dict[int, float]
+
+SCRIPT = str(SCRIPTS / "feed.py")
+EPOCHS, SAMPLES, STEPS = 3, 345, 33
+
+
+def curve_of(file: Path) -> Curve:
+    """Loss by step; of steps that were done twice, the last time counts."""
+    return {int(step): float(loss) for step, loss in map(str.split, file.read_text().splitlines())}
+
+
+def plain(folder: Path, ranks: int, *words: str) -> tuple[Curve, str]:
+    """The loss curve and the weights when nothing happens: from plain torchrun, without us."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    if ranks == 1:
+        command = [sys.executable]
+    command += [SCRIPT, *words, f"--curve={folder}/curve", f"--out={folder}/out"]
+    subprocess.run(command, check=True, timeout=100, capture_output=True)
+    return curve_of(folder / "curve"), (folder / "out").read_text()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Curve]:
+    """What one rank sees of a kind of data that gets every global batch at once."""
+    return cache(lambda kind: plain(tmp_path_factory.mktemp(kind), 1, f"--kind={kind}")[0])
+
+
+def same(curve: Curve, expected: Curve) -> None:
+    assert curve.keys() == expected.keys() == set(range(1, STEPS + 1))
+    assert curve == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "words"),
+    [
+        ("indexed", 3, ["--micro=4", "--workers=1"]),
+        pytest.param("stream", 3, ["--micro=4", "--workers=1"], marks=pytest.mark.slow),
+        *(
+            pytest.param(kind, ranks, words, marks=pytest.mark.slow)
+            for kind in ("indexed", "stream")
+            for ranks, words in (
+                (1, ["--micro=5"]),
+                (2, []),
+                (2, ["--micro=16"]),
+                (2, ["--micro=3"]),
+                (3, []),
+            )
+        ),
+    ],
+)
+def test_the_global_batch_does_not_depend_on_ranks_or_pieces(
+    kind: str, ranks: int, words: list[str], tmp_path: Path, expected: Callable[[str], Curve]
+) -> None:
+    curve, _ = plain(tmp_path, ranks, f"--kind={kind}", *words)
+    same(curve, expected(kind))
+
+
+def spec_of(folder: Path, *words: str) -> RunSpec:
+    policy = CheckpointPolicy(every_steps=5, account_samples=True)
+    more = ("--step-seconds=0.1", f"--curve={folder}/curve", f"--out={folder}/out")
+    return training(command=(SCRIPT, *words, *more), checkpoint=policy)
+
+
+async def proved(uri: Path) -> None:
+    command = [sys.executable, "-m", "airflow_elastic.cli", "verify", str(uri), "--samples"]
+    told = (await asyncio.to_thread(subprocess.check_output, command)).decode()
+    assert f"{EPOCHS * SAMPLES} samples of {STEPS} steps: each counts exactly once" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["stream", "indexed"])
+async def test_killed_in_the_middle_of_an_epoch_it_ends_bit_identical(
+    kind: str, tmp_path: Path, expected: Callable[[str], Curve]
+) -> None:
+    words = (f"--kind={kind}", "--micro=5", "--workers=1")
+    (tmp_path / "plain").mkdir()
+    _, weights = await asyncio.to_thread(plain, tmp_path / "plain", 2, *words)
+    async with driving(tmp_path / "run", spec_of(tmp_path, *words)) as driven:
+        await driven.until(lambda: driven.state.checkpoint and driven.step_now > 6, "a checkpoint")
+        driven.kill_worker(1)
+        await driven.until(lambda: len(driven.state.attempts) == 2 and driven.step_now > 18, "step 19")
+        driven.kill_rank(0)
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    assert len(state.attempts) == 3
+    assert (tmp_path / "out").read_text() == weights
+    same(curve_of(tmp_path / "curve"), expected(kind))
+    await proved(tmp_path / "run")
+    assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("kind", ["stream", pytest.param("indexed", marks=pytest.mark.slow)])
+async def test_rescaled_and_killed_every_sample_counts_once(
+    kind: str, tmp_path: Path, expected: Callable[[str], Curve]
+) -> None:
+    spec = spec_of(tmp_path, f"--kind={kind}", "--micro=6", "--workers=1")
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(3)
+        driven.run.ask_scale(3, by="test")
+        await driven.until(
+            lambda: driven.run.status()["world_size"] == 3 and driven.step_now > 8, "three ranks"
+        )
+        driven.kill_worker(2)
+        await driven.until(
+            lambda: len(driven.state.attempts) == 2 and driven.step_now > 14, "another attempt"
+        )
+        driven.run.ask_scale(1, by="test")
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    same(curve_of(tmp_path / "curve"), expected(kind))
+    await proved(tmp_path / "run")
+    assert left_over(tmp_path / "run") == []

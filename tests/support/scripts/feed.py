@@ -1,0 +1,73 @@
+"""A small training whose loss curve is the same whoever trains it, on data of several kinds.
+
+Options: --kind indexed|stream; --micro N: the most samples that a rank gets at once; --workers N of the loader;
+--epochs N; --step-seconds S; --out FILE: rank 0 writes a digest of all weights at the end; --curve FILE: rank 0 appends
+the step and the loss of the whole global batch.
+"""
+
+import argparse
+import hashlib
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import airflow_elastic.runtime as elastic
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--kind", choices=("indexed", "stream"), default="indexed")
+parser.add_argument("--micro", type=int)
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--step-seconds", type=float, default=0.0)
+parser.add_argument("--out")
+parser.add_argument("--curve")
+options = parser.parse_args()
+
+LENGTHS = [7 * shard % 31 for shard in range(23)]  # one of them has no sample
+EACH = torch.linspace(-1, 1, 8 * sum(LENGTHS), dtype=torch.float64).reshape(-1, 8)
+
+
+def read(shard, offset):
+    first = sum(LENGTHS[:shard])
+    yield from EACH[first + offset : first + LENGTHS[shard]]
+
+
+torch.set_num_threads(1)
+run = elastic.init()
+torch.manual_seed(7)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
+if run.world_size > 1:
+    model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+data, others = EACH, {}
+if options.kind == "stream":
+    data = elastic.ShardedStream(range(len(LENGTHS)), read, lanes=6)
+    others["data"] = data
+run.restore(model, optimizer, **others)
+total = torch.zeros((), dtype=torch.float64)
+settings = {"global_batch": 32, "epochs": options.epochs, "micro_batch": options.micro, "seed": 3}
+if options.workers:  # by fork, or workers would run this script again from its top
+    settings |= {"num_workers": options.workers, "multiprocessing_context": "fork"}
+for x in run.loader(data, **settings):
+    with run.accumulate(model):
+        loss = run.weight * ((model(x) - x.sin().sum(1, keepdim=True)) ** 2).mean()
+        loss.backward()
+    total += loss.detach() / run.world_size
+    if run.step_due:
+        optimizer.step()
+        optimizer.zero_grad()
+        if run.world_size > 1:
+            dist.all_reduce(total)
+        if options.curve and run.rank == 0:
+            with open(options.curve, "a", encoding="utf-8") as file:
+                file.write(f"{run.steps + 1} {float(total)!r}\n")
+        time.sleep(options.step_seconds)
+        run.step(total)
+        total.zero_()
+if options.out and run.rank == 0:
+    weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    with open(options.out, "w", encoding="utf-8") as file:
+        file.write(weights)
+run.finish()

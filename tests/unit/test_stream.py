@@ -1,0 +1,271 @@
+"""Each sample of a stream once, in global batches that know nothing of ranks, over any number of interruptions."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_elastic.runtime.data import Feed
+from airflow_elastic.runtime.lanes import Spot
+from airflow_elastic.runtime.portions import Portion
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.stream import Plan, ShardedStream, epoch_of
+from airflow_elastic.spec.errors import InvalidInput
+
+Batch = frozenset[tuple[int, int]]
+
+
+class Thread(Ranks):
+    """Ranks that are threads of one process, and meet at a table."""
+
+    def __init__(self, rank: int, world_size: int, barrier: threading.Barrier, table: list[Any]) -> None:
+        super().__init__(rank, world_size, None)
+        self._barrier, self._table = barrier, table
+
+    def gather(self, mine: Any) -> list[Any]:
+        self._table[self.rank] = mine
+        self._barrier.wait(60)
+        told = list(self._table)
+        self._barrier.wait(60)
+        return told
+
+
+def together(world: int, work: Any) -> list[Any]:
+    """What `work` returns for each of so many ranks, all at once."""
+    barrier, table, results = threading.Barrier(world), [None] * world, [None] * world
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = work(Thread(rank, world, barrier, table))
+        except BaseException:
+            barrier.abort()
+            raise
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def stream_of(lengths: list[int], lanes: int) -> ShardedStream:
+    def read(shard: int, offset: int) -> Iterator[tuple[int, int]]:
+        return ((shard, number) for number in range(offset, lengths[shard]))
+
+    return ShardedStream(range(len(lengths)), read, lanes=lanes)
+
+
+def plan_of(global_batch: int, micro_batch: int | None = None, **options: Any) -> Plan:
+    return Plan(global_batch, micro_batch, seed=3, shuffle=True, options={"collate_fn": list, **options})
+
+
+def consume(
+    stream: ShardedStream, plan: Plan, ranks: Ranks, batches: int, offset: int = 0
+) -> list[list[Portion]]:
+    """What one rank is given of the next global batches, piece by piece; it does a step with each of these."""
+    taken: list[list[Portion]] = []
+    pieces: list[Portion] = []
+    portions = epoch_of(stream, stream.spot, offset, plan, ranks, account=True)
+    while len(taken) < batches and (portion := next(portions, None)) is not None:
+        pieces.append(portion)
+        if portion.completes:
+            taken.append(pieces)
+            pieces = []
+            assert portion.completes.done
+            portion.completes.done()
+    return taken
+
+
+def counted(batch: list[list[Portion]]) -> Batch:
+    """The samples that count of a global batch, of which every rank has its pieces."""
+    samples = [sample for rank in batch for piece in rank if piece.weight for sample in piece.content]
+    assert len(samples) == len(set(samples))
+    return frozenset(samples)
+
+
+def alone(lengths: list[int], lanes: int, global_batch: int) -> list[Batch]:
+    """The global batches of an epoch, as one rank consumes them that nothing happens to."""
+    taken = consume(stream_of(lengths, lanes), plan_of(global_batch), Ranks(0, 1, None), 10**6)
+    return [counted([batch]) for batch in taken]
+
+
+some_shards = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)
+
+
+@given(
+    lengths=some_shards,
+    lanes=st.integers(1, 7),
+    global_batch=st.integers(1, 16),
+    micro_batch=st.none() | st.integers(1, 5),
+    lives=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=3),
+    last=st.integers(1, 4),
+)
+def test_exactly_once_in_the_same_batches_whatever_the_world_sizes(
+    lengths: list[int],
+    lanes: int,
+    global_batch: int,
+    micro_batch: int | None,
+    lives: list[tuple[int, int]],
+    last: int,
+) -> None:
+    expected = alone(lengths, lanes, global_batch)
+    assert [len(batch) for batch in expected[:-1]] == [global_batch] * (len(expected) - 1)
+    assert sorted(sample for batch in expected for sample in batch) == [
+        (shard, number) for shard, length in enumerate(lengths) for number in range(length)
+    ]
+    seen: list[Batch] = []
+    state = stream_of(lengths, lanes).state_dict()
+    for world, batches in [*lives, (last, 10**6)]:
+
+        def life(ranks: Ranks, state: Any = state, batches: int = batches) -> Any:
+            stream = stream_of(lengths, lanes)
+            stream.load_state_dict(json.loads(json.dumps(state)))
+            return consume(stream, plan_of(global_batch, micro_batch), ranks, batches), stream.state_dict()
+
+        results = together(world, life)
+        assert all(told == results[0][1] for _, told in results), "ranks differ in where the stream stands"
+        state = results[0][1]
+        seen += [counted(list(batch)) for batch in zip(*(taken for taken, _ in results), strict=True)]
+    assert seen == expected
+
+
+@given(
+    lengths=some_shards,
+    lanes=st.integers(1, 7),
+    global_batch=st.integers(1, 16),
+    micro_batch=st.none() | st.integers(1, 5),
+    world=st.integers(1, 4),
+)
+def test_weights_and_pieces(
+    lengths: list[int], lanes: int, global_batch: int, micro_batch: int | None, world: int
+) -> None:
+    plan = plan_of(global_batch, micro_batch)
+    ranks = together(world, lambda ranks: consume(stream_of(lengths, lanes), plan, ranks, 10**6))
+    for batch in zip(*ranks, strict=True):
+        assert len({len(pieces) for pieces in batch}) == 1, "ranks would wait for each other in vain"
+        size = len(counted(list(batch)))
+        for piece in (piece for pieces in batch for piece in pieces):
+            assert len(piece.content) <= (micro_batch or global_batch)
+            assert piece.weight in (0, pytest.approx(len(piece.content) * world / size))
+        assert sum(piece.weight for pieces in batch for piece in pieces) / world == pytest.approx(1.0)
+
+
+def test_workers_of_the_loader_read_ahead_and_change_nothing() -> None:
+    lengths = [7 * at % 31 for at in range(23)]
+    plan = plan_of(32, num_workers=2)
+    stream = stream_of(lengths, 6)
+    seen = [counted([batch]) for batch in consume(stream, plan, Ranks(0, 1, None), 3)]
+    at_three = stream.state_dict()
+    assert at_three["turn"] == 3 * 32 % 6
+    assert sum(counted_in(stream, lengths)) == 3 * 32
+    seen += [counted([batch]) for batch in consume(stream, plan, Ranks(0, 1, None), 10**6, 3 * 32)]
+    assert seen == alone(lengths, 6, 32)
+
+
+def counted_in(stream: ShardedStream, lengths: list[int]) -> list[int]:
+    """How many samples of each lane lie behind where the stream stands."""
+    from airflow_elastic.runtime.sampler import order_of
+
+    order = order_of(len(lengths), 3, 0, shuffle=True).tolist()
+    shards = [order[lane :: stream.lanes] for lane in range(stream.lanes)]
+    return [
+        sum(lengths[shard] for shard in mine[:number]) + offset
+        for mine, (number, offset) in zip(shards, stream.spot.lanes, strict=True)
+    ]
+
+
+def test_a_rank_reads_its_own_share_and_little_more() -> None:
+    lengths, reads = [50] * 12, [0, 0, 0]
+
+    def work(ranks: Ranks) -> None:
+        def read(shard: int, offset: int) -> Iterator[int]:
+            for number in range(offset, lengths[shard]):
+                reads[ranks.rank] += 1
+                yield number
+
+        consume(ShardedStream(range(12), read, lanes=12), plan_of(24), ranks, 5)
+
+    together(3, work)
+    assert all(5 * 8 <= count <= (5 + 4) * 8 + 4 for count in reads), reads
+
+
+def test_epochs_have_orders_of_their_own_and_shards_end() -> None:
+    stream, plan = stream_of([4, 4, 4, 0, 4], 2), plan_of(6)
+    first = consume(stream, plan, Ranks(0, 1, None), 10**6)
+    stream.spot = Spot.first(1, stream.lanes)
+    second = consume(stream, plan, Ranks(0, 1, None), 10**6)
+    orders = [
+        [sample for batch in epoch for piece in batch for sample in piece.content]
+        for epoch in (first, second)
+    ]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+    told = [piece.completes for batch in first for piece in batch if piece.completes]
+    assert sorted((one.shard, one.length) for given in told for one in given.ended) == [
+        (0, 4), (1, 4), (2, 4), (3, 0), (4, 4),
+    ]  # fmt: skip
+    spans = [span for given in told for span in given.spans]
+    assert sum(span.count for span in spans) == 16
+
+
+def test_other_shards_are_refused() -> None:
+    state = stream_of([3, 3, 3], 2).state_dict()
+    with pytest.raises(InvalidInput, match="3 shards in 2 lanes, and the script has 4 in 2"):
+        stream_of([3, 3, 3, 3], 2).load_state_dict(state)
+    with pytest.raises(InvalidInput, match="in 2 lanes, and the script has 3 in 3"):
+        stream_of([3, 3, 3], 8).load_state_dict(state)
+    with pytest.raises(InvalidInput, match="0 shards"):
+        stream_of([], 8)
+
+
+class Endless(torch.utils.data.IterableDataset[int]):
+    """Has neither shards nor an offset."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+
+def feed() -> Feed:
+    return Feed(Ranks(0, 1, None), None, lambda steps: None)
+
+
+def loaded(feed: Feed, data: Any, **changes: Any) -> Iterator[Any]:
+    options: dict[str, Any] = {"epochs": 1, "seed": 0, "shuffle": False, "micro_batch": None, "options": {}}
+    return feed.batches(data, global_batch=6, **{**options, **changes})
+
+
+def test_what_cannot_be_gone_on_with_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="Endless has no length and no index"):
+        loaded(feed(), Endless())
+
+
+def test_the_position_is_of_what_was_stepped_with_not_of_what_was_fetched() -> None:
+    one, data = feed(), torch.arange(15)
+    batches = loaded(one, data)
+    for _ in range(3):
+        next(batches)
+    assert one.position.offset == 0
+    for step, offset in enumerate((6, 12, 15), 1):
+        one.stepped(step)
+        assert (one.position.offset, one.position.samples) == (offset, offset)
+    one.stepped(4)  # a step of the script's own
+    assert one.position.samples == 15
+
+
+def test_a_step_that_is_not_due_is_refused() -> None:
+    one = feed()
+    batches = loaded(one, torch.arange(15), micro_batch=4)
+    assert (len(next(batches)), one.step_due, one.weight) == (3, False, 0.5)
+    with pytest.raises(InvalidInput, match=r"run\.step_due"):
+        one.stepped(1)
+    assert (len(next(batches)), one.step_due) == (3, True)
+    one.stepped(1)
+    assert one.position.offset == 6
