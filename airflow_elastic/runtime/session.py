@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.accounting import Accountant
 from airflow_elastic.runtime.data import Feed
+from airflow_elastic.runtime.each_rank import told_by_each
 from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.ranks import Ranks
@@ -134,16 +135,19 @@ class Session:
         Args:
             model: the model, wrapped (DDP, FSDP2) or not.
             optimizers: its optimizers.
-            others: whatever else has `state_dict` and `load_state_dict`: schedulers, gradient scalers, ...
+            others: whatever else has `state_dict` and `load_state_dict`: schedulers, gradient scalers, ... All ranks
+                have them alike, but for a StatefulDataLoader of torchdata, whose state is each rank's own.
 
         Returns:
             The step that training goes on from; 0 where there is no checkpoint.
 
         Raises:
             CheckpointDamaged: there are checkpoints, but none is whole.
-            InvalidInput: the newest one is of another model or optimizer.
+            InvalidInput: the newest one is of another model or optimizer, or of a StatefulDataLoader on more or fewer
+                ranks.
         """
         began = time.monotonic()
+        others = {name: told_by_each(other, self._ranks) for name, other in others.items()}
         self._objects = Stateful(model, optimizers, others)
         self._voice.listen(ForwardClock(model))
         manifest = self._restorer.restore(self._objects) if self._restorer else None

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -125,4 +126,56 @@ async def test_rescaled_and_killed_every_sample_counts_once(
     assert state.outcome == "succeeded", state.reason
     same(curve_of(tmp_path / "curve"), expected(kind))
     await proved(tmp_path / "run")
+    assert left_over(tmp_path / "run") == []
+
+
+# -- torchdata's loader ----------------------------------------------------------------------------------------------
+
+STATEFUL = str(SCRIPTS / "stateful.py")
+
+
+def consumed_in(folder: Path, rank: int) -> list[list[int]]:
+    """Samples of each step; of steps that were done twice, the last time counts."""
+    lines = [list(map(int, line.split())) for line in (folder / str(rank)).read_text().splitlines()]
+    by_step = {step: samples for step, *samples in lines}
+    return [by_step[step] for step in range(1, len(by_step) + 1)]
+
+
+async def test_a_stateful_loader_goes_on_where_each_rank_was(tmp_path: Path) -> None:
+    folders = [tmp_path / "plain", tmp_path / "killed"]
+    for folder in folders:
+        folder.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", STATEFUL]
+    command += [f"--samples={folders[0]}", f"--out={tmp_path}/plain.out"]
+    await asyncio.to_thread(subprocess.run, command, check=True, timeout=100, capture_output=True)
+
+    words = (f"--samples={folders[1]}", f"--out={tmp_path}/out", "--step-seconds=0.1")
+    spec = training(command=(STATEFUL, *words), checkpoint=CheckpointPolicy(every_steps=3))
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.until(lambda: driven.state.checkpoint and driven.step_now > 4, "a checkpoint")
+        driven.kill_worker(1)
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    assert len(state.attempts) == 2
+    for rank in (0, 1):
+        steps = consumed_in(folders[1], rank)
+        assert steps == consumed_in(folders[0], rank)
+        for epoch in (steps[:10], steps[10:20], steps[20:]):
+            assert sorted(chain(*epoch)) == list(range(80 * rank, 80 * rank + 80))
+    assert (tmp_path / "out").read_text() == (tmp_path / "plain.out").read_text()
+    assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.slow
+async def test_a_stateful_loader_is_refused_at_another_world_size(tmp_path: Path) -> None:
+    spec = training(command=(STATEFUL, "--step-seconds=0.1"), checkpoint=CheckpointPolicy(every_steps=3))
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(2)
+        driven.run.ask_scale(1, by="test")
+        state = await driven.end()
+    assert state.outcome == "failed"
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert "was saved by 2 ranks, and there are 1" in (failure.error or "")
+    assert "use run.loader" in (failure.error or "")
     assert left_over(tmp_path / "run") == []

@@ -1,0 +1,50 @@
+"""Objects whose state is each rank's own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from airflow_elastic.runtime.each_rank import EachRank, told_by_each
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.spec.errors import InvalidInput
+
+ALONE = Ranks(0, 1, None)
+
+
+def loader() -> StatefulDataLoader[Any]:
+    generator = torch.Generator().manual_seed(3)
+    return StatefulDataLoader(range(20), batch_size=3, shuffle=True, num_workers=1, generator=generator)
+
+
+def batches(loader: StatefulDataLoader[Any]) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+def test_a_loader_goes_on_with_what_was_not_given_yet() -> None:
+    whole = loader()
+    epochs = [batches(whole), batches(whole)]
+    first = loader()
+    given = iter(first)
+    seen = [next(given).tolist() for _ in range(4)]
+    state = told_by_each(first, ALONE).state_dict()
+    second = loader()
+    told_by_each(second, ALONE).load_state_dict(state)
+    assert [seen + batches(second), batches(second)] == epochs
+
+
+def test_at_another_world_size_it_is_refused() -> None:
+    state = {"ranks": [EachRank(loader(), ALONE).state_dict()["ranks"][0]] * 2}
+    with pytest.raises(
+        InvalidInput, match=r"StatefulDataLoader was saved by 2 ranks, and there are 1: .* run\.loader"
+    ):
+        told_by_each(loader(), ALONE).load_state_dict(state)
+
+
+def test_what_all_ranks_have_alike_stays_as_it_is() -> None:
+    for other in (torch.optim.lr_scheduler.LRScheduler, torch.utils.data.DataLoader(range(3)), json):
+        assert told_by_each(other, ALONE) is other
