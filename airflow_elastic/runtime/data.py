@@ -55,6 +55,7 @@ class Feed:
         seed: int,
         shuffle: bool,
         micro_batch: int | None,
+        even_pieces: bool,
         options: Mapping[str, Any],
     ) -> Iterator[Any]:
         """This rank's share of every global batch, as `Session.loader` says.
@@ -86,6 +87,7 @@ class Feed:
                 world_size=self._ranks.world_size,
                 shuffle=shuffle,
                 micro_batch=micro_batch,
+                even_pieces=even_pieces,
             )
 
         account = self._accountant is not None
@@ -119,6 +121,12 @@ class Feed:
             if portion.completes is not None:
                 self._given.append(portion.completes)
             yield portion.content
+
+    @property
+    def ahead(self) -> tuple[int, int]:
+        """Epoch and offset behind all that was given, whether a step was done with it yet or not."""
+        last = self._given[-1] if self._given else self.position
+        return last.epoch, last.offset
 
     def stepped(self, step: int) -> None:
         """A step was done with what was given first.

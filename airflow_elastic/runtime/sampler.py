@@ -48,6 +48,7 @@ class ElasticBatches:
         world_size: all ranks.
         shuffle: False keeps the order of the data set.
         micro_batch: the most samples that a rank gets at once. Default: its whole share.
+        even_pieces: cut the smaller global batch at the end of an epoch into as many pieces as any other.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class ElasticBatches:
         world_size: int = 1,
         shuffle: bool = True,
         micro_batch: int | None = None,
+        even_pieces: bool = False,
     ) -> None:
         if length < 1 or global_batch < 1:
             raise ValueError(f"length {length} and global_batch {global_batch} must both be at least 1")
@@ -75,6 +77,7 @@ class ElasticBatches:
             )
         self._length, self._global_batch, self._offset = length, global_batch, offset
         self._rank, self._world_size, self._micro_batch = rank, world_size, micro_batch
+        self._even_pieces = even_pieces
         self.epoch_seed = seed_of(seed, epoch)
         self._order = order_of(length, seed, epoch, shuffle=shuffle)
 
@@ -110,7 +113,8 @@ class ElasticBatches:
     def pieces(self, size: int) -> list[tuple[int, int]]:
         """What this rank gets of a global batch of that size, one after the other: from, to."""
         low, high = self.share(size)
-        return cut(low, high, count_pieces(-(-size // self._world_size), self._micro_batch))
+        counted = self._global_batch if self._even_pieces else size
+        return cut(low, high, count_pieces(-(-counted // self._world_size), self._micro_batch))
 
     def weight(self, size: int) -> float:
         """What this rank's mean loss counts, so that DDP's average over ranks is the mean over the global batch."""

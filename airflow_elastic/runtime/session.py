@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -115,7 +116,9 @@ class Session:
         if self.world_size == 1 and "MASTER_ADDR" not in os.environ:
             return Ranks(0, 1, None)
         backend = backend or ("nccl" if cuda else "gloo")
-        if not dist.is_initialized():
+        if dist.is_initialized():  # a framework has been here before
+            backend = dist.get_backend()
+        else:
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
         if self.world_size == 1:
             return Ranks(0, 1, None)
@@ -175,6 +178,7 @@ class Session:
         seed: int = 0,
         shuffle: bool = True,
         micro_batch: int | None = None,
+        even_pieces: bool = False,
         **options: Any,
     ) -> Iterator[Any]:
         """Yield this rank's share of every global batch, from where the run stands to the end of the last epoch.
@@ -190,6 +194,8 @@ class Session:
             shuffle: False keeps the order of the data set. Of a stream, its shards are shuffled.
             micro_batch: the most samples that a rank gets at once: its share of a global batch comes in pieces, whose
                 gradients are to be summed. Default: the share comes whole.
+            even_pieces: cut the smaller global batch at the end of an epoch into as many pieces as any other: for a
+                loop that counts them. Not of a stream.
             options: for `torch.utils.data.DataLoader`, e.g. num_workers, collate_fn, pin_memory.
 
         Raises:
@@ -207,8 +213,18 @@ class Session:
             seed=seed,
             shuffle=shuffle,
             micro_batch=micro_batch,
+            even_pieces=even_pieces,
             options=options,
         )
+
+    @property
+    def ahead(self) -> tuple[int, int]:
+        """Epoch and offset, in samples, behind all that `loader` has given; 0 and 0 before it has."""
+        return self._feed.ahead
+
+    def expect(self, total_steps: int) -> None:
+        """Say how many optimizer steps the training is meant to have, where `loader` does not know it."""
+        self._voice.expect(total_steps)
 
     @property
     def weight(self) -> float:
@@ -343,5 +359,8 @@ class Session:
     def _park(self) -> None:
         """Saved, and nothing more to do: the agent ends this process and starts the next one where it is needed."""
         self._voice.parked()
+        if threading.current_thread() is threading.main_thread():
+            # A framework may have put it off to the end of a step that does not come.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         while True:
             signal.pause()
