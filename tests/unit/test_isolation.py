@@ -42,6 +42,10 @@ assert not BLOCKED & {name.partition('.')[0] for name in sys.modules}
             "airflow,torch,boto3,numpy,kubernetes_asyncio",
             ["airflow_elastic.engines.local", "airflow_elastic.launchers"],
         ),
+        (
+            "airflow,accelerate,lightning,transformers",
+            ["airflow_elastic.frameworks.epochs"],
+        ),
         ("airflow,torch,boto3,numpy", ["airflow_elastic.runtime", "airflow_elastic.runtime.rank"]),
         (
             "airflow,torch,boto3,numpy,click,rich,yaml",

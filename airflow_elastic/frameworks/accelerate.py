@@ -1,0 +1,141 @@
+"""A loop of one's own with Hugging Face's Accelerate, as an elastic training:
+
+    from airflow_elastic.frameworks.accelerate import ElasticRun
+
+    run = ElasticRun(accelerator)
+    model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
+    run.restore(model, optimizer, schedule)
+    for inputs, targets in run.loader(loader, global_batch=64, epochs=3):
+        with accelerator.accumulate(model):
+            loss = loss_of(model(inputs), targets)
+            run.backward(loss)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        run.step()
+    run.finish()
+
+The loader is not prepared: the run gives each rank its share of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from airflow_elastic.frameworks import missing
+from airflow_elastic.frameworks.epochs import Epochs
+from airflow_elastic.runtime.session import Session, init
+from airflow_elastic.spec.errors import InvalidInput
+
+try:
+    from accelerate import Accelerator
+    from accelerate.optimizer import AcceleratedOptimizer
+    from accelerate.scheduler import AcceleratedScheduler
+    from accelerate.utils import send_to_device
+except ImportError as error:
+    raise missing("accelerate", "accelerate") from error
+
+
+class ElasticRun:
+    """One rank of a run whose model and optimizers an `Accelerator` has prepared.
+
+    Args:
+        accelerator: of this process.
+
+    Attributes:
+        session: this rank's session, as `airflow_elastic.runtime.init` gives it.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self.session: Session = init()
+        if accelerator.num_processes != self.session.world_size:
+            raise InvalidInput(
+                f"accelerator: given one of {accelerator.num_processes} of {self.session.world_size} ranks, where each "
+                "would train by itself; where there are no GPUs, say Accelerator(cpu=True)"
+            )
+        self._weight = 1.0
+        self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
+
+    def restore(self, model: torch.nn.Module, *prepared: Any, **others: Any) -> int:
+        """Load the newest verified checkpoint; from then on the same objects are what is saved.
+
+        Args:
+            model: as `prepare` has returned it.
+            prepared: optimizers and schedulers, as `prepare` has returned them or as they were.
+            others: whatever else has `state_dict` and `load_state_dict`.
+
+        Returns:
+            The step that training goes on from; 0 where there is no checkpoint.
+        """
+        optimizers = [one for one in prepared if isinstance(one, torch.optim.Optimizer)]
+        schedules = [one for one in prepared if not isinstance(one, torch.optim.Optimizer)]
+        for one in schedules:
+            if isinstance(one, AcceleratedScheduler):
+                # A step of ours has the global batch of any number of ranks: the schedule goes on by one.
+                one.split_batches = True
+        named = {f"schedule{number}": one for number, one in enumerate(schedules)}
+        if self._accelerator.scaler is not None:
+            named["scaler"] = self._accelerator.scaler
+        return self.session.restore(model, *map(_inner, optimizers), **named, **others)
+
+    def loader(
+        self, loader: Any, *, global_batch: int, epochs: int, seed: int = 0, shuffle: bool = True
+    ) -> Iterator[Any]:
+        """Yield this rank's batches, on its device, from where the run stands to the end of the last epoch.
+
+        The accelerator accumulates gradients of as many batches as a rank's share of a global batch has.
+
+        Args:
+            loader: a DataLoader that was not prepared. Its `batch_size` is the most samples that a device takes at
+                once. Which samples in which order is the run's own business.
+            global_batch: samples of one optimizer step, all ranks together.
+            epochs: epochs the run has in all.
+            seed: of the order of samples.
+            shuffle: False keeps the order of the data set.
+        """
+        batches = Epochs(
+            self.session,
+            loader,
+            global_batch=global_batch,
+            micro_batch=getattr(loader, "batch_size", None),
+            seed=seed,
+            shuffle=shuffle,
+        )
+        self._accelerator.gradient_accumulation_steps = batches.pieces
+        self.session.expect(epochs * -(-len(loader.dataset) // global_batch))
+        while batches.behind < epochs:
+            for batch in batches:
+                self._weight = batches.weight()
+                yield send_to_device(batch, self._accelerator.device)
+
+    def backward(self, loss: torch.Tensor, **options: Any) -> None:
+        """As the accelerator's, with the part that this rank's batch has in the global one."""
+        loss = loss * self._weight
+        self._losses.append(loss.detach() / self._accelerator.gradient_accumulation_steps)
+        self._accelerator.backward(loss, **options)
+
+    def step(self, **metrics: float) -> None:
+        """Say that a batch is done; with the last one of those that gradients are accumulated of, so is a step.
+
+        It reports, saves when that is due, and stops where it is asked to.
+        """
+        if self._accelerator.sync_gradients:
+            loss = torch.stack(self._losses).sum() if self._losses else None
+            self._losses.clear()
+            self.session.step(loss, **metrics)
+
+    def finish(self, **metrics: float) -> None:
+        """Training is complete: save the final checkpoint and hand over the results. All ranks call this together."""
+        self.session.finish(**metrics)
+
+
+def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Without Accelerate's cover."""
+    if isinstance(optimizer, AcceleratedOptimizer):
+        inner: torch.optim.Optimizer = optimizer.optimizer
+        return inner
+    return optimizer

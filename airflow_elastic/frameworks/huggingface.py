@@ -1,0 +1,200 @@
+"""Hugging Face's `Trainer` as an elastic training:
+
+    from airflow_elastic.frameworks.huggingface import ElasticTrainer
+
+    trainer = ElasticTrainer(global_batch=64, model=model, args=TrainingArguments(...), train_dataset=data)
+    trainer.train()
+    trainer.finish(**trainer.evaluate())
+
+A trainer of one's own, or of another library, becomes one with `class Mine(ElasticTraining, Theirs)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from airflow_elastic.frameworks import missing
+from airflow_elastic.frameworks.epochs import Epochs
+from airflow_elastic.runtime.sampler import count_pieces
+from airflow_elastic.runtime.session import Session, init
+from airflow_elastic.spec.errors import InvalidInput
+
+try:
+    from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+    from transformers.trainer_callback import ExportableState
+    from transformers.trainer_utils import SaveStrategy
+except ImportError as error:
+    raise missing("transformers", "huggingface") from error
+
+#: The label of a token that is not to be learned.
+_IGNORED = -100
+
+#: Of the trainer's state, what is not given anew with each start.
+_KEPT = (
+    "epoch",
+    "global_step",
+    "log_history",
+    "best_metric",
+    "best_global_step",
+    "total_flos",
+    "num_input_tokens_seen",
+)
+
+
+class ElasticTraining:
+    """Makes a trainer elastic: to be named before it among the bases of a class.
+
+    Args:
+        model: as the trainer's.
+        args: as the trainer's; `per_device_train_batch_size` is the most samples that a device takes at once, and how
+            many batches gradients are accumulated of follows from that and the number of ranks.
+        others: the trainer's further arguments.
+        global_batch: samples of one optimizer step, all ranks together.
+        options: the trainer's further arguments.
+
+    Attributes:
+        run: this rank's session.
+    """
+
+    def __init__(
+        self, model: Any = None, args: Any = None, *others: Any, global_batch: int, **options: Any
+    ) -> None:
+        args = args if args is not None else TrainingArguments()
+        if args.load_best_model_at_end:
+            raise InvalidInput(
+                "load_best_model_at_end: given True; allowed: False, as the run keeps the checkpoints. Have it keep "
+                "the best one with checkpoint.keep_best, e.g. `min eval_loss`"
+            )
+        args.save_strategy = SaveStrategy.NO
+        args.average_tokens_across_devices = True  # or a token would count more on a rank that has fewer
+        world_size = args.world_size  # as the arguments make the process group
+        self.run: Session = init()
+        if world_size != self.run.world_size:
+            raise InvalidInput(
+                f"args: the trainer sees {world_size} of {self.run.world_size} ranks, and each would train by itself; "
+                "where there are no GPUs, say TrainingArguments(use_cpu=True)"
+            )
+        share, most = -(-global_batch // self.run.world_size), args.per_device_train_batch_size
+        args.gradient_accumulation_steps = count_pieces(share, most)
+        self._batches = {"global_batch": global_batch, "micro_batch": most}
+        self._epochs: Epochs | None = None
+        self._weight = 1.0
+        self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
+        super().__init__(model, args, *others, **options)  # type: ignore[call-arg]
+        trainer: Any = self
+        trainer.add_callback(_Reporting(trainer))
+        # Here, and not in `compute_loss`, which is what a trainer of one's own overrides.
+        backward = trainer.accelerator.backward
+        trainer.accelerator.backward = lambda loss, **more: backward(loss * self._weight, **more)
+
+    def get_train_dataloader(self) -> Epochs:
+        """The trainer's own data, collated and fetched as it would, in an order that no number of ranks changes."""
+        theirs = super().get_train_dataloader()  # type: ignore[misc]
+        args: TrainingArguments = self.args  # type: ignore[attr-defined]
+        seed = args.seed if args.data_seed is None else args.data_seed
+        self._epochs = Epochs(self.run, theirs, seed=seed, blank=self._without_tokens, **self._batches)
+        return self._epochs
+
+    def _without_tokens(self, batch: Any) -> Any:
+        """A batch that counts nothing, where it is tokens that count: the trainer would add them up."""
+        trainer: Any = self
+        counted = trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None
+        if counted and isinstance(batch, Mapping) and torch.is_tensor(batch.get("labels")):
+            return {**batch, "labels": torch.full_like(batch["labels"], _IGNORED)}
+        return batch
+
+    def training_step(
+        self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """The trainer's, with a batch that counts what it is to the global batch."""
+        weight = self._epochs.weight() if self._epochs else 1.0
+        # A loss that is divided by the tokens of all ranks counts right by itself.
+        self._weight = weight if num_items_in_batch is None else float(weight > 0)
+        try:
+            loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+        finally:
+            self._weight = 1.0
+        self._losses.append(loss)
+        return loss
+
+    def finish(self, **metrics: Any) -> None:
+        """Training, and what was to be measured, is complete: hand over the results. All ranks call this together.
+
+        Args:
+            metrics: what `evaluate` returns, for example; what is no number in it is left out.
+        """
+        self.run.finish(**_numbers(metrics))
+
+
+class ElasticTrainer(ElasticTraining, Trainer):  # type: ignore[misc]
+    """`transformers.Trainer`, elastic."""
+
+
+class _Reporting(TrainerCallback):  # type: ignore[misc]
+    """Restores before the first step, and tells the run of each."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer, self._run = trainer, trainer.run
+        self._metrics: dict[str, float] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        trainer, run = self._trainer, self._run
+        others = {"schedule": trainer.lr_scheduler, "progress": _Progress(trainer)}
+        if trainer.accelerator.scaler is not None:
+            others["scaler"] = trainer.accelerator.scaler
+        run.expect(state.max_steps)
+        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # not Accelerate's cover of it
+        run.restore(trainer.model_wrapped, optimizer, **others)
+        # What is averaged from here on is of the steps from here on.
+        trainer._globalstep_last_logged = trainer._initial_global_step = state.global_step
+        control.should_training_stop = state.global_step >= state.max_steps
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        state.epoch = self._trainer._epochs.behind  # the trainer counts those of this attempt
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        epochs, losses = self._trainer._epochs, self._trainer._losses
+        state.epoch = epochs.behind
+        epochs.stepped(torch.stack(losses).sum(), self._metrics)
+        losses.clear()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
+        self._metrics = {**self._metrics, **_numbers(logs)}
+        self._metrics.pop("loss", None)  # is told with each step
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer._epochs.settle()
+        self._run.save(reason="final")
+
+
+class _Progress:
+    """What the trainer's loop knows beside the model: its place, its history, the state of its callbacks."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def _callbacks(self) -> dict[str, Any]:
+        callbacks = self._trainer.callback_handler.callbacks
+        return {type(one).__name__: one for one in callbacks if isinstance(one, ExportableState)}
+
+    def state_dict(self) -> dict[str, Any]:
+        state: TrainerState = self._trainer.state
+        known = {field.name for field in fields(state)}
+        return {
+            "state": {name: getattr(state, name) for name in _KEPT if name in known},
+            "callbacks": {name: one.state()["attributes"] for name, one in self._callbacks().items()},
+        }
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None:
+        for name, value in kept["state"].items():
+            setattr(self._trainer.state, name, value)
+        for name, one in self._callbacks().items():
+            vars(one).update(kept["callbacks"].get(name, {}))
+
+
+def _numbers(words: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in words.items() if isinstance(value, int | float)}

@@ -1,0 +1,196 @@
+"""Lightning's `Trainer` as an elastic training:
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    trainer = ElasticTrainer(global_batch=64, max_epochs=3)
+    trainer.fit(module, loader)
+    trainer.finish()
+
+The loader is a DataLoader, as ever; or the module's own, or a data module's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from airflow_elastic.frameworks import missing
+from airflow_elastic.frameworks.epochs import Epochs
+from airflow_elastic.runtime.session import Session, init
+from airflow_elastic.spec.errors import InvalidInput
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+except ImportError as error:
+    raise missing("lightning", "lightning") from error
+
+#: What follows from where the training runs, or from its run's specification.
+_OURS = {
+    "devices": "as many as the worker has ranks",
+    "num_nodes": "as many as there are workers",
+    "accumulate_grad_batches": "it follows from global_batch, the loader's batch_size and the number of ranks",
+}
+
+
+class ElasticTrainer(Trainer):  # type: ignore[misc]
+    """`lightning.pytorch.Trainer`, elastic.
+
+    Args:
+        global_batch: samples of one optimizer step, all ranks together.
+        seed: of the order of samples.
+        options: the trainer's arguments. Its own checkpoints are off unless `enable_checkpointing` says otherwise.
+
+    Attributes:
+        run: this rank's session.
+    """
+
+    def __init__(self, *, global_batch: int, seed: int = 0, **options: Any) -> None:
+        for name in sorted(_OURS.keys() & options.keys()):
+            raise InvalidInput(f"{name}: given {options[name]!r}; allowed: nothing, {_OURS[name]}")
+        self.run: Session = init()
+        self._global_batch, self._seed = global_batch, seed
+        self._epochs: Epochs | None = None
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        environment = [TorchElasticEnvironment()] if "RANK" in os.environ else []
+        super().__init__(
+            **{
+                "enable_checkpointing": False,
+                **options,
+                "devices": local,
+                "num_nodes": self.run.world_size // local,
+                "plugins": [*_listed(options.get("plugins")), *environment],
+                "callbacks": [*_listed(options.get("callbacks")), _Reporting(self.run)],
+            }
+        )
+
+    def fit(self, model: Any, train_dataloaders: Any = None, *others: Any, **options: Any) -> None:
+        """Train, from where the run stands.
+
+        Args:
+            model: as the trainer's.
+            train_dataloaders: a DataLoader, or a data module; its `batch_size` is the most samples that a device takes
+                at once. In which order which samples come is the run's own business.
+            others: the trainer's further arguments.
+            options: the trainer's further arguments.
+        """
+        data = train_dataloaders if train_dataloaders is not None else options.get("datamodule", model)
+        if hasattr(data, "train_dataloader"):
+            data.train_dataloader = self._feeding(data.train_dataloader)
+        else:
+            train_dataloaders = self._feeding(lambda: data)()
+        super().fit(model, train_dataloaders, *others, **options)
+
+    def _feeding(self, theirs: Callable[[], Any]) -> Callable[[], Epochs]:
+        def ours() -> Epochs:
+            loader = theirs()
+            self._epochs = Epochs(
+                self.run,
+                loader,
+                global_batch=self._global_batch,
+                micro_batch=getattr(loader, "batch_size", None),
+                seed=self._seed,
+            )
+            self.accumulate_grad_batches = self._epochs.pieces
+            return self._epochs
+
+        return ours
+
+    def finish(self, **metrics: float) -> None:
+        """Training, and what was to be measured, is complete: hand over the results. All ranks call this together."""
+        self.run.finish(**metrics)
+
+
+class _Reporting(Callback):  # type: ignore[misc]
+    """Restores before the first step, and tells the run of each."""
+
+    def __init__(self, run: Session) -> None:
+        self._run = run
+        self._weight = 1.0
+        self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
+        self._steps = 0  # of optimizers, as the trainer counts them
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        schedules = {
+            f"schedule{number}": config.scheduler
+            for number, config in enumerate(trainer.lr_scheduler_configs)
+        }
+        self._run.expect(int(trainer.estimated_stepping_batches))
+        self._run.restore(
+            trainer.strategy.model,
+            *trainer.strategy.optimizers,
+            **schedules,
+            precision=trainer.precision_plugin,
+            progress=_Progress(trainer),
+        )
+        _stand(trainer.fit_loop.epoch_progress, int(trainer._epochs.behind))
+        self._steps = trainer.global_step
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._weight = trainer._epochs.weight()
+
+    def on_before_backward(self, trainer: Any, pl_module: LightningModule, loss: torch.Tensor) -> None:
+        weight = self._weight
+        self._losses.append(loss.detach() * weight)
+        if weight != 1.0:
+            loss.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self._steps:
+            return  # gradients are accumulated
+        self._steps = trainer.global_step
+        loss = torch.stack(self._losses).sum() if self._losses else None
+        self._losses.clear()
+        trainer._epochs.stepped(loss, trainer.callback_metrics)
+
+    def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        trainer._epochs.settle()
+        self._run.save(reason="final")
+
+
+class _Progress:
+    """What the trainer's loops know beside the model: how far they are, and the state of its callbacks."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer, self._loop = trainer, trainer.fit_loop.epoch_loop
+
+    def _callbacks(self) -> dict[str, Any]:
+        return {one.state_key: one for one in self._trainer.callbacks if not isinstance(one, _Reporting)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self._trainer.global_step,
+            "batches": self._loop.batch_progress.total.ready,
+            "logged": self._loop._batches_that_stepped,
+            "callbacks": {key: one.state_dict() for key, one in self._callbacks().items()},
+        }
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None:
+        loop = self._loop
+        if self._trainer.lightning_module.automatic_optimization:
+            _stand(loop.automatic_optimization.optim_progress.optimizer.step, kept["steps"])
+        else:
+            _stand(loop.manual_optimization.optim_step_progress, kept["steps"])
+        _stand(loop.batch_progress, kept["batches"])
+        loop._batches_that_stepped = kept["logged"]
+        for key, one in self._callbacks().items():
+            if key in kept["callbacks"]:
+                one.load_state_dict(kept["callbacks"][key])
+
+
+def _stand(progress: Any, number: int) -> None:
+    """Have a counter of the trainer's say that so much is behind it."""
+    for tracker in (progress.total, progress.current):
+        for stage in vars(tracker):
+            setattr(tracker, stage, number)
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]

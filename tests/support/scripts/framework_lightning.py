@@ -1,0 +1,70 @@
+"""A small network under Lightning's Trainer, with all that a resumed run has to put back."""
+
+import time
+
+import torch
+from framework_options import GLOBAL_BATCH, MOST, Points, leave_behind, network, optimizer_of, options
+from lightning.pytorch import Callback, LightningModule
+
+from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+
+class Regression(LightningModule):
+    """Learns the function, and is validated on it."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network()
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = torch.nn.functional.mse_loss(self.network(x), y)
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("val_loss", torch.nn.functional.mse_loss(self.network(x), y), sync_dist=True)
+
+    def configure_optimizers(self):
+        optimizer = optimizer_of(self)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "epoch"}}
+
+
+class Journal(Callback):
+    """Takes its time over each step, and remembers which epochs have ended."""
+
+    def __init__(self):
+        self.ended = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        time.sleep(options.step_seconds / 2)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.ended.append((trainer.current_epoch, trainer.global_step))
+
+    def state_dict(self):
+        return {"ended": self.ended}
+
+    def load_state_dict(self, state_dict):
+        self.ended = state_dict["ended"]
+
+
+module, journal = Regression(), Journal()
+trainer = ElasticTrainer(
+    global_batch=GLOBAL_BATCH,
+    max_epochs=options.epochs,
+    accelerator="cpu",
+    callbacks=[journal],
+    logger=False,
+    enable_progress_bar=False,
+)
+data = torch.utils.data.DataLoader(Points(), batch_size=MOST)
+trainer.fit(module, data, torch.utils.data.DataLoader(Points(), batch_size=50))
+if trainer.run.rank == 0:
+    (schedule,) = trainer.lr_scheduler_configs
+    leave_behind(
+        module, trainer.global_step, trainer.current_epoch, schedule.scheduler.last_epoch, journal.ended
+    )
+trainer.finish(val_loss=trainer.callback_metrics["val_loss"])
