@@ -23,6 +23,7 @@ from tests.cluster.test_training import lose_a_pod, training
 from tests.support import kube
 from tests.support.cluster import pod_spec
 from tests.support.driving import Driven, driving
+from tests.support.faults import Faults
 
 #: What happens between the deletion of a pod and the first step, in this order; each is told by the end of it.
 STAGES = (
@@ -154,7 +155,7 @@ def seen_of(event: dict[str, Any]) -> set[str]:
 
 
 async def kills(
-    engine: str, folder: Path, options: dict[str, Any], access: Access, faults: kube.Faults, times: int
+    engine: str, folder: Path, options: dict[str, Any], access: Access, faults: Faults, times: int
 ) -> list[Loss]:
     """Kill -9 all that runs in a pod, again and again: it counts from when this shows in the API."""
     done: list[Loss] = []
@@ -165,7 +166,7 @@ async def kills(
 
 
 async def _kills(
-    engine: str, uri: Path, options: dict[str, Any], access: Access, faults: kube.Faults, times: int
+    engine: str, uri: Path, options: dict[str, Any], access: Access, faults: Faults, times: int
 ) -> list[Loss]:
     restart = RestartPolicy(backoff_limit=10_000, backoff_seconds=0.001, backoff_max_seconds=0.001)
     spec = pod_spec(engine, options, "forever.py", workers=Workers(WORLD), restart=restart)
@@ -195,7 +196,7 @@ async def _kills(
     return done
 
 
-async def kill(faults: kube.Faults, namespace: str, pod: str) -> None:
+async def kill(faults: Faults, namespace: str, pod: str) -> None:
     """Kill all that runs in a pod. The program is astonished at processes that have ended with those before them."""
     with contextlib.suppress(AssertionError):
         await asyncio.to_thread(faults.pod, namespace, pod, "signal", "KILL")
@@ -212,7 +213,7 @@ def _journaled(moments: Moments, lost: int) -> dict[str, float]:
 
 
 async def plain_jobs(
-    access: Access, client: Client, options: dict[str, Any], faults: kube.Faults, times: int
+    access: Access, client: Client, options: dict[str, Any], faults: Faults, times: int
 ) -> list[float]:
     """The baseline: a Job that is left to Kubernetes, and its pod killed: seconds until it has another one."""
     found = []

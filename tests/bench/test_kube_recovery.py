@@ -22,6 +22,7 @@ from tests.bench.kube_recovery import (
     plain_jobs,
 )
 from tests.support import kube
+from tests.support.faults import Faults
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
 ENGINES = ("job", "pytorchjob", "trainjob")
@@ -42,7 +43,7 @@ def table(losses: list[Loss]) -> None:
 @pytest.mark.bench
 @pytest.mark.timeout(7200)
 async def test_kills(
-    shared_folder: Path, pod_options: dict[str, Any], access: Access, client: Client, faults: kube.Faults
+    shared_folder: Path, pod_options: dict[str, Any], access: Access, client: Client, faults: Faults
 ) -> None:
     times = count("KILLS", 10)
     heading(f"2 pods, all of one killed, {times} times on each engine: from its failure to the next attempt")
@@ -93,7 +94,7 @@ async def test_deleted_pods(
 
 
 async def test_one_kill_is_measured(
-    shared_folder: Path, pod_options: dict[str, Any], access: Access, client: Client, faults: kube.Faults
+    shared_folder: Path, pod_options: dict[str, Any], access: Access, client: Client, faults: Faults
 ) -> None:
     (killed,) = await kills("job", shared_folder, pod_options, access, faults, 1)
     # The controller may hear of it a moment before the thread that measures.

@@ -22,6 +22,7 @@ from tests.bench.figures import count, heading, median, spread, verdict
 from tests.bench.scripts.watching import job, pod
 from tests.support import kube
 from tests.support.cluster import documented_rights
+from tests.support.faults import Faults
 
 CHECKOUT = Path(__file__).parents[2]
 PROVIDER = "apache-airflow-providers-cncf-kubernetes"
@@ -97,7 +98,7 @@ async def follow(arm: str, folder: Path, access: Access, namespace: str, jobs: i
         )
         said, _ = await process.communicate()
     assert process.returncode == 0, log.read_text()[-4000:]
-    audit = await asyncio.to_thread(kube.Faults(os.environ[kube.CLUSTER]).audit, user=account.user)
+    audit = await asyncio.to_thread(Faults(os.environ[kube.CLUSTER]).audit, user=account.user)
     lines = [line.split() for line in audit.splitlines()]
     requests = {" ".join(what): int(times) for times, _, *what in lines}
     return Found(jobs, **json.loads(said.splitlines()[-1]), requests=requests)

@@ -24,6 +24,7 @@ from airflow_elastic.engines.kube.tensorstack import PYTORCHTRAININGJOBS
 from airflow_elastic.spec.errors import EngineError
 from tests.support import dlrover, kube
 from tests.support.cluster import documented_rights
+from tests.support.faults import Faults
 
 CRDS = Path(__file__).parents[1] / "support" / "crds"
 
@@ -179,12 +180,12 @@ def kubectl() -> kube.Kubectl:
 
 
 @pytest.fixture
-def faults(kubeconfig: str) -> Iterator[kube.Faults]:
+def faults(kubeconfig: str) -> Iterator[Faults]:
     """Breaks the cluster; all is mended when the test has ended."""
     program = os.environ.get(kube.CLUSTER)
     if not program:
         pytest.skip(f"set {kube.CLUSTER} to the program that can break the cluster to run this")
-    made = kube.Faults(program)
+    made = Faults(program)
     if os.path.realpath(kubeconfig) != os.path.realpath(made.kubeconfig()):
         pytest.skip(f"{kube.CLUSTER} breaks another cluster than the one that KUBECONFIG names")
     yield made

@@ -24,6 +24,7 @@ from airflow_elastic.testing.standalone import Standalone
 from tests.cluster.test_node_faults import DLROVER_TYPE, apart
 from tests.support import kube
 from tests.support.cluster import documented_rights
+from tests.support.faults import Faults
 from tests.support.s3 import S3Server, s3_server
 
 ROOT = Path(__file__).parents[2]
@@ -145,7 +146,7 @@ async def test_the_example_dag_loses_a_node_and_promotes_its_model(
     airflow: Standalone,
     namespace: str,
     client: Client,
-    faults: kube.Faults,
+    faults: Faults,
 ) -> None:
     airflow.wait_for_dag(DAG)
     conf = {"engine": engine.name, "epochs": EPOCHS, "step_seconds": 0.05}

@@ -19,6 +19,7 @@ from tests.cluster.test_training import training
 from tests.support import kube
 from tests.support.cluster import on_every_engine, pod_spec
 from tests.support.driving import driving
+from tests.support.faults import Faults
 
 
 @on_every_engine
@@ -31,7 +32,7 @@ async def test_a_pod_that_freezes_is_found_by_the_clock_and_holds_up_nobody(
     pod_options: dict[str, Any],
     namespace: str,
     client: Client,
-    faults: kube.Faults,
+    faults: Faults,
 ) -> None:
     """Not even a kill ends what is frozen: its pod is left behind, with the machine that it is on."""
     health = Health(no_progress_seconds=10.0, grace_seconds=2.0)

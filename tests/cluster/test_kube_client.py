@@ -27,7 +27,8 @@ from airflow_elastic.adapters.kube import client as client_module
 from airflow_elastic.adapters.kube import hub as hub_module
 from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from airflow_elastic.adapters.kube.resources import EVENTS, JOBS, PODS
-from tests.support.kube import Account, Door, Faults, until
+from tests.support.faults import Faults
+from tests.support.kube import Account, Door, until
 
 MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 WIDGETS = Resource("widgets.example.org", "v1", "widgets", "Widget", needs="the widget operator")

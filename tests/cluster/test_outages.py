@@ -21,6 +21,7 @@ from tests.cluster.test_training import training
 from tests.support import kube
 from tests.support.cluster import GPU, on_every_engine, somebody, suspend
 from tests.support.driving import Driven, driving
+from tests.support.faults import Faults
 
 STEP_SECONDS = 0.05
 OUTAGE_SECONDS = 5.0
@@ -52,7 +53,7 @@ async def last_pod(driven: Driven, client: Client, namespace: str) -> str:
 @on_every_engine
 @pytest.mark.parametrize("seconds", [15, pytest.param(120, marks=pytest.mark.slow)])
 async def test_training_does_not_notice_that_the_api_server_is_away(
-    engine_name: str, seconds: int, shared_folder: Path, pod_options: dict[str, Any], faults: kube.Faults
+    engine_name: str, seconds: int, shared_folder: Path, pod_options: dict[str, Any], faults: Faults
 ) -> None:
     spec = training(engine_name, pod_options, *FOREVER)
     async with driving(shared_folder / "run", spec) as driven:
@@ -73,7 +74,7 @@ async def test_training_does_not_notice_that_the_api_server_is_away(
 @pytest.mark.slow
 @on_every_engine
 async def test_a_worker_that_dies_while_the_api_server_is_out_of_reach_is_replaced_afterwards(
-    engine_name: str, shared_folder: Path, pod_options: dict[str, Any], faults: kube.Faults
+    engine_name: str, shared_folder: Path, pod_options: dict[str, Any], faults: Faults
 ) -> None:
     spec = training(engine_name, pod_options, *FOREVER)
     async with driving(shared_folder / "run", spec) as driven:
@@ -106,7 +107,7 @@ async def test_a_node_that_goes_down_or_dumb_costs_one_restart(
     pod_options: dict[str, Any],
     namespace: str,
     client: Client,
-    faults: kube.Faults,
+    faults: Faults,
 ) -> None:
     """A node whose kubelet is silent trains on until the cluster gives it up: nothing that it saves then is lost."""
     spec = training(engine_name, apart(pod_options), *FOREVER)
@@ -133,7 +134,7 @@ async def test_a_gpu_gone_unhealthy_ends_nothing_and_no_later_attempt_waits_for_
     pod_options: dict[str, Any],
     namespace: str,
     client: Client,
-    faults: kube.Faults,
+    faults: Faults,
 ) -> None:
     """Kubernetes lets a pod run whose GPU fails; its node has less to give from then on."""
     whole = Workers(1, resources={"memory": "3Gi", GPU: "4"})
@@ -165,7 +166,7 @@ async def test_an_operator_that_is_away_is_waited_for(
     namespace: str,
     client: Client,
     kubectl: kube.Kubectl,
-    faults: kube.Faults,
+    faults: Faults,
 ) -> None:
     def operators(replicas: int) -> None:
         for of, name in OPERATORS.get(engine_name, ()):
@@ -274,7 +275,7 @@ async def test_a_pod_that_is_throttled_is_told_as_a_straggler(
     pod_options: dict[str, Any],
     namespace: str,
     client: Client,
-    faults: kube.Faults,
+    faults: Faults,
 ) -> None:
     spec = training(engine_name, pod_options, "--epochs=4000", "--width=20000", "--lr=1e-9")
     async with driving(shared_folder / "run", spec) as driven:

@@ -24,6 +24,7 @@ from airflow_elastic.testing.engine_conformance import running, until
 from tests.cluster.test_node_faults import apart
 from tests.support import kube
 from tests.support.cluster import ClusterEngine, documented_rights
+from tests.support.faults import Faults
 
 #: 1.9.3 needs less than 0.3 s to act; what it has not done after so long it does not do.
 QUIET_SECONDS = 5.0
@@ -120,7 +121,7 @@ class TestPyTorchJob(ClusterEngine):
 
     @pytest.mark.parametrize("policy", ["ExitCode", "OnFailure"])
     async def test_with_another_policy_a_second_life_covers_the_first(
-        self, uri: str, client: Client, faults: kube.Faults, policy: str
+        self, uri: str, client: Client, faults: Faults, policy: str
     ) -> None:
         """Why it is Never: what became of a worker is lost, though our agent refuses to be one twice."""
         engine, job = _OtherPolicy(policy), self.job(uri)
@@ -187,7 +188,7 @@ class TestPyTorchJob(ClusterEngine):
         assert not status.succeeded
 
     async def test_a_lost_node_holds_up_nobody(
-        self, engine: KubeEngine, uri: str, client: Client, faults: kube.Faults
+        self, engine: KubeEngine, uri: str, client: Client, faults: Faults
     ) -> None:
         """To the operator its pod runs, and the pod's name is taken, until the node is back."""
         self.options = apart(self.options)

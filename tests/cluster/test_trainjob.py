@@ -25,6 +25,7 @@ from tests.cluster.test_training import training, world
 from tests.support import kube
 from tests.support.cluster import QUOTAS, ClusterEngine, documented_rights
 from tests.support.driving import driving
+from tests.support.faults import Faults
 
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 
@@ -371,7 +372,7 @@ class Watching:
 
 @pytest.mark.timeout(600)
 async def test_training_survives_a_lost_pod_grows_and_shrinks_in_place(
-    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: kube.Faults
+    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults
 ) -> None:
     """A worker's first process is killed; a new attempt goes on, from 2 workers to 3 and 1."""
     spec = training("trainjob", pod_options, "--epochs=400", "--step-seconds=0.05")

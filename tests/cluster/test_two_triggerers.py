@@ -27,6 +27,7 @@ from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
 from tests.support import kube, postgres
 from tests.support.cluster import SCRIPTS, documented_rights
+from tests.support.faults import Faults
 from tests.support.traces import trained_once
 
 pytestmark = [
@@ -215,7 +216,7 @@ def happen(trouble: Trouble, engine_options: dict[str, Any]) -> None:
 async def test_only_one_attempt_lives_whoever_drives_the_run(
     airflow: Standalone,
     airflow_account: kube.Account,
-    faults: kube.Faults,
+    faults: Faults,
     client: Client,
     namespace: str,
     pod_options: dict[str, Any],
