@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_elastic.adapters import page
-from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, RankNote
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, RankNote, attempt_of
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
@@ -39,24 +39,26 @@ class Told:
 
 
 def gather_files(files: JobFiles, record: JobRecord) -> Progress:
-    """The progress of a job whose workers share a folder, as its ranks tell it now."""
-    told = []
+    """The progress of a job's newest attempt, where workers share a folder, as its ranks tell it now."""
+    told, attempt = [], attempt_of(record, files.newest_members())
     for members in files.generations():
+        if attempt_of(record, members) != attempt:
+            continue
         began = files.began(members.generation)
         ranks = [rank for node in members.nodes for rank in words_of(files, node, members.generation)]
         if began is not None and ranks:
             told.append(Told(members, began.at, tuple(sorted(ranks, key=lambda rank: rank.number))))
-    return gather(record, told)
+    return gather(record, attempt, told)
 
 
-def gather(record: JobRecord, told: Sequence[Told]) -> Progress:
+def gather(record: JobRecord, attempt: int, told: Sequence[Told]) -> Progress:
     """The progress of an attempt, from what the ranks of its generations tell, oldest first."""
     stretches = tuple(_stretch(record, one) for one in told)
     ranks = told[-1].ranks if told else ()
     lead = ranks[0] if ranks else None
     attached = [rank for rank in ranks if rank.words[page.ATTACHED]]
     return Progress(
-        attempt=record.attempt,
+        attempt=attempt,
         at=time.time(),
         step=max((stretch.to_step for stretch in stretches), default=0),
         moved_at=max((rank.words[page.MOVED_AT] for rank in ranks), default=0.0),

@@ -2,12 +2,14 @@
 
 job.json               the job, created exclusively: who is first has made it
 closed                 nothing of this job may start any more
-members/0002.json      the workers of generation 2, created exclusively
+members/0002.json      the workers of generation 2, created exclusively; and the attempt, where it is a later one
 rendezvous/0002.json   where generation 2 meets: address and port of its lead worker
 rendezvous/0002.began  all workers of generation 2 have come, and their ranks are being started
 node-1/agent.json      the agent of worker 1, created exclusively: a worker is started once
 node-1/result.json     how it ended; an agent that is gone without one was killed
 node-1/g0002-rank-3.*  a rank's page and its report
+node-1/g0002.failed    its ranks have failed, and its agent stands by
+news                   a pipe that wakes whoever watches the job: agents say in it that something has changed
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,16 +43,21 @@ class JobRecord:
     digest: str
     machine: str
     python: str
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The workers of one generation, in the order of their ranks; `awaited` are to join a later one."""
+    """The workers of one generation, in the order of their ranks; `awaited` are to join a later one.
+
+    `attempt`: the run's attempt that it belongs to; None: the one that the job was made for.
+    """
 
     generation: int
     nodes: tuple[int, ...]
     at: float
     awaited: tuple[int, ...] = ()
+    attempt: int | None = None
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -96,9 +103,11 @@ class JobFiles:
     Attributes:
         folder: where it lies.
         poll_seconds: how often whoever waits for a document may look.
+        standby_seconds: how often an agent may look that perhaps waits for long.
     """
 
     poll_seconds = 0.005
+    standby_seconds = 0.01
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -170,6 +179,17 @@ class JobFiles:
         """Whether there is a newer generation. Asked for many times a second."""
         return (self.folder / f"members/{generation + 1:04d}.json").exists()
 
+    def look_anew(self) -> None:
+        """Forget what was seen a moment ago: nothing is, in a folder."""
+
+    def rejoin(self, attempt: int) -> None:
+        """Begin a generation of the same workers for this attempt. Nothing where there is one, or no such job."""
+        record, members = self.record, self.newest_members()
+        if record is None or members is None or self.closed or attempt_of(record, members) >= attempt:
+            return
+        following = replace(members, generation=members.generation + 1, attempt=attempt)
+        self.create(f"members/{following.generation:04d}.json", following)
+
     def generations(self) -> list[Members]:
         """All generations so far, oldest first."""
         newest = self.newest_members()
@@ -188,6 +208,23 @@ class JobFiles:
         """When all workers of a generation had come; None before."""
         return self.keep(f"rendezvous/{generation:04d}.began", Began)
 
+    def stand_by(self, index: int, generation: int) -> None:
+        """Say that a worker's ranks of this generation have failed, and that its agent is there."""
+        self.create(f"node-{index}/g{generation:04d}.failed", {})
+        with contextlib.suppress(OSError):  # nobody watches just now
+            pipe = os.open(self.news, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.write(pipe, b".")
+            os.close(pipe)
+
+    def stands_by(self, index: int, generation: int) -> bool:
+        """Whether it has said so."""
+        return (self.node(index) / f"g{generation:04d}.failed").exists()
+
+    @property
+    def news(self) -> Path:
+        """The pipe, once somebody watches."""
+        return self.folder / "news"
+
     def agent(self, index: int) -> Process | None:
         """The agent of a worker, alive or not; None before it has started."""
         return self.keep(f"node-{index}/agent.json", Process)
@@ -195,6 +232,11 @@ class JobFiles:
     def result(self, index: int) -> Result | None:
         """How a worker ended; None while it has not, or where it was killed."""
         return self.read(f"node-{index}/result.json", Result)
+
+
+def attempt_of(record: JobRecord, members: Members | None) -> int:
+    """Number of the run's attempt that a generation belongs to."""
+    return record.attempt if members is None or members.attempt is None else members.attempt
 
 
 def _temporary(path: Path, document: object) -> Path:

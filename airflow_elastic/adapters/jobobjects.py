@@ -39,6 +39,7 @@ class JobObjects(JobFiles):
     """
 
     poll_seconds = 0.1
+    standby_seconds = 0.5
 
     def __init__(self, store: Store, name: str, folder: Path) -> None:
         super().__init__(folder)
@@ -89,6 +90,9 @@ class JobObjects(JobFiles):
         if now - looked_at >= self._memory:
             self._results[index] = (now, super().result(index))
         return self._results[index][1]
+
+    def stand_by(self, index: int, generation: int) -> None:
+        """Nobody looks for this where workers share no folder: the run's mailbox has it."""
 
     def look_anew(self) -> None:
         """Forget what was seen a moment ago."""

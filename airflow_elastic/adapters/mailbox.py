@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.status import WorkerStatus
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
@@ -38,16 +39,32 @@ class CheckpointTrouble:
 
 
 @dataclass(frozen=True, slots=True)
+class RankTrouble:
+    """What an agent tells of its ranks' failure.
+
+    Attributes:
+        attempt: number of their attempt.
+        worker: their worker, with their errors.
+        step: the newest that all of them had done.
+    """
+
+    attempt: int
+    worker: WorkerStatus
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One wish, or one piece of news.
 
     Attributes:
         id: sorts by time of posting.
-        kind: `scale`, `stop` or `save`; from workers `unsaved` or `damaged`.
+        kind: `scale`, `stop` or `save`; from workers `unsaved`, `damaged` or `failed`.
         by: who asks, in words that the record of the run will show.
         workers: for `scale`, the number of workers wanted.
         owner: for `stop`, void unless this still is the run's owner.
         checkpoint: for `unsaved` and `damaged`.
+        ranks: for `failed`.
     """
 
     id: str
@@ -56,6 +73,7 @@ class Request:
     workers: int | None = None
     owner: str | None = None
     checkpoint: CheckpointTrouble | None = None
+    ranks: RankTrouble | None = None
 
 
 class Mailbox:
@@ -72,10 +90,11 @@ class Mailbox:
         workers: int | None = None,
         owner: str | None = None,
         checkpoint: CheckpointTrouble | None = None,
+        ranks: RankTrouble | None = None,
     ) -> Request:
         """Leave a request. Durable when this returns; carried out when a controller reads it."""
         ident = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
-        request = Request(ident, kind, by, workers, owner, checkpoint)
+        request = Request(ident, kind, by, workers, owner, checkpoint, ranks)
         self._store.create(layout.request(ident), json.dumps(encode(request)).encode())
         return request
 

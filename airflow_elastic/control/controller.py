@@ -20,19 +20,21 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders
+from airflow_elastic.control.jobs import job_of
 from airflow_elastic.control.look import Look, events_of, look
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.waits import Waits
+from airflow_elastic.control.watching import Watching
 from airflow_elastic.core.document import document
 from airflow_elastic.core.gathering import regrouping
 from airflow_elastic.core.health import overdue
 from airflow_elastic.core.machine import create, due, evolve
 from airflow_elastic.core.state import Phase, RunState
 from airflow_elastic.core.stragglers import Lagging
-from airflow_elastic.engines.api import Engine, Job, Regrouping
+from airflow_elastic.engines.api import Engine, Job, Regrouping, Rejoining
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Scale, Submit
+from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
 from airflow_elastic.spec.errors import EngineError, RunMissing, StoreError, SubmitRefused
 
 if TYPE_CHECKING:
@@ -85,12 +87,11 @@ class Controller:
         self._state: RunState | None = None
         self._seq = 0
         self._progress: Progress | None = None
-        self._watching: tuple[int, asyncio.Task[None]] | None = None
-        self._job: JobStatus | None = None
         self._waits = Waits()
         self._lagging = Lagging(time.monotonic)
         self._failed_since: float | None = None
         self._wake = asyncio.Event()
+        self._watching = Watching(engine, self._wake, self._sit_out)
         self._troubles = 0
         self._published_at = -STATUS_SECONDS
 
@@ -119,6 +120,10 @@ class Controller:
         if self._state is None:
             raise RunMissing(f"{self._store.uri} has not been read yet")
         return self._state
+
+    @property
+    def _job(self) -> JobStatus | None:
+        return self._watching.status
 
     @property
     def _lease(self) -> float:
@@ -158,6 +163,8 @@ class Controller:
         match action:
             case Submit():
                 await self._submit(action)
+            case Rejoin():
+                await self._rejoin(action)
             case Scale():
                 await self._scale(action)
             case OrderSave():
@@ -186,6 +193,13 @@ class Controller:
         else:
             await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
 
+    async def _rejoin(self, action: Rejoin) -> None:
+        # No fence: agents of the attempt before that are not there can be none, and these write what it has saved.
+        await self._look_for_checkpoint()
+        job = self._job_of(action.attempt)
+        await cast("Rejoining", self._engine).rejoin(job, action.attempt)
+        await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
+
     async def _scale(self, action: Scale) -> None:
         try:
             await self._engine.scale(self._job_of(action.attempt), action.workers)
@@ -202,10 +216,7 @@ class Controller:
         await self._record(ev.AttemptGone(self._now(), action.attempt, self._progress))
 
     def _job_of(self, attempt: int) -> Job:
-        state = self.state
-        workers = state.attempts[attempt - 1].workers
-        machines = state.avoid, state.has_elsewhere, state.suspect
-        return Job(self._store.uri, state.spec, attempt, workers, *machines)
+        return job_of(self._store.uri, self.state, attempt, self._engine)
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -229,8 +240,14 @@ class Controller:
             await self._follow(self._job)
             await self._gather(self._job)
             await self._judge(self._job)
-        if not woken:
+        if not woken or self._has_news:
             await self._look_around()
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether agents stand by that have told of it, by what the engine sees, but have not been heard yet."""
+        heard = {worker.name for worker in self.state.attempt.failed}
+        return self._job is not None and any(w.standby and w.name not in heard for w in self._job.workers)
 
     async def _tell_waiting(self, job: JobStatus) -> None:
         """Say what workers wait for, where that has changed. Not journaled: nothing is decided by it."""
@@ -263,6 +280,7 @@ class Controller:
         """Say that the attempt is over, once its workers have told why."""
         if self.state.attempt.phase is not Phase.LIVE:
             return
+        job = job.told(self.state.attempt.failed)
         if job.failed and not job.settled:
             self._failed_since = self._failed_since or time.monotonic()
             if time.monotonic() - self._failed_since < SETTLE_SECONDS:
@@ -282,6 +300,7 @@ class Controller:
         for request in found.requests:
             await self._record(*events_of(request, self._now()))
             await asyncio.to_thread(self._mailbox.done, request)
+            self._wake.set()  # it may be that a worker has failed
         if self.state.attempt.phase is Phase.LIVE:
             await self._hear(found.progress)
             await self._note_checkpoints(found.steps)
@@ -317,44 +336,19 @@ class Controller:
                 at, attempt = self._now(), self.state.attempt.number
                 await self._record(ev.CheckpointCommitted(at, attempt, step, layout.manifest(step)))
 
-    # -- watching ------------------------------------------------------------------------------------------------
-
     async def _watch_attempt(self) -> None:
         attempt = self.state.attempt
         live = attempt.phase is Phase.LIVE
-        if self._watching and (not live or self._watching[0] != attempt.number or self._watching[1].done()):
-            await self._unwatch()
-        if live and self._watching is None:
+        if live and self._watching.watches(attempt.number):
+            return
+        await self._unwatch()
+        if live:
             self._progress = None
-            task = asyncio.create_task(self._watch(self._job_of(attempt.number)))
-            self._watching = (attempt.number, task)
-
-    async def _watch(self, job: Job) -> None:
-        """Keep what the engine shows of the job. Trouble is sat out here, so that nothing else waits for it."""
-        troubles = 0
-        while True:
-            began, seen = time.monotonic(), False
-            try:
-                async for status in self._engine.watch(job):
-                    seen = True
-                    self._job = status
-                    self._wake.set()
-                # Over. Looked at again after a while, should the judgement of what was seen have been lost.
-                await asyncio.sleep(5.0)
-                return
-            except (StoreError, EngineError) as error:
-                # One that always fails after its first word would be tried without a pause if any word were enough.
-                worked = seen and time.monotonic() - began > self._longest_pause
-                troubles = 1 if worked else troubles + 1
-                await self._sit_out(error, troubles)
+            self._watching.begin(attempt.number, self._job_of(attempt.number), self._longest_pause)
 
     async def _unwatch(self) -> None:
-        if self._watching is not None:
-            task = self._watching[1]
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        self._watching = self._job = self._failed_since = None
+        await self._watching.end()
+        self._failed_since = None
         self._waits = Waits()
 
     # -- journal -------------------------------------------------------------------------------------------------

@@ -54,6 +54,8 @@ def events_of(request: Request, at: float) -> Iterator[Event]:
         yield ev.SaveRequested(at, request.id, request.by)
     elif request.kind == "stop":
         yield ev.StopRequested(at, request.id, request.by, request.owner)
+    elif request.kind == "failed" and request.ranks is not None:
+        yield ev.RanksFailed(at, request.ranks.attempt, request.ranks.worker, request.ranks.step)
     elif request.checkpoint is not None:
         what = request.checkpoint
         if request.kind == "unsaved":

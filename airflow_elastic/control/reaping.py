@@ -14,7 +14,7 @@ def why_reaped(attempt: int, state: RunState | None) -> str | None:
     """
     if state is None:
         return "its run is gone"
-    if attempt < state.attempt.number:
+    if attempt < (state.attempt.home or state.attempt.number):
         return f"its run is at attempt {state.attempt.number}"
     if not state.ended:
         return None

@@ -118,6 +118,7 @@ def _attempt(attempt: Attempt, progress: Progress | None) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "job": attempt.job,
+        "in_place": attempt.home is not None,
         "phase": str(attempt.phase),
         "workers": attempt.workers,
         "from_step": attempt.from_step,

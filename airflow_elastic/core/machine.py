@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_elastic.core.classify import classify
-from airflow_elastic.core.restart import End, decide
+from airflow_elastic.core.restart import End, Restart, decide, may_rejoin
 from airflow_elastic.core.state import (
     Attempt,
     Cause,
@@ -26,7 +26,7 @@ from airflow_elastic.core.state import (
 )
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Scale, Submit
+from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
 from airflow_elastic.spec.events import Event
 
 #: What ends a worker and is no failure of anything that could be restarted less often.
@@ -64,7 +64,8 @@ def due(state: RunState) -> tuple[Action, ...]:
     attempt = state.attempt
     match attempt.phase:
         case Phase.SUBMITTING:
-            return (Submit(attempt.number, attempt.workers),)
+            rejoins = attempt.home is not None
+            return (Rejoin(attempt.number) if rejoins else Submit(attempt.number, attempt.workers),)
         case Phase.LIVE:
             scale = (Scale(attempt.number, state.target),) if attempt.workers != state.target else ()
             return (*scale, *(OrderSave(attempt.number, request) for request in state.saves))
@@ -98,6 +99,8 @@ def evolve(state: RunState, event: Event) -> RunState:
             return replace(state, unsaved=Unsaved(event.step, event.worker, event.reason))
         case ev.CheckpointQuarantined():
             return _quarantined(state, event)
+        case ev.RanksFailed():
+            return _ranks_failed(state, event)
         case ev.WorkersEnded():
             return _workers_ended(state, event)
         case ev.Stalled():
@@ -170,6 +173,14 @@ def _quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:
     return replace(state, checkpoint=before)
 
 
+def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:
+    attempt = state.attempt
+    if attempt.phase is not Phase.LIVE or event.worker.name in {worker.name for worker in attempt.failed}:
+        return state
+    failed_at = max(attempt.failed_at, event.step)
+    return state.with_attempt(failed=(*attempt.failed, event.worker), failed_at=failed_at)
+
+
 def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:
     if state.attempt.phase is not Phase.LIVE:
         return state
@@ -178,7 +189,12 @@ def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:
     failure = classify(event.job)
     if failure is None:
         return _end_attempt(state, Cause.SUCCEEDED, event.at)
-    return _end_attempt(state, _CAUSES.get(failure.kind, Cause.FAILURE), event.at, failure)
+    state = _end_attempt(state, _CAUSES.get(failure.kind, Cause.FAILURE), event.at, failure)
+    if not (event.job.recoverable and may_rejoin(state)):
+        return state
+    # Nothing has to be removed first: its agents end what is left of it before they start anything new.
+    state = state.with_attempt(phase=Phase.GONE, gone_at=event.at)
+    return _follow(state, decide(state), event.at, home=state.attempt.home or state.attempt.number)
 
 
 def _stalled(state: RunState, event: ev.Stalled) -> RunState:
@@ -195,12 +211,20 @@ def _gone(state: RunState, event: ev.AttemptGone) -> RunState:
         return state
     progress = event.progress or state.attempt.progress
     state = state.with_attempt(phase=Phase.GONE, gone_at=event.at, progress=progress)
-    decision = decide(state)
+    return _follow(state, decide(state), event.at)
+
+
+def _follow(state: RunState, decision: Restart | End, at: float, *, home: int | None = None) -> RunState:
+    """What the decision says: the end, or another attempt, in a job of its own or in that of attempt `home`."""
     if isinstance(decision, End):
         return replace(state, outcome=decision.outcome, reason=decision.reason)
     state = replace(state, restarts_used=state.restarts_used + decision.cost)
     phase = Phase.PAUSED if decision.delay else Phase.SUBMITTING
-    return _plan(state, event.at, phase=phase, not_before=event.at + decision.delay)
+    state = _plan(state, at, phase=phase, not_before=at + decision.delay)
+    if home is None:
+        return state
+    before = state.attempts[-2]
+    return state.with_attempt(home=home, workers=before.workers, members=before.members)
 
 
 def _plan(state: RunState, at: float, *, phase: Phase, not_before: float) -> RunState:

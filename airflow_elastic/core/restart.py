@@ -71,6 +71,22 @@ def decide(state: RunState) -> Restart | End:
     return Restart(cost=1, delay=backoff(policy, state.lives))
 
 
+def may_rejoin(state: RunState) -> bool:
+    """Whether the next attempt may begin in the job of the current one, whose agents are all there.
+
+    That takes a moment where a new job takes a cluster's time, and its state is still in the agents' memory. But a job
+    that fails again before its first step gets new workers, and so does one on a machine that is to be avoided. Where
+    ranks have lost their peers, somebody may be gone whom the engine still takes to be there.
+    """
+    decision, attempt, failure = decide(state), state.attempt, state.attempt.failure
+    if not isinstance(decision, Restart) or decision.delay or attempt.cause is not Cause.FAILURE:
+        return False
+    if failure is None or failure.kind is FailureKind.WORKER_LOST:
+        return False
+    fruitless = attempt.home is not None and not attempt.advanced
+    return not fruitless and not set(state.avoid) & set(attempt.machines)
+
+
 def is_complete(state: RunState) -> bool:
     """Whether the script has said that training is complete, and what it ended with is saved.
 

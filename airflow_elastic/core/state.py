@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from airflow_elastic.spec.run import RunSpec
-from airflow_elastic.spec.status import Progress
+from airflow_elastic.spec.status import Progress, WorkerStatus
 
 
 class Phase(StrEnum):
@@ -126,6 +126,9 @@ class Attempt:
         progress: how far it came, as last reported.
         members: the workers that it trains with while others are held up; None where it is all of them.
         machines: those that its workers were on when it ended, where the engine has several.
+        home: number of the attempt whose job it goes on in; None where it has one of its own.
+        failed: workers whose ranks have failed and whose agents stand by.
+        failed_at: the newest step that these are known to have done.
     """
 
     number: int
@@ -143,16 +146,21 @@ class Attempt:
     progress: Progress | None = None
     members: tuple[int, ...] | None = None
     machines: tuple[str, ...] = ()
+    home: int | None = None
+    failed: tuple[WorkerStatus, ...] = ()
+    failed_at: int = 0
 
     @property
     def last_step(self) -> int:
         """The newest step it is known to have reached; where it never reported, the step it began at."""
-        return max(self.from_step, self.progress.step if self.progress else 0)
+        return max(self.from_step, self.failed_at, self.progress.step if self.progress else 0)
 
     @property
     def advanced(self) -> bool:
         """Whether it did any step of its own."""
-        return self.last_step > self.from_step
+        # What was in memory when it was submitted may have been committed since, and is what it was restored from.
+        restored = self.progress.stretches[0].from_step if self.progress and self.progress.stretches else 0
+        return self.last_step > max(self.from_step, restored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,9 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"{event.owner} carries the run on"
         case ev.AttemptSubmitted():
             attempt = state.attempt
-            return (
-                f"attempt {attempt.number} submitted: {workers(attempt.workers)}, {_start(attempt.from_step)}"
-            )
+            what = f"{workers(attempt.workers)}, {_start(attempt.from_step)}"
+            how = "submitted" if attempt.home is None else "begins in place"
+            return f"attempt {attempt.number} {how}: {what}"
         case ev.SubmitRefusedByEngine():
             return f"attempt {event.attempt} refused by the engine: {event.reason}"
         case ev.CheckpointCommitted():
@@ -51,8 +51,12 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
         case ev.CheckpointQuarantined():
             aside = f"checkpoint {event.step} is damaged and was set aside"
             return f"{aside}, training goes on from {event.newest}: {event.reason}"
+        case ev.RanksFailed():
+            return f"ranks of {event.worker.name} have failed, its agent stands by"
         case ev.WorkersEnded() | ev.Stalled():
-            return _attempt_ended(state.attempt)
+            ended = state.attempts[event.attempt - 1]
+            follows = "" if ended is state.attempt else f"; {_following(before, state)}, in the same job"
+            return _attempt_ended(ended) + follows
         case ev.AttemptGone():
             return _gone(before, state)
         case ev.BackoffElapsed():
@@ -175,11 +179,15 @@ def _gone(before: RunState, state: RunState) -> str:
     following = state.attempt
     if following.number == before.attempt.number:
         return f"{gone}, nothing of it is left"
-    cost = state.restarts_used - before.restarts_used
+    return f"{gone}: {_following(before, state)}"
+
+
+def _following(before: RunState, state: RunState) -> str:
+    following, cost = state.attempt, state.restarts_used - before.restarts_used
     budget = f"restart {state.restarts_used} of {state.spec.restart.backoff_limit}" if cost else "not counted"
     pause = following.not_before - following.planned_at
     after = f" after a pause of {pause:g} s" if following.phase is Phase.PAUSED else ""
-    return f"{gone}: attempt {following.number} follows{after} ({budget})"
+    return f"attempt {following.number} follows{after} ({budget})"
 
 
 def _scale(event: ev.ScaleRequested, before: RunState, state: RunState) -> str:

@@ -39,6 +39,7 @@ class Job:
         avoid: machines on which the run has failed too often; an engine of several machines starts nothing there,
         has_elsewhere: or, where this is False, only if there is no other: the run has not seen one.
         suspect: a machine that may have just died: used only where there is no room elsewhere.
+        standby: whether agents whose ranks fail tell of it and stand by, for `rejoin`.
     """
 
     run_uri: str
@@ -48,6 +49,7 @@ class Job:
     avoid: tuple[str, ...] = ()
     has_elsewhere: bool = True
     suspect: str | None = None
+    standby: bool = False
 
     @property
     def name(self) -> str:
@@ -69,10 +71,12 @@ class Capabilities:
     Attributes:
         scale_in_place: `scale`.
         regroup: `regroup`, with launchers whose workers can meet anew.
+        rejoin: `rejoin`, likewise.
     """
 
     scale_in_place: bool = False
     regroup: bool = False
+    rejoin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,17 @@ class Regrouping(Engine, Protocol):
 
     async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
         """Have these workers of a live job meet anew; the others join when they are named, too."""
+        ...
+
+
+class Rejoining(Engine, Protocol):
+    """An engine with the capability `rejoin`: its agents can outlive their ranks."""
+
+    async def rejoin(self, job: Job, attempt: int) -> None:
+        """Have the workers of a live job meet anew, for this attempt. Nothing where they have, or the job is gone.
+
+        Their agents end what is left of the attempt before, and see that what it has saved is written.
+        """
         ...
 
 

@@ -67,7 +67,9 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
             os.chdir(spec.working_dir)
         reporter.start()
         persister.start()
-        result = run_elastic(node) if find_launcher(spec.launcher).elastic else run_command(node)
+        result = (
+            run_elastic(node, reporter.now) if find_launcher(spec.launcher).elastic else run_command(node)
+        )
         result = _with_checkpoint(result, persister)
     except Stopped:
         node.flush()

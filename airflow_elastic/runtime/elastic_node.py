@@ -7,7 +7,7 @@ import math
 import os
 import select
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -15,9 +15,12 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SubprocessContext
 
 from airflow_elastic.adapters.jobfiles import Result
+from airflow_elastic.adapters.mailbox import Mailbox, RankTrouble
 from airflow_elastic.launchers import Place, find_launcher
+from airflow_elastic.runtime.node import Stopped
 from airflow_elastic.runtime.rendezvous import GenerationRendezvous
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
     import signal
@@ -115,8 +118,40 @@ class _Agent(LocalElasticAgent):
             os.close(descriptor)
 
 
-def run_elastic(node: Node) -> Result:
-    """Run the worker to its end; returns how that was. Raises Stopped."""
+def run_elastic(node: Node, report: Callable[[], None]) -> Result:
+    """Run the worker to its end; returns how that was. Raises Stopped.
+
+    Args:
+        node: the worker.
+        report: writes down how far its ranks have come.
+    """
+    while True:
+        result = _run_ranks(node)
+        if result.outcome != "failed" or not node.record.standby:
+            return result
+        _stand_by(node, result, report)
+
+
+def _stand_by(node: Node, result: Result, report: Callable[[], None]) -> None:
+    """Tell of the failure, and wait for what the run makes of it: new ranks, or the end. Raises Stopped.
+
+    What the ranks had saved is written meanwhile.
+    """
+    node.standing_by = True
+    report()
+    worker = WorkerStatus(f"node-{node.index}", WorkerPhase.FAILED, errors=result.errors)
+    trouble = RankTrouble(node.attempt, worker, node.step())
+    Mailbox(node.store).post("failed", by=worker.name, ranks=trouble)
+    node.files.stand_by(node.index, node.generation)
+    node.flush()
+    while not node.superseded():
+        if node.stop_at is not None or node.files.closed:
+            raise Stopped
+        time.sleep(node.files.standby_seconds)
+        node.files.look_anew()
+
+
+def _run_ranks(node: Node) -> Result:
     spec = node.record.spec
     place = Place(node.record.python, node.index, spec.workers.count, node.address, 0)
     command = find_launcher(spec.launcher).command(spec, place)

@@ -31,6 +31,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadIte
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.runtime.stage import Memory
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.index import Blob, Index, Piece
@@ -100,11 +101,16 @@ class FlatReader:
             self._stored[blob.key] = BytesStorageMetadata()
             self._where[MetadataIndex(blob.key)] = (key, blob)
 
-    def plan(self, state: dict[str, Any]) -> Loading:
-        """Find out what has to be read to fill this state; what is not stored is left as it is."""
+    def plan(self, state: dict[str, Any], memory: Memory) -> Loading:
+        """Find out what has to be read to fill this state; what is not stored is left as it is.
+
+        Args:
+            state: what is to be filled.
+            memory: what need not be read from files.
+        """
         planner = _Planner(allow_partial_load=True)
         planner.set_up_planner(state, Metadata(state_dict_metadata=dict(self._stored)), is_coordinator=False)
-        return Loading(planner, planner.create_local_plan(), self._where, self._manifest)
+        return Loading(planner, planner.create_local_plan(), self._where, self._manifest, memory)
 
 
 class Loading:
@@ -116,13 +122,18 @@ class Loading:
         plan: LoadPlan,
         where: Mapping[MetadataIndex, tuple[str, Piece | Blob]],
         manifest: Manifest,
+        memory: Memory,
     ) -> None:
         self._planner = planner
         self._items: dict[str, list[tuple[ReadItem, Piece | Blob]]] = defaultdict(list)
+        self._held: list[tuple[ReadItem, Piece | Blob]] = []
+        self._memory = memory
         for item in plan.items:
             key, entry = where[item.storage_index]
-            self._items[key].append((item, entry))
+            (self._held if _name(entry) in memory else self._items[key]).append((item, entry))
         self.files = [file for file in manifest.files if file.key in self._items]
+        self.memory_bytes = sum(entry.size for _, entry in self._held)
+        self.file_bytes = sum(entry.size for items in self._items.values() for _, entry in items)
 
     def read(self, folder: Path, prefix: str) -> None:
         """Read everything. What was read before something turned out to be damaged is in the state already.
@@ -140,6 +151,7 @@ class Loading:
                 for file in self.files
                 for part in _shares(self._items[file.key])
             ]
+            reads += [readers.submit(self._read_memory, part) for part in _shares(self._held)]
             for one in reads:
                 one.result()
 
@@ -150,26 +162,31 @@ class Loading:
                 if size != file.size:
                     raise CheckpointDamaged(f"{file.key} has {size} bytes instead of {file.size}")
                 for item, entry in items:
-                    self._fill(item, entry, opened, file.key)
+                    self._fill(item, entry, (opened.fileno(), entry.at), file.key)
         except FileNotFoundError:
             raise CheckpointDamaged(f"{file.key} is missing") from None
         except OSError as error:
             raise CheckpointDamaged(f"{file.key} cannot be read: {error.strerror}") from None
 
-    def _fill(self, item: ReadItem, entry: Piece | Blob, file: io.FileIO, key: str) -> None:
+    def _read_memory(self, items: Iterable[tuple[ReadItem, Piece | Blob]]) -> None:
+        for item, entry in items:
+            slot, at = self._memory[_name(entry)]
+            self._fill(item, entry, (slot.fileno(), at), "the memory of this worker's agent")
+
+    def _fill(self, item: ReadItem, entry: Piece | Blob, place: tuple[int, int], key: str) -> None:
         if isinstance(entry, Blob) or item.type is LoadItemType.BYTE_IO:
             memory = bytearray(entry.size)
-            _read_checked(file, entry, memoryview(memory), key)
+            _read_checked(place, entry, memoryview(memory), key)
             self._planner.load_bytes(item, io.BytesIO(memory))
             return
         target = self._planner.resolve_tensor(item).detach()
         dtype = getattr(torch, entry.dtype)
         whole = tuple(item.lengths) == entry.lengths
         if whole and target.dtype is dtype and target.device.type == "cpu" and target.is_contiguous():
-            _read_checked(file, entry, _memory_of(target), key)
+            _read_checked(place, entry, _memory_of(target), key)
         else:
             stored = torch.empty(entry.lengths, dtype=dtype)
-            _read_checked(file, entry, _memory_of(stored), key)
+            _read_checked(place, entry, _memory_of(stored), key)
             for dim, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
                 stored = stored.narrow(dim, start, length)
             target.copy_(stored)
@@ -208,16 +225,20 @@ def _shares(items: list[tuple[ReadItem, Piece | Blob]]) -> list[list[tuple[ReadI
     return shares
 
 
+def _name(entry: Piece | Blob) -> tuple[str, tuple[int, ...]]:
+    return (entry.key, entry.offsets if isinstance(entry, Piece) else ())
+
+
 def _memory_of(tensor: torch.Tensor) -> memoryview:
     return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
 
 
-def _read_checked(file: io.FileIO, entry: Piece | Blob, room: memoryview, key: str) -> None:
-    """Fill `room` with the bytes of an entry."""
-    digest, at = checksums.Crc64(), 0
+def _read_checked(place: tuple[int, int], entry: Piece | Blob, room: memoryview, key: str) -> None:
+    """Fill `room` with the bytes of an entry, which begins at a byte of an open file."""
+    (file, begin), digest, at = place, checksums.Crc64(), 0
     while at < entry.size:
         part = room[at : at + _CHUNK_BYTES]
-        read = os.preadv(file.fileno(), [part], entry.at + at)
+        read = os.preadv(file, [part], begin + at)
         if not read:
             break
         digest.update(part[:read])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_elastic.adapters import page
-from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, attempt_of
 from airflow_elastic.adapters.linux import out_of_memory_kills
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.store import Store
@@ -48,6 +48,7 @@ class Node:
         slots: the memory that its ranks save into.
         persist: writes what they have saved to storage.
         unattended: why it ends without having been told to; None where it does not.
+        standing_by: whether its ranks have failed, and it waits to be told to start new ones.
     """
 
     files: JobFiles
@@ -59,6 +60,7 @@ class Node:
     meeting_store: Any = None
     stop_at: float | None = None
     unattended: str | None = None
+    standing_by: bool = False
     slots: Slots = field(init=False)
     persist: Callable[[], None] = field(default=lambda: None)
     _park_at: float | None = None
@@ -70,10 +72,9 @@ class Node:
     @property
     def logs(self) -> Path:
         """The folder that ranks write their output to: in the run itself where that is a folder."""
-        folder = (
-            self.store.local_path(layout.attempt_logs(self.record.attempt).rstrip("/"))
-            or self.files.folder / "logs"
-        )
+        folder = self.store.local_path(
+            layout.attempt_logs(self.attempt).rstrip("/")
+        ) or self.files.folder / "logs" / str(self.attempt)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -108,7 +109,7 @@ class Node:
             **from_files,
             **self.slots.environment(),
             "AIRFLOW_ELASTIC_RUN_URI": record.run_uri,
-            "AIRFLOW_ELASTIC_ATTEMPT": str(record.attempt),
+            "AIRFLOW_ELASTIC_ATTEMPT": str(self.attempt),
             "AIRFLOW_ELASTIC_GENERATION": str(self.generation),
             "AIRFLOW_ELASTIC_JOB": record.name,
             "AIRFLOW_ELASTIC_WORKER": f"node-{self.index}",
@@ -121,6 +122,11 @@ class Node:
     def generation(self) -> int:
         """Number of the rendezvous that its ranks belong to; 0 before the first."""
         return self.members.generation if self.members else 0
+
+    @property
+    def attempt(self) -> int:
+        """Number of the run's attempt that its ranks belong to."""
+        return attempt_of(self.record, self.members)
 
     @property
     def is_lead(self) -> bool:
@@ -138,11 +144,17 @@ class Node:
         """Whether there is a newer generation than that of the ranks."""
         return self.files.superseded(self.generation)
 
+    def replaced(self) -> bool:
+        """Whether its ranks' attempt has failed, and another one begins in its place: nothing more is to be saved."""
+        return attempt_of(self.record, self.files.newest_members()) > self.attempt
+
     def parked(self) -> bool:
         """Have the ranks finish their step and save; whether they have, or have had all the time they get.
 
         Ranks that do not use our runtime are not waited for: they cannot know.
         """
+        if self.replaced():
+            return True
         self._park_at = self._park_at or time.monotonic()
         pages = [Page(path) for path in self.pages()]
         try:
@@ -171,12 +183,15 @@ class Node:
         failure nothing of theirs is worth waiting for, and a rank that is blocked in a collective cannot even run a
         signal handler.
         """
-        leaving = self.stop_at is not None or self.superseded()
+        leaving = self.stop_at is not None or (self.superseded() and not self.replaced())
         return self.record.spec.health.grace_seconds if leaving and not self.pages() else 1.0
 
     def begin(self, members: Members) -> None:
         """Go over to another generation, whose ranks are about to start."""
-        self.members, self._park_at = members, None
+        if attempt_of(self.record, members) > self.attempt:
+            self.flush()  # while it still is that attempt's: the one that begins builds on it
+        self.members, self._park_at, self.standing_by = members, None, False
+        self._oom_kills = out_of_memory_kills()
 
     def order_saves(self, count: int) -> None:
         """Tell the ranks how many orders to save there have been."""
@@ -184,6 +199,11 @@ class Node:
             one = Page(path)
             one.words[page.SAVE] = count
             one.close()
+
+    def step(self) -> int:
+        """The newest step that all ranks of this worker have done; 0 where they do not tell."""
+        words = [words for path in self.pages() if (words := page.read_words(path)) is not None]
+        return int(min((one[page.STEP] for one in words), default=0))
 
     def pages(self) -> list[Path]:
         """The pages of this generation's ranks on this worker."""

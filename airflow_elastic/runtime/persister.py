@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checksums, keeping, page
+from airflow_elastic.adapters.jobfiles import attempt_of
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
@@ -122,7 +123,7 @@ class Persister:
 
     def _report(self, step: int, reason: str) -> None:
         """Tell the controller that a checkpoint could not be written."""
-        trouble = CheckpointTrouble(self._node.record.attempt, step, reason)
+        trouble = CheckpointTrouble(self._node.attempt, step, reason)
         try:
             Mailbox(self._node.store).post("unsaved", by=f"node-{self._node.index}", checkpoint=trouble)
         except ElasticError as error:
@@ -158,11 +159,12 @@ class Persister:
         members = node.files.members(note.generation)
         if members is None:
             return False
-        data = layout.checkpoint_data(note.step, record.attempt, note.generation)
-        files = self._write_files(held, data)
+        attempt = attempt_of(record, members)
+        data = layout.checkpoint_data(note.step, attempt, note.generation)
+        files = self._write_files(held, data, attempt)
         manifest = Manifest(
             step=note.step,
-            attempt=record.attempt,
+            attempt=attempt,
             generation=note.generation,
             world_size=note.world_size,
             created_at=time.time(),
@@ -180,17 +182,18 @@ class Persister:
             return tell(node.store, part)
         except Superseded as error:
             log.warning("%s", error)
-            node.stop()
+            if attempt == node.attempt:
+                node.stop()
             return False
 
-    def _write_files(self, held: Sequence[tuple[Slot, Note]], folder: str) -> list[StoredFile]:
+    def _write_files(self, held: Sequence[tuple[Slot, Note]], folder: str, attempt: int) -> list[StoredFile]:
         files: list[StoredFile] = []
         try:
             for slot, one in held:
                 name, memory = f"{folder}rank-{one.rank:05d}", slot.data(one.kept_bytes)
                 files.append(self._put(f"{name}.bin", memory))
                 if one.account is not None:  # before anything that it accounts for can count
-                    key = layout.account(self._node.record.attempt, one.generation, one.step, one.rank)
+                    key = layout.account(attempt, one.generation, one.step, one.rank)
                     self._node.store.put(key, json.dumps(encode(one.account)).encode())
                 index = json.dumps(encode(_checked(one.kept, memory))).encode()
                 files.append(self._put(f"{name}.json", memoryview(index)))

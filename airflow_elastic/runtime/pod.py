@@ -18,7 +18,7 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from airflow_elastic.adapters.jobfiles import Result
+from airflow_elastic.adapters.jobfiles import Result, attempt_of
 from airflow_elastic.adapters.jobobjects import JobObjects
 from airflow_elastic.adapters.reports import newest_fence
 from airflow_elastic.adapters.stores import open_store
@@ -75,9 +75,11 @@ def main() -> int:
         store = open_store(uri)
         files = JobObjects(store, name, Path(tempfile.mkdtemp(prefix="airflow-elastic-")))
         refusal = _refused(files, index)
+        record = files.record
+        if record is not None:
+            attempt = attempt_of(record, files.newest_members())
         if refusal is None and (newest := newest_fence(store)) > attempt:
             refusal = f"attempt {newest} has begun"
-        record = files.record
         if refusal is not None or record is None:
             return _end(
                 Result("lost", time.time(), reason=f"node-{index} did not start: {refusal or 'no job'}")

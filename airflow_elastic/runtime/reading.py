@@ -107,7 +107,7 @@ def _read_step(store: Store, step: int, room: _Room) -> tuple[Manifest, dict[str
     try:
         reader = FlatReader(manifest, read_indexes(store, manifest))
         state = {"model": room(reader, what)}
-        loading = reader.plan(state)
+        loading = reader.plan(state, {})
         with tempfile.TemporaryDirectory(prefix="elastic-load-") as temporary:
             folder = store.local_path(manifest.data.rstrip("/"))
             if folder is None:

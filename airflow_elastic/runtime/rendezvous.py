@@ -24,7 +24,8 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
-from airflow_elastic.adapters.jobfiles import Began, Meeting, Members
+from airflow_elastic.adapters.jobfiles import Began, Meeting, Members, attempt_of
+from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.runtime.node import Stopped
 from airflow_elastic.runtime.patience import Patience
 
@@ -51,7 +52,11 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
         RendezvousTimeoutError: somebody did not come within the time a start may take, once nothing held it up.
         Stopped: the worker was told to end.
     """
-    patience = Patience(node.store, node.record.attempt, node.record.spec.health.start_seconds)
+    patience = Patience(
+        node.store,
+        attempt_of(node.record, node.files.newest_members()),
+        node.record.spec.health.start_seconds,
+    )
     while True:
         members = node.files.newest_members()
         if members is not None and node.index in members.awaited:
@@ -71,6 +76,8 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
         while _goes_on(node, members, patience):
             if store.check(everybody):
                 if node.index == members.nodes[0]:
+                    if members.attempt is not None:  # all have written what they had saved of the one before
+                        raise_fence(node.store, members.attempt)
                     node.files.create(f"rendezvous/{members.generation:04d}.began", Began(time.time()))
                 node.meeting_store = store
                 return members, meeting, store

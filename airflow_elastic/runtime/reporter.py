@@ -42,6 +42,8 @@ class Reporter:
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
         self._sent: dict[str, int] = {}
         self._saves: list[str] = []
+        self._attempt = node.attempt
+        self._lock = threading.Lock()  # the thread, or whoever has something to tell at once
         self._attendance = Attendance(node.store, node.record.spec.health.unattended_seconds)
 
     def start(self) -> None:
@@ -58,7 +60,15 @@ class Reporter:
             self._once()
         self._once(last=True)
 
+    def now(self) -> None:
+        """Report at once: something has happened."""
+        self._once()
+
     def _once(self, *, last: bool = False) -> None:
+        with self._lock:
+            self._report(last=last)
+
+    def _report(self, *, last: bool) -> None:
         try:
             progress = self._tell(last)
             if progress is not None:
@@ -75,7 +85,9 @@ class Reporter:
             log.exception("reporting failed, trying again")
 
     def _pass_orders(self) -> None:
-        orders = read_orders(self._node.store, self._node.record.attempt)
+        if self._attempt != self._node.attempt:
+            self._attempt, self._saves = self._node.attempt, []
+        orders = read_orders(self._node.store, self._attempt)
         if orders.save is not None and orders.save not in self._saves:
             self._saves.append(orders.save)
         if self._saves:
@@ -92,5 +104,5 @@ class Reporter:
         for path in self._node.logs.glob("*.log"):
             size = path.stat().st_size
             if size != self._sent.get(path.name, 0):
-                self._node.store.upload(layout.attempt_logs(self._node.record.attempt) + path.name, path)
+                self._node.store.upload(layout.attempt_logs(self._node.attempt) + path.name, path)
                 self._sent[path.name] = size

@@ -29,9 +29,10 @@ from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import put_together, unpacked
 from airflow_elastic.runtime.fit import check_fit
-from airflow_elastic.runtime.flat_reader import FlatReader, index_files
+from airflow_elastic.runtime.flat_reader import FlatReader, Loading, index_files
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Stateful, other_key, state_of
+from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.spec.errors import ElasticError, StoreError
 from airflow_elastic.spec.manifest import Manifest
 
@@ -63,10 +64,14 @@ class Restorer:
         ranks: this rank among the others.
         attempt: number of the attempt: what earlier ones left half-saved is removed.
         room: needed where the store is no folder of this machine.
+        stage: the memory of this worker's agent; None where there is none.
     """
 
-    def __init__(self, store: Store, ranks: Ranks, *, attempt: int, room: Room) -> None:
+    def __init__(
+        self, store: Store, ranks: Ranks, *, attempt: int, room: Room, stage: Stage | None = None
+    ) -> None:
         self._store, self._ranks, self._attempt, self._room = store, ranks, attempt, room
+        self._stage = stage
 
     def restore(self, objects: Stateful) -> Manifest | None:
         """Load the newest checkpoint that is what was committed, into `objects`; None where there is none.
@@ -160,20 +165,11 @@ class Restorer:
             _make_room(state[other_key(name)]["tensors"], f"{other_key(name)}.tensors.", reader)
         unused = _drop_unused(state["optimizer"].get("state", {}), reader)
         check_fit(state, reader.shapes, what)
-        loading = reader.plan(state)
-        folder = self._fetch(manifest, [file.key for file in loading.files])
-        try:
-            damage = None
-            try:
-                loading.read(folder, manifest.data)
-            except CheckpointDamaged as error:
-                damage = str(error)
-            damages = sorted(
-                {one for one in self._ranks.gather(damage) if one}
-            )  # none reads any more after this
-        finally:
-            if self._local_path(manifest) is None:
-                shutil.rmtree(folder, ignore_errors=True)
+        memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}
+        damages = self._read(reader.plan(state, memory), manifest)
+        if damages and any(self._ranks.gather(bool(memory))):
+            log.warning("%s: reading again, from storage alone", "; ".join(damages))
+            damages = self._read(reader.plan(state, {}), manifest)
         if damages:
             raise CheckpointDamaged("; ".join(damages))
         set_state_dict(
@@ -188,6 +184,25 @@ class Restorer:
             other.load_state_dict(put_together(loaded["rest"], loaded["tensors"]))
         if state[random_key]:
             randomness.put_back(state[random_key])
+
+    def _read(self, loading: Loading, manifest: Manifest) -> list[str]:
+        """Returns what any rank has found to be damaged, to all ranks alike; none of them reads any more after this."""
+        folder = self._fetch(manifest, [file.key for file in loading.files])
+        try:
+            damage, began = None, time.monotonic()
+            try:
+                loading.read(folder, manifest.data)
+            except CheckpointDamaged as error:
+                damage = str(error)
+            read, seconds = loading.file_bytes / 1e9, time.monotonic() - began
+            log.info(
+                "checkpoint %d: %.3g GB from memory of this worker, %.3g GB from storage, %.2f s",
+                *(manifest.step, loading.memory_bytes / 1e9, read, seconds),
+            )
+            return sorted({one for one in self._ranks.gather(damage) if one})
+        finally:
+            if self._local_path(manifest) is None:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _local_path(self, manifest: Manifest) -> Path | None:
         return self._store.local_path(manifest.data.rstrip("/"))

@@ -105,6 +105,7 @@ class Saver:
             reason=reason,
             kept_bytes=plan.kept_bytes,
             kept=plan.kept,
+            rest=plan.rest,
             metrics=dict(metrics),
             account=account,
             versions={"airflow_elastic": airflow_elastic.__version__, "torch": torch.__version__},

@@ -93,7 +93,9 @@ class Session:
                 else Path(tempfile.gettempdir(), str(os.getpid()))
             )
             room = Room(near / f"restore-{surroundings.generation}", stage.procs if stage else 1)
-            self._restorer = Restorer(open_store(uri), self._ranks, attempt=self.attempt, room=room)
+            self._restorer = Restorer(
+                open_store(uri), self._ranks, attempt=self.attempt, room=room, stage=stage
+            )
         self._saver: Saver | None = None
         self._announced = False
         self._pace: Pace | None = None

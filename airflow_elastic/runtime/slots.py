@@ -60,6 +60,7 @@ class Note:
         metrics: numbers that the script gave.
         kept_bytes: how many bytes of the data are this rank's to write; the rest is in memory only.
         kept: what lies in them.
+        rest: what lies behind them.
         account: what the rank has consumed, where the run accounts for that.
     """
 
@@ -73,6 +74,7 @@ class Note:
     reason: str
     kept_bytes: int
     kept: Index
+    rest: Index
     metrics: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     account: Account | None = None
@@ -95,6 +97,10 @@ class Slot:
     def open(cls, path: str) -> Slot:
         """The slot behind a path below /proc. Raises OSError where its agent is gone."""
         return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def fileno(self) -> int:
+        """Its file; data begins at `HEADER_BYTES`."""
+        return self._descriptor
 
     def hold(self) -> bool:
         """Take the lock, where nobody else has it."""

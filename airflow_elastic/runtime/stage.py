@@ -8,7 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.runtime.slots import COUNT, ENVIRONMENT, Slot
+from airflow_elastic.runtime.slots import COUNT, ENVIRONMENT, HEADER_BYTES, Slot
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.005
 
+#: Where entries of a checkpoint lie in memory, by their key and offsets: a file, and the byte at which each begins.
+Memory = dict[tuple[str, tuple[int, ...]], tuple[Slot, int]]
+
 
 class Stage:
     """The slots of one rank.
 
     Args:
-        slots: its slots.
-        procs: ranks of its worker.
+        slots: those of each rank of its worker.
+        local_rank: its number there.
         poke: a descriptor to write to when one is filled.
     """
 
-    def __init__(self, slots: list[Slot], procs: int, poke: int) -> None:
-        self._slots, self.procs, self._poke = slots, procs, poke
+    def __init__(self, slots: list[list[Slot]], local_rank: int, poke: int) -> None:
+        self._everybodys, self._slots, self._poke = slots, slots[local_rank], poke
+        self.procs = len(slots)
 
     @classmethod
     def found(cls, local_rank: int) -> Stage | None:
@@ -50,10 +54,21 @@ class Stage:
 
     @classmethod
     def _opened(cls, paths: dict[str, Any], local_rank: int) -> Stage:
-        mine = [Slot.open(path) for path in paths["slots"][local_rank]]
-        return cls(
-            mine, len(paths["slots"]), os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        )
+        slots = [[Slot.open(path) for path in each] for each in paths["slots"]]
+        poke = os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return cls(slots, local_rank, poke)
+
+    def memory(self, generation: int, step: int) -> Memory:
+        """What this worker's agent still has in memory of what the ranks of a generation saved after a step."""
+        memory: Memory = {}
+        for slot in (slot for each in self._everybodys for slot in each if slot.age == (generation, step)):
+            note = slot.note()
+            if note is not None:
+                for piece in (*note.kept.pieces, *note.rest.pieces):
+                    memory[piece.key, piece.offsets] = slot, HEADER_BYTES + piece.at
+                for blob in note.kept.blobs:
+                    memory[blob.key, ()] = slot, HEADER_BYTES + blob.at
+        return memory
 
     def announce(self, layout: Layout) -> None:
         """Have the agent provide memory for states like this one."""

@@ -68,13 +68,15 @@ class Layout:
         parts: tensors, with the byte at which each begins.
         blobs: serialised values, likewise.
         kept: what is written to storage.
-        kept_bytes: how much that is.
+        rest: what stays in memory only.
+        kept_bytes: how much is written to storage.
         total_bytes: all of it.
     """
 
     parts: tuple[tuple[int, _Part], ...]
     blobs: tuple[tuple[int, bytes], ...]
     kept: Index
+    rest: Index
     kept_bytes: int
     total_bytes: int
 
@@ -119,8 +121,8 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
         elif mine:
             parts.append(_whole(key, value, kept=True))
         elif key in first or key.startswith(_FIRST):
-            if place.local == 0:
-                parts.append(_whole(key, value, kept=place.node == 0))
+            if place.rank == 0:
+                parts.append(_whole(key, value, kept=True))
         else:
             alike.append((key, value.detach()))
     parts += _share(alike, place)
@@ -158,23 +160,28 @@ def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
 
 
 def _arrange(parts: list[_Part], values: list[tuple[str, bytes]]) -> Layout:
-    at = 0
     placed: list[tuple[int, _Part]] = []
-    pieces, blobs, written = [], [], []
-    for part in (part for part in parts if part.kept):
-        name, lengths = str(part.tensor.dtype).removeprefix("torch."), tuple(part.tensor.shape)
-        pieces.append(Piece(part.key, name, part.shape, part.offsets, lengths, at, part.size))
-        placed.append((at, part))
-        at += _aligned(part.size)
+    kept, at = _lay(0, [part for part in parts if part.kept], placed)
+    blobs, written = [], []
     for key, data in values:
         blobs.append(Blob(key, at, len(data)))
         written.append((at, data))
         at += len(data)
-    kept_bytes, at = at, _aligned(at)
-    for part in (part for part in parts if not part.kept):
+    kept_bytes = at
+    rest, at = _lay(_aligned(at), [part for part in parts if not part.kept], placed)
+    index = Index(tuple(kept), tuple(blobs))
+    return Layout(tuple(placed), tuple(written), index, Index(tuple(rest), ()), kept_bytes, at)
+
+
+def _lay(at: int, parts: list[_Part], placed: list[tuple[int, _Part]]) -> tuple[list[Piece], int]:
+    """Place parts from byte `at` on; returns what lies where, and where the next thing may lie."""
+    pieces = []
+    for part in parts:
+        name, lengths = str(part.tensor.dtype).removeprefix("torch."), tuple(part.tensor.shape)
+        pieces.append(Piece(part.key, name, part.shape, part.offsets, lengths, at, part.size))
         placed.append((at, part))
         at += _aligned(part.size)
-    return Layout(tuple(placed), tuple(written), Index(tuple(pieces), tuple(blobs)), kept_bytes, at)
+    return pieces, at
 
 
 def _aligned(size: int) -> int:

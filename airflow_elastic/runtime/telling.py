@@ -30,8 +30,9 @@ class SharedFolder:
         self._node = node
 
     def __call__(self, last: bool) -> Progress | None:
-        """The progress, for the lead."""
-        return gather_files(self._node.files, self._node.record) if self._node.is_lead else None
+        """The progress, for the lead; and for a worker whose ranks have failed, as the lead may not be there."""
+        tells = self._node.is_lead or self._node.standing_by
+        return gather_files(self._node.files, self._node.record) if tells else None
 
 
 class ThroughLead:
@@ -43,6 +44,7 @@ class ThroughLead:
         self._client: TCPStore | None = None
         self._server: TCPStore | None = None  # the lead's own is kept until the last words are said
         self._told: dict[int, Told] = {}
+        self._attempt = node.attempt
 
     def __call__(self, last: bool) -> Progress | None:
         """Tell the lead; for the lead: the progress. None where the others cannot be heard for now."""
@@ -53,6 +55,8 @@ class ThroughLead:
         if self._generation != members.generation:
             self._client = None
             self._generation, self._server = members.generation, store
+        if self._attempt != node.attempt:
+            self._attempt, self._told = node.attempt, {}
         own = words_of(node.files, node.index, members.generation)
         if not own:
             return None
@@ -74,7 +78,9 @@ class ThroughLead:
             return None
         self._keep(ranks)
         return (
-            gather(node.record, [self._told[number] for number in sorted(self._told)]) if self._told else None
+            gather(node.record, self._attempt, [self._told[number] for number in sorted(self._told)])
+            if self._told
+            else None
         )
 
     def _keep(self, ranks: list[RankWords]) -> None:

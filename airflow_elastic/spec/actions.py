@@ -14,6 +14,13 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Have the workers of the attempt before, whose agents are all there, start the ranks of this one in their job."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scale:
     """Change the live attempt to this number of workers."""
 
@@ -53,4 +60,4 @@ class Finish:
     reason: str
 
 
-Action = Submit | Scale | OrderSave | Delete | Pause | Finish
+Action = Submit | Rejoin | Scale | OrderSave | Delete | Pause | Finish

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
-from airflow_elastic.spec.status import JobStatus, Progress
+from airflow_elastic.spec.status import JobStatus, Progress, WorkerStatus
 
 #: Who asks for a scale step, where that is nobody in particular. Such a request is known by its name, and counts once.
 SCHEDULE, AUTOSCALER = "schedule", "an autoscaler"
@@ -92,6 +92,16 @@ class CheckpointQuarantined:
     step: int
     newest: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RanksFailed:
+    """A worker's ranks have failed after `step`, and its agent stands by. Why the attempt ends, its peers tell, too."""
+
+    at: float
+    attempt: int
+    worker: WorkerStatus
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +233,7 @@ Event = (
     | CheckpointCommitted
     | SaveFailed
     | CheckpointQuarantined
+    | RanksFailed
     | WorkersEnded
     | Stalled
     | AttemptGone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 _SIGKILL = 9  # nothing but a person, a platform or the kernel sends it: no rank dies of another one by this
@@ -83,6 +83,7 @@ class WorkerStatus:
         preempted: whether the platform took the worker away, for a better use or because its machine goes.
         unattended: whether it has saved and ended because it saw no controller.
         waiting: what a pending worker waits for, where the engine knows.
+        standby: whether its ranks have failed, and its agent is there and can start new ones.
     """
 
     name: str
@@ -94,6 +95,7 @@ class WorkerStatus:
     preempted: bool = False
     unattended: bool = False
     waiting: Waiting | None = None
+    standby: bool = False
 
     @property
     def index(self) -> int:
@@ -144,6 +146,26 @@ class JobStatus:
     def among(self, members: Collection[int]) -> JobStatus:
         """The same without the workers that are none of these."""
         return JobStatus(tuple(worker for worker in self.workers if worker.index in members))
+
+    def told(self, failed: Collection[WorkerStatus]) -> JobStatus:
+        """The same with what agents have told of their ranks' failures, where the engine still sees the agents run."""
+        words = {worker.name: worker for worker in failed}
+        return replace(
+            self,
+            workers=tuple(
+                replace(worker, phase=WorkerPhase.FAILED, errors=words[worker.name].errors, standby=True)
+                if worker.phase is WorkerPhase.RUNNING and worker.name in words
+                else worker
+                for worker in self.workers
+            ),
+        )
+
+    @property
+    def recoverable(self) -> bool:
+        """Whether the agents of all its workers are there, and at least one of them waits to start new ranks."""
+        there = [worker for worker in self.workers if worker.phase is not WorkerPhase.LEFT]
+        able = all(worker.standby or worker.phase is WorkerPhase.RUNNING for worker in there)
+        return able and any(worker.standby for worker in there)
 
     @property
     def settled(self) -> bool:

@@ -66,10 +66,13 @@ class Kill:
         return self.first_step_at - self.at
 
     def stages(self) -> dict[str, float]:
-        """Seconds of each stage. An agent may be at work before its submission is in the journal."""
+        """Seconds of each stage; none where it was skipped, as a job is neither removed nor made where agents live on.
+
+        An agent may be at work before its submission is in the journal.
+        """
         spent, reached = {}, self.at
         for name, moment in STAGES:
-            now = max(reached, self.moments[moment])
+            now = max(reached, self.moments.get(moment, reached))
             spent[name], reached = now - reached, now
         return spent
 
@@ -121,7 +124,9 @@ class Recovery:
         )
 
     def _job(self) -> Job:
-        return Job(str(self.uri), self.spec, self.attempt, WORLD)
+        attempts = self.run.state.attempts
+        home = attempts[self.attempt - 1].home if len(attempts) >= self.attempt else None
+        return Job(str(self.uri), self.spec, home or self.attempt, WORLD)
 
     async def up(self) -> dict[str, float]:
         """Wait until the next attempt steps; when its slowest rank came how far."""
@@ -159,7 +164,8 @@ class Recovery:
             (before, "AttemptGone"),
             (before + 1, "AttemptSubmitted"),
         ):
-            done.moments[what] = self.moments.at[number, what]
+            if (number, what) in self.moments.at:
+                done.moments[what] = self.moments.at[number, what]
         files = job_files(self._job())
         done.moments["agents"] = max(
             (files.node(node) / "agent.json").stat().st_mtime for node in range(WORLD)

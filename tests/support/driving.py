@@ -48,8 +48,7 @@ class Driven:
 
     @property
     def files(self) -> JobFiles:
-        state = self.state
-        return job_files(Job(self.run.store.uri, state.spec, state.attempt.number, state.attempt.workers))
+        return job_files(_job(self.run.store.uri, self.state))
 
     @property
     def step(self) -> int:
@@ -108,10 +107,13 @@ async def driving(uri: Path | str, spec: RunSpec, **options: Any) -> AsyncIterat
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            state = run.state
-            job = Job(store.uri, spec, state.attempt.number, state.attempt.workers)
+            job = _job(store.uri, run.state)
             await engine.delete(job, 0.0)
             await engine.close(job)
+
+
+def _job(uri: str, state: RunState) -> Job:
+    return Job(uri, state.spec, state.attempt.home or state.attempt.number, state.attempt.workers)
 
 
 def left_over(uri: Path | str) -> list[linux.Process]:

@@ -41,13 +41,13 @@ class Worker:
         self.node.begin(members)
         self.persister = Persister(self.node)
         paths = json.loads(self.node.slots.environment()[ENVIRONMENT])
-        stage = Stage(
-            [Slot.open(path) for path in paths["slots"][0]],
-            1,
+        self.stage = Stage(
+            [[Slot.open(path) for path in paths["slots"][0]]],
+            0,
             os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK),
         )
         words = Page.create(Path(f"{self.node.rank_files}-rank-0.page")).words
-        self.saver = Saver(Ranks(0, 1, None), generation=1, stage=stage, words=words)
+        self.saver = Saver(Ranks(0, 1, None), generation=1, stage=self.stage, words=words)
 
     def save(
         self, what: Stateful, step: int, position: Position, *, reason: str, metrics: Mapping[str, float]

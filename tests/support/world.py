@@ -15,7 +15,7 @@ from airflow_elastic.core.state import Phase, RunState
 from airflow_elastic.spec import actions as act
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
-from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
+from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus
 from tests.support.builders import at_step, failed, lost
 
 
@@ -28,6 +28,7 @@ class Attempt:
     closed: bool = False
     ending: JobStatus | None = None
     step: int = 0
+    serves: int = 0  # a later attempt that has begun in its place, in the same job
 
 
 @dataclass
@@ -108,6 +109,9 @@ class World:
                 attempt.ending = failed(self.luck.choice([1, 2, 137, 138]))
             case 6:
                 attempt.ending = JobStatus((WorkerStatus("node-0", WorkerPhase.LOST, preempted=True),))
+            case 7 | 8:  # its agents are still there, and can start new ranks
+                away = JobStatus((WorkerStatus("node-0", WorkerPhase.RUNNING), _killed()))
+                attempt.ending = away
             case _:
                 pass
 
@@ -180,8 +184,18 @@ class World:
             case act.Submit(number, workers):
                 attempt = self.attempts.setdefault(number, Attempt(workers))
                 return None if attempt.closed else ev.AttemptSubmitted(self.clock, number, f"job-a{number}")
+            case act.Rejoin(number):
+                home = state.attempts[number - 1].home
+                assert home is not None
+                attempt = self.attempts[home]
+                if attempt.serves < number and not attempt.closed:
+                    # What was in memory of the agents is committed before anything new starts.
+                    self._commit(home, attempt)
+                    attempt.serves, attempt.ending = number, None
+                return ev.AttemptSubmitted(self.clock, number, f"job-a{home}")
             case act.Scale(number, workers):
-                attempt = self.attempts.setdefault(number, Attempt(workers, live=False, closed=True))
+                home = state.attempts[number - 1].home or number
+                attempt = self.attempts.setdefault(home, Attempt(workers, live=False, closed=True))
                 if attempt.closed or self.luck.random() < 0.2:
                     return ev.ScaleFailed(self.clock, number, workers, "no capacity")
                 attempt.workers = workers
@@ -189,7 +203,8 @@ class World:
             case act.OrderSave(number, request):
                 return ev.SaveOrdered(self.clock, number, request)
             case act.Delete(number, _):
-                attempt = self.attempts.setdefault(number, Attempt(0))
+                home = state.attempts[number - 1].home or number
+                attempt = self.attempts.setdefault(home, Attempt(0))
                 attempt.live, attempt.closed = False, True
                 return ev.AttemptGone(self.clock, number, at_step(attempt.step, attempt=number))
             case act.Pause(number, _):
@@ -203,9 +218,10 @@ class World:
         if self.committed and self.luck.random() < 0.8:
             step, number = max(self.committed), controller.state.attempt.number
             controller.news.append(ev.CheckpointCommitted(self.clock, number, step, f"k{step}"))
-        attempt = self.attempts.get(controller.state.attempt.number)
-        if attempt is not None and attempt.ending is not None:
-            seen = ev.WorkersEnded(self.clock, controller.state.attempt.number, attempt.ending)
+        mine = controller.state.attempt
+        attempt = self.attempts.get(mine.home or mine.number)
+        if attempt is not None and attempt.ending is not None and mine.number >= attempt.serves:
+            seen = ev.WorkersEnded(self.clock, mine.number, attempt.ending)
             controller.news += [seen] * self.luck.randint(1, 2)
 
     # -- what must hold ------------------------------------------------------------------------------------------
@@ -229,6 +245,11 @@ class World:
     def ended(self) -> bool:
         """Whether the last word is written."""
         return self.truth.ended
+
+
+def _killed() -> WorkerStatus:
+    error = RankError(rank=1, signal=9)
+    return WorkerStatus("node-1", WorkerPhase.FAILED, errors=(error,), standby=True)
 
 
 def _all(workers: int, phase: WorkerPhase) -> JobStatus:

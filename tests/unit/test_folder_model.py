@@ -29,7 +29,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=60)
 @given(_STEPS)
 def test_a_folder_store_is_a_dict(steps: list[tuple[str, object, object]]) -> None:
     model: dict[str, bytes] = {}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_elastic.core.machine import create, due, evolve
 from airflow_elastic.core.state import Cause, FailureKind, Phase, Unsaved
 from airflow_elastic.spec import events as ev
-from airflow_elastic.spec.actions import Delete, Finish, OrderSave, Pause, Scale, Submit
+from airflow_elastic.spec.actions import Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
 from airflow_elastic.spec.run import RestartPolicy
 from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus
 from tests.support.builders import at_step, created, done, failed, job, lost, rank, spec, story, worker
 
+PEER_GONE = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:3344"
 LIVE = (ev.AttemptSubmitted(1.0, 1, "job-a1"),)
 
 
@@ -47,6 +50,70 @@ def test_a_lost_worker_is_followed_by_a_new_attempt_only_when_nothing_is_left() 
     assert (state.attempt.from_step, state.restarts_used) == (340, 1)
     assert state.attempts[0].failure is not None
     assert state.attempts[0].failure.kind is FailureKind.WORKER_LOST
+
+
+KILLED = worker("failed", errors=(rank(None, signal=9),), standby=True)
+RECOVERABLE = job(worker("running", name="node-0", node="m0"), replace(KILLED, node="m1"))
+TOLD = (*LIVE, ev.CheckpointCommitted(2.0, 1, 340, "k"), ev.RanksFailed(3.0, 1, KILLED, 357))
+IN_PLACE = (*TOLD, ev.WorkersEnded(3.1, 1, RECOVERABLE, at_step(355)), ev.AttemptSubmitted(3.2, 2, "job-a1"))
+
+
+def test_where_all_agents_are_there_the_next_attempt_begins_in_the_same_job() -> None:
+    told = story(*TOLD)
+    assert (due(told), told.attempt.failed) == ((), (KILLED,))
+    assert evolve(told, ev.RanksFailed(3.0, 1, KILLED, 357)) == told
+    state = story(*IN_PLACE[:-1])
+    assert due(state) == (Rejoin(2),)
+    before, after = state.attempts
+    assert (before.phase, before.cause, before.last_step) == (Phase.GONE, Cause.FAILURE, 357)
+    assert (after.home, after.workers, state.restarts_used) == (1, 2, 1)
+    state = evolve(state, IN_PLACE[-1])
+    assert (due(state), state.attempt.phase, state.attempt.from_step) == ((), Phase.LIVE, 340)
+
+
+def test_a_job_that_was_rejoined_is_ended_like_any_other() -> None:
+    state = story(*IN_PLACE, ev.WorkersEnded(4.0, 2, lost(), at_step(360, attempt=2)))
+    assert due(state) == (Delete(2, 0.0),)
+    state = evolve(state, ev.AttemptGone(4.1, 2))
+    assert due(state) == (Submit(3, 2),)
+    assert state.attempt.home is None
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (ev.WorkersEnded(3.1, 1, job(worker("lost", name="node-0"), KILLED)),),
+        (ev.WorkersEnded(3.1, 1, job(worker("pending", name="node-0"), KILLED)),),
+        (ev.WorkersEnded(3.1, 1, job(worker("failed", name="node-0", errors=(rank(1),)), KILLED)),),
+        (ev.WorkersEnded(3.1, 1, job(replace(KILLED, errors=(rank(1, error=PEER_GONE),)))),),
+        (ev.StopRequested(3.05, "r", "me"), ev.WorkersEnded(3.1, 1, RECOVERABLE)),
+    ],
+    ids=["one was lost", "one has not started", "one has ended", "peers may be lost", "the run is to end"],
+)
+def test_else_it_is_removed_first(events: tuple[ev.Event, ...]) -> None:
+    (action,) = due(story(*TOLD, *events))
+    assert isinstance(action, Delete)
+
+
+def test_in_place_twice_only_where_that_has_helped() -> None:
+    fruitless = ev.WorkersEnded(4.0, 2, RECOVERABLE, at_step(340, attempt=2))
+    assert due(story(*IN_PLACE, fruitless)) == (Delete(2, 0.0),)
+    useful = ev.WorkersEnded(4.0, 2, RECOVERABLE, at_step(341, attempt=2))
+    state = story(*IN_PLACE, replace(useful, job=job(worker("running", name="node-0"), KILLED)))
+    assert (due(state), state.attempt.home) == ((Rejoin(3),), 1)
+
+
+def test_a_machine_that_failed_twice_is_left() -> None:
+    again = ev.WorkersEnded(4.0, 2, RECOVERABLE, at_step(350, attempt=2))
+    state = story(*IN_PLACE, again)
+    assert due(state) == (Delete(2, 0.0),)
+    assert evolve(state, ev.AttemptGone(4.1, 2)).avoid == ("m1",)
+
+
+def test_scaling_follows_in_the_rejoined_job() -> None:
+    state = story(*IN_PLACE[:-1], ev.ScaleRequested(3.15, "r", 3, "me"))
+    assert due(state) == (Rejoin(2),)
+    assert due(evolve(state, IN_PLACE[-1])) == (Scale(2, 3),)
 
 
 def test_scaling_in_place_keeps_the_attempt() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import warnings
 from dataclasses import replace
@@ -23,6 +24,7 @@ from airflow_elastic.runtime.flat_reader import Loading
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, StoreError
 from tests.support.saving import Worker
@@ -37,9 +39,9 @@ def objects(seed: int) -> Stateful:
     return Stateful(model, (optimizer,), {"schedule": torch.optim.lr_scheduler.StepLR(optimizer, 3)})
 
 
-def restorer(uri: Path, *, attempt: int = 2) -> Restorer:
+def restorer(uri: Path, *, attempt: int = 2, stage: Stage | None = None) -> Restorer:
     room = Room(uri.with_name("room"), 1)
-    return Restorer(open_store(str(uri)), Ranks(0, 1, None), attempt=attempt, room=room)
+    return Restorer(open_store(str(uri)), Ranks(0, 1, None), attempt=attempt, room=room, stage=stage)
 
 
 def save(uri: Path, step: int, what: Stateful, *, attempt: int = 1, keep_last: int = 3) -> Worker:
@@ -64,6 +66,37 @@ def test_what_is_saved_is_what_is_restored(tmp_path: Path) -> None:
     assert (manifest.step, manifest.epoch, manifest.offset, manifest.samples) == (7, 1, 10, 70)
     assert same(saved, loaded)
     assert torch.equal(torch.rand(3), expected), "the generators do not go on from where they were"
+
+
+def test_what_the_agent_still_has_in_memory_is_not_read_from_storage(tmp_path: Path) -> None:
+    saved, loaded = objects(1), objects(2)
+    worker = save(tmp_path, 7, saved)
+    (data,) = tmp_path.glob("checkpoints/data/**/*.bin")
+    data.write_bytes(b"nobody reads this")
+    assert restorer(tmp_path, stage=worker.stage).restore(loaded) is not None
+    assert same(saved, loaded)
+
+
+def test_memory_of_another_step_is_not_taken(tmp_path: Path) -> None:
+    saved, loaded = objects(1), objects(2)
+    save(tmp_path, 7, saved)
+    other = Worker(str(tmp_path / "another run"))
+    other.save(objects(3), 8, Position(), reason="script", metrics={})
+    assert restorer(tmp_path, stage=other.stage).restore(loaded) is not None
+    assert same(saved, loaded)
+
+
+def test_memory_that_is_not_what_was_committed_is_left_for_storage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved, loaded = objects(1), objects(2)
+    worker = save(tmp_path, 7, saved)
+    slot, at = worker.stage.memory(1, 7)["model.0.weight", (0, 0)]
+    os.pwrite(slot.fileno(), b"\xff", at)
+    assert restorer(tmp_path, stage=worker.stage).restore(loaded) is not None
+    assert same(saved, loaded)
+    assert "model.0.weight in the memory of this worker's agent is not what was committed" in caplog.text
+    assert "reading again, from storage alone" in caplog.text
 
 
 def test_one_process_alone_is_not_warned_of(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_own_objects_that_differ_among_ranks_cost_no_tensor_of_the_model() -> No
 
 
 def note(step: int) -> Note:
-    return Note(step, 1, 0, 1, 0, 0, 0, "steps", 4, Index((), ()))
+    return Note(step, 1, 0, 1, 0, 0, 0, "steps", 4, Index((), ()), Index((), ()))
 
 
 def stage(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> Stage:

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -76,9 +77,9 @@ class KubeEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The kind's."""
+        """The kind's; agents outlive their ranks in pods of every kind."""
         in_place = self.kind.scales_in_place
-        return Capabilities(scale_in_place=in_place, regroup=in_place)
+        return Capabilities(scale_in_place=in_place, regroup=in_place, rejoin=True)
 
     def check(self, spec: RunSpec) -> None:
         """Refuse bad options, and what the kind cannot carry out."""
@@ -120,7 +121,9 @@ class KubeEngine:
     def _write_down(self, job: Job, options: KubeOptions) -> JobObjects:
         refuse_unreachable(self.kind, job, options)
         files = self._files(job)
-        record = JobRecord(job.name, job.run_uri, job.attempt, job.spec, job.spec.digest, "", options.python)
+        record = JobRecord(
+            job.name, job.run_uri, job.attempt, job.spec, job.spec.digest, "", options.python, job.standby
+        )
         if files.closed:
             raise EngineError(f"job {job.name} has been deleted: it is not started again")
         if not files.create("job.json", record) and files.record != record:
@@ -230,6 +233,10 @@ class KubeEngine:
         """Begin a new generation of these workers; the others join a later one."""
         await asyncio.to_thread(self._meet_anew, job, members, tuple(range(job.workers)))
 
+    async def rejoin(self, job: Job, attempt: int) -> None:
+        """Begin a generation of the same workers that belongs to this attempt."""
+        await asyncio.to_thread(self._files(job).rejoin, attempt)
+
     def _meet_anew(self, job: Job, nodes: tuple[int, ...], everybody: tuple[int, ...] = ()) -> None:
         files = self._files(job)
         members = files.newest_members()
@@ -238,7 +245,7 @@ class KubeEngine:
         awaited = tuple(index for index in everybody if index not in nodes)
         if (members.nodes, members.awaited) == (nodes, awaited):
             return
-        following = Members(members.generation + 1, nodes, 0.0, awaited)
+        following = replace(members, generation=members.generation + 1, nodes=nodes, awaited=awaited)
         if not files.create(f"members/{following.generation:04d}.json", following):
             raise EngineError(f"job {job.name} is being scaled by somebody else")
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class LocalEngine:
     """Workers as processes of this machine, each in a session of its own, found again through the run's folder."""
 
     name = "local"
-    capabilities = Capabilities(scale_in_place=True)
+    capabilities = Capabilities(scale_in_place=True, rejoin=True)
 
     def __init__(
         self,
@@ -124,10 +125,14 @@ class LocalEngine:
             return
         fresh = range(max(files.nodes()) + 1, max(files.nodes()) + 1 + max(0, workers - len(members.nodes)))
         nodes = (*members.nodes[:workers], *fresh)
-        generation = members.generation + 1
-        if not files.create(f"members/{generation:04d}.json", Members(generation, nodes, time.time())):
+        following = replace(members, generation=members.generation + 1, nodes=nodes, at=time.time())
+        if not files.create(f"members/{following.generation:04d}.json", following):
             raise EngineError(f"job {job.name} is being scaled by somebody else")
         self._ensure_host(job)
+
+    async def rejoin(self, job: Job, attempt: int) -> None:
+        """Begin a generation of the same workers that belongs to this attempt."""
+        await asyncio.to_thread(job_files(job).rejoin, attempt)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """Close the job, let its workers save, then kill what is left of them and of all that they started."""
@@ -187,6 +192,7 @@ def _record(job: Job) -> JobRecord:
         digest=job.spec.digest,
         machine=linux.this_machine(),
         python=_python(job.spec),
+        standby=job.standby,
     )
 
 

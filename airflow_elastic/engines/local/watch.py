@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import linux
@@ -33,6 +34,9 @@ async def watch(files: JobFiles, ensure_host: Callable[[], None]) -> AsyncIterat
     pidfds: dict[int, int] = {}
     loop = asyncio.get_running_loop()
     last: JobStatus | None = None
+    news = _open_news(files)
+    if news is not None:
+        loop.add_reader(news, _hear, news, changed)
     try:
         while True:
             version = _version(files)
@@ -55,20 +59,43 @@ async def watch(files: JobFiles, ensure_host: Callable[[], None]) -> AsyncIterat
                     break
             changed.clear()
     finally:
+        if news is not None:
+            loop.remove_reader(news)
+            os.close(news)
         for descriptor in pidfds.values():
             loop.remove_reader(descriptor)
             os.close(descriptor)
 
 
+def _open_news(files: JobFiles) -> int | None:
+    """The pipe through which agents wake us. Another watcher may hear it in our place: we look, too, now and then."""
+    try:
+        os.mkfifo(files.news, 0o600)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:  # the job was removed
+        return None
+    return os.open(files.news, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _hear(news: int, changed: asyncio.Event) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(news, 4096)
+    changed.set()
+
+
 def _version(files: JobFiles) -> tuple[int, ...]:
-    """Changes with each new generation, and when the job is removed: all that no pidfd tells while all workers run.
+    """Changes with each new generation, when ranks fail, and when the job is removed: all that no pidfd tells.
 
     Reading everything each time instead takes time from training, where all processors are in use.
     """
+    newest = files.newest_members()
     try:
-        return tuple((files.folder / name).stat().st_mtime_ns for name in ("members", "job.json"))
+        changed = [(files.folder / name).stat().st_mtime_ns for name in ("members", "job.json")]
     except OSError:
         return ()
+    standing = (files.stands_by(index, newest.generation) for index in newest.nodes) if newest else ()
+    return (*changed, *standing)
 
 
 def read(files: JobFiles) -> JobStatus:
@@ -79,7 +106,13 @@ def read(files: JobFiles) -> JobStatus:
         return JobStatus((WorkerStatus("job", WorkerPhase.LOST, reason=f"{files.folder} has been removed"),))
     same_boot = record.machine == linux.this_machine()
     wanted = set(newest.nodes)
-    return JobStatus(tuple(_worker(files, node, node in wanted, same_boot) for node in files.nodes()))
+    workers = [_worker(files, node, node in wanted, same_boot) for node in files.nodes()]
+    return JobStatus(tuple(_standing(files, newest.generation, worker) for worker in workers))
+
+
+def _standing(files: JobFiles, generation: int, worker: WorkerStatus) -> WorkerStatus:
+    running = worker.phase is WorkerPhase.RUNNING
+    return replace(worker, standby=True) if running and files.stands_by(worker.index, generation) else worker
 
 
 def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> WorkerStatus:

@@ -1,0 +1,26 @@
+"""The jobs of a run, as its engine gets them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_elastic.engines.api import Job
+
+if TYPE_CHECKING:
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.engines.api import Engine
+
+
+def job_of(run_uri: str, state: RunState, attempt: int, engine: Engine) -> Job:
+    """The job that an attempt is in: its own, or that of an earlier one whose agents have outlived their ranks."""
+    this = state.attempts[attempt - 1]
+    return Job(
+        run_uri,
+        state.spec,
+        this.home or attempt,
+        this.workers,
+        state.avoid,
+        state.has_elsewhere,
+        state.suspect,
+        standby=engine.capabilities.rejoin and state.spec.restart.policy != "Never",
+    )

@@ -1,0 +1,82 @@
+"""Ranks that die under agents that live: the next attempt begins in the same job, from the agents' memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.core.state import FailureKind
+from airflow_elastic.spec.run import CheckpointPolicy
+from tests.support.driving import Driven, driving, left_over, training
+
+
+async def losing_a_rank(driven: Driven, rank: int) -> None:
+    number = driven.state.attempt.number
+    driven.kill_rank(rank)
+    await driven.until(lambda: len(driven.state.attempts) > number, f"attempt {number + 1}")
+
+
+async def test_a_killed_rank_costs_no_agent_and_no_reading(tmp_path: Path) -> None:
+    spec = training("--epochs=8", "--step-seconds=0.05")
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.until(lambda: checkpoints.steps(driven.run.store), "a checkpoint")
+        agents = [driven.files.agent(0), driven.files.agent(1)]
+        await losing_a_rank(driven, 1)
+        await driven.at_step(1)
+        assert [driven.files.agent(0), driven.files.agent(1)] == agents
+        state = await driven.end()
+    assert (state.outcome, state.restarts_used) == ("succeeded", 1)
+    before, after = state.attempts
+    assert before.failure is not None
+    assert (before.failure.kind, before.failure.worker) == (FailureKind.KILLED, "node-1")
+    assert (after.home, after.job) == (1, before.job)
+    assert after.progress is not None
+    assert after.progress.stretches[0].from_step >= after.from_step > 0
+    assert [stretch.generation for stretch in after.progress.stretches] == [2]
+    assert left_over(tmp_path / "run") == []
+
+
+async def test_what_was_staged_when_a_rank_died_is_what_the_next_one_begins_from(tmp_path: Path) -> None:
+    """Nobody has to have written it yet: the agents do, before anything new starts."""
+    spec = training("--epochs=8", "--step-seconds=0.05", checkpoint=CheckpointPolicy(every_steps=1))
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(5)
+        await losing_a_rank(driven, 0)
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    before, after = state.attempts
+    assert before.progress is not None
+    assert after.progress is not None
+    (stretch,) = after.progress.stretches
+    assert stretch.from_step >= before.last_step - 2, (
+        "more than the step in flight, and one in memory, was lost"
+    )
+
+
+async def test_an_error_that_comes_again_gets_new_workers_and_then_ends(tmp_path: Path) -> None:
+    spec = training("--epochs=8", "--fail-at=3", checkpoint=CheckpointPolicy(every_steps=50))
+    async with driving(tmp_path / "run", spec) as driven:
+        state = await driven.end()
+    assert state.outcome == "failed"
+    assert [attempt.home for attempt in state.attempts] == [None, 1]
+    assert "a bad batch before step 3" in (state.reason or "")
+    assert "the same error at step 2 twice" in (state.reason or "")
+
+
+async def test_workers_may_join_a_job_that_goes_on_in_place(tmp_path: Path) -> None:
+    spec = training("--epochs=40", "--step-seconds=0.02")
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(7)
+        await losing_a_rank(driven, 1)
+        await driven.at_step(8)
+        driven.run.ask_scale(3, by="test")
+        await driven.until(lambda: driven.state.attempt.workers == 3, "a third worker")
+        progress = driven.run.progress
+        await driven.until(lambda: (p := progress(driven.state)) and p.world_size == 3, "three ranks")
+        driven.kill_worker(2)
+        await driven.until(lambda: len(driven.state.attempts) == 3, "attempt 3")
+        assert driven.state.attempt.home is None
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert state.outcome == "stopped"
+    assert left_over(tmp_path / "run") == []
