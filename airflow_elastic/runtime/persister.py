@@ -137,20 +137,17 @@ class Persister:
         if newest is None:
             return []
         held: list[tuple[Slot, Note]] = []
-        for one in staged:
-            slot = one[newest]
-            if not slot.hold():
-                break
-            note = slot.note()
-            if note is None or slot.age != newest:  # copied into meanwhile
-                slot.release()
-                break
-            held.append((slot, note))
-        else:
-            return held
-        for slot, _ in held:
-            slot.release()
-        return []
+        with contextlib.ExitStack() as let_go:
+            for slot in (one[newest] for one in staged):
+                if not slot.hold():
+                    return []
+                let_go.callback(slot.release)
+                note = slot.note()
+                if note is None or slot.age != newest:  # copied into meanwhile
+                    return []
+                held.append((slot, note))
+            let_go.pop_all()
+        return held
 
     def _write(self, held: Sequence[tuple[Slot, Note]]) -> bool:
         """Write it, and tell of it; returns whether that has made the checkpoint exist."""

@@ -8,8 +8,10 @@ workers writes it to storage. Who does what follows from the names and sizes alo
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -117,7 +119,7 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
             )
         elif not isinstance(value, torch.Tensor):
             if mine or place.rank == 0:
-                values.append((key, _serialised(value)))
+                values.append((key, _serialised(key, value)))
         elif mine:
             parts.append(_whole(key, value, kept=True))
         elif key in first or key.startswith(_FIRST):
@@ -188,7 +190,28 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
 
 
-def _serialised(value: Any) -> bytes:
+def _serialised(key: str, value: Any) -> bytes:
     buffer = io.BytesIO()
-    torch.save(value, buffer)
+    try:
+        torch.save(value, buffer, pickle_module=_WHOLE)
+    except _Sharded:
+        raise InvalidInput(
+            f"{key} holds a DTensor in an object that is kept as one value, as it is on the first rank: its other "
+            "parts would be lost. Keep it in dicts, lists or tuples, or in a module of its own"
+        ) from None
     return buffer.getvalue()
+
+
+class _Sharded(Exception):
+    """A value holds a part of a tensor only."""
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, DTensor):
+            raise _Sharded
+        return NotImplemented
+
+
+#: Pickles what is whole.
+_WHOLE: Any = SimpleNamespace(__name__="pickle", Pickler=_Pickler)

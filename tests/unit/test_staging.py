@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from airflow_elastic.runtime.slots import ENVIRONMENT, Note, Slots
 from airflow_elastic.runtime.stage import Stage
@@ -169,3 +174,26 @@ def test_memory_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) 
 def test_outside_of_a_run_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     assert Stage.found(0) is None
+
+
+def test_a_sharded_tensor_inside_an_object_is_refused(tmp_path: Path) -> None:
+    """Kept as one value, it would be the first rank's part alone."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        state = {"other.mine": {"rest": Kept(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))}}
+        with pytest.raises(InvalidInput, match=r"other\.mine\.rest holds a DTensor .* Keep it in dicts"):
+            lay_out(state, Place(0, 1, 1), own="random.0")
+        state["other.mine"]["rest"] = Kept(torch.ones(4))
+        assert [blob.key for blob in lay_out(state, Place(0, 1, 1), own="random.0").kept.blobs] == [
+            "other.mine.rest"
+        ]
+    finally:
+        dist.destroy_process_group()
+
+
+@dataclass
+class Kept:
+    """An object of a user's own."""
+
+    value: Any
