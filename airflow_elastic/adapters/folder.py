@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import shutil
 import stat
@@ -166,6 +167,18 @@ class FolderStore:
                     sync(file)
                     os.replace(temp, path)
                     fsync_folder(path.absolute().parent)
+
+    def abandon(self, prefix: str, dead: Callable[[str], bool]) -> int:
+        removed = 0
+        with self._told("tidy", prefix):
+            for folder, _, names in os.walk(self._root / check_prefix(prefix).rpartition("/")[0]):
+                for temp in (Path(folder, name) for name in names if name.startswith(RESERVED)):
+                    key = temp.relative_to(self._root).as_posix()
+                    if key.startswith(prefix) and dead(key) and is_abandoned(temp, math.inf):
+                        temp.unlink(missing_ok=True)
+                        self._prune(temp.parent)
+                        removed += 1
+        return removed
 
     def local_path(self, key: str) -> Path | None:
         return self._path(key)

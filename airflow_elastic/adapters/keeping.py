@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import checkpoints
@@ -123,23 +124,31 @@ def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
     needed = {*committed.values(), *aside.values()}
     stale = []
     for entry in store.list(layout.CHECKPOINT_DATA):
-        folder = entry.key.removeprefix(layout.CHECKPOINT_DATA).partition("/")[0]
-        attempt = folder.partition("-a")[2].partition("-")[0]
+        folder = _folder_of(entry.key)
         if (
             f"{layout.CHECKPOINT_DATA}{folder}/" not in needed
-            and attempt.isdigit()
+            and _is_before(before_attempt, entry.key)
             and int(folder.partition("-")[0]) not in unknown
-            and int(attempt) < before_attempt
         ):
             stale.append(entry)
     return stale
 
 
+def _folder_of(key: str) -> str:
+    return key.removeprefix(layout.CHECKPOINT_DATA).partition("/")[0]
+
+
+def _is_before(attempt: int, key: str) -> bool:
+    """Whether an attempt before this one wrote the checkpoint file of this key."""
+    wrote = _folder_of(key).partition("-a")[2].partition("-")[0]
+    return wrote.isdigit() and int(wrote) < attempt
+
+
 def remove_uncommitted(store: Store, before_attempt: int) -> int:
-    """Remove files that attempts before this one left without committing them; returns how many.
+    """Remove files that attempts before this one left without committing them, or half-written; returns how many.
 
     Only for a time when none of those attempts lives.
     """
     stale = uncommitted(store, before_attempt)
     store.delete([entry.key for entry in stale])
-    return len(stale)
+    return len(stale) + store.abandon(layout.CHECKPOINT_DATA, partial(_is_before, before_attempt))

@@ -29,7 +29,7 @@ _BATCH = 1000  # keys that one DeleteObjects takes
 _MISSING = {"NoSuchKey", "404", "NotFound"}
 # Answers (409) to a writer that another one, or on versitygw a delete in the same folder, got in the way of.
 _CONFLICT = {"ConditionalRequestConflict", "OperationAborted", "ExistingObjectIsDirectory"}
-_NO_BATCHES = {"NotImplemented", "MethodNotAllowed", "MissingContentMD5"}
+_NO_BATCHES = {"NotImplemented", "MethodNotAllowed", "MissingContentMD5"}  # nor what servers lack besides
 
 
 class S3Store:
@@ -40,8 +40,8 @@ class S3Store:
     with our timeouts and retries and returns an S3 client; it is asked once in each process, so again after a
     fork.
 
-    Safe to use from several threads. A process killed during an `upload` leaves the parts it had sent: let
-    the bucket's lifecycle abort incomplete multipart uploads. For a server that knows no checksums, set
+    Safe to use from several threads. A process killed while it sends a large object leaves the parts it had
+    sent: `abandon` finds and removes them. For a server that knows no checksums, set
     AWS_REQUEST_CHECKSUM_CALCULATION=when_required, which `upload` heeds too.
     """
 
@@ -153,6 +153,31 @@ class S3Store:
             client, options = self._clients.get(), self._transfer()
             # Aborts the multipart upload itself where a part fails for good.
             self._insist(lambda: client.upload_file(str(path), *where.values(), **options))
+
+    def abandon(self, prefix: str, dead: Callable[[str], bool]) -> int:
+        full = self._below + check_prefix(prefix)
+        client = self._clients.get()
+        with self._told("look for unfinished uploads in", prefix):
+            try:
+                pages = client.get_paginator("list_multipart_uploads").paginate(
+                    Bucket=self._bucket, Prefix=full
+                )
+                found = [upload for page in pages for upload in page.get("Uploads", ())]
+            except Exception as exc:
+                if code_of(exc) not in _NO_BATCHES and status_of(exc) not in (405, 501):
+                    raise
+                found = []
+        stale = [upload for upload in found if dead(str(upload["Key"])[len(self._below) :])]
+        for upload in stale:
+            with self._told("end the upload of", str(upload["Key"])[len(self._below) :]):
+                try:
+                    client.abort_multipart_upload(
+                        Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
+                except Exception as exc:
+                    if code_of(exc) != "NoSuchUpload":
+                        raise
+        return len(stale)
 
     def _transfer(self) -> dict[str, Any]:
         """How much is sent in parts, and with which checksum on the way."""

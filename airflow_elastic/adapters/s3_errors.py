@@ -8,7 +8,8 @@ from airflow_elastic.adapters.keys import scrub
 from airflow_elastic.spec.errors import StoreError, StoreUnfit
 
 _ACTIONS = (
-    "s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and, on the bucket, s3:ListBucket"
+    "s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and, on the bucket, s3:ListBucket and "
+    "s3:ListBucketMultipartUploads"
 )
 _CREDENTIALS = (
     "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, the pod's role or the connection"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 
@@ -79,6 +79,13 @@ class Store(Protocol):
 
     def download(self, key: str, path: Path) -> None:
         """Copy an object into a local file (parent folders are made); the file appears complete or not at all."""
+        ...
+
+    def abandon(self, prefix: str, dead: Callable[[str], bool]) -> int:
+        """Remove what writers below `prefix` left half-written when they died; returns of how many objects.
+
+        `dead` tells from an object's key whether whoever wrote it lives no more.
+        """
         ...
 
     def local_path(self, key: str) -> Path | None:

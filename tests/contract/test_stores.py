@@ -341,3 +341,54 @@ def test_failures_that_last_are_errors_and_leave_nothing(faults: s3.FaultProxy, 
     assert [entry.key for entry in store.list()] == ["k"]
     answer = faults.server.client().list_multipart_uploads(Bucket=faults.server.bucket)
     assert not answer.get("Uploads"), "a failed upload takes back the parts it had sent"
+
+
+# -- what dead writers leave ---------------------------------------------------------------------------------
+
+
+def test_parts_of_an_upload_that_nobody_finishes_are_found_and_removed(s3_server: s3.S3Server) -> None:
+    store, client = s3_server.store(), s3_server.client()
+    below = store.uri.removeprefix(f"s3://{s3_server.bucket}/")
+    for key in ("data/dead", "data/alive", "elsewhere"):
+        where = {"Bucket": s3_server.bucket, "Key": f"{below}/{key}"}
+        begun = client.create_multipart_upload(**where)
+        client.upload_part(**where, UploadId=begun["UploadId"], PartNumber=1, Body=b"half")
+    assert store.abandon("data/", lambda key: key == "data/dead") == 1
+    assert store.abandon("data/", lambda key: key == "data/dead") == 0
+    left = client.list_multipart_uploads(Bucket=s3_server.bucket, Prefix=below)["Uploads"]
+    assert sorted(one["Key"].removeprefix(f"{below}/") for one in left) == ["data/alive", "elsewhere"]
+    assert store.abandon("", lambda _: True) == 2
+
+
+def test_a_file_that_a_killed_writer_left_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.put("data/a/whole", b"x")
+    writer = """
+        import sys, time
+        from pathlib import Path
+        from airflow_elastic.adapters.durable import temp_file
+        with temp_file(Path(sys.argv[1])):
+            print("writing", flush=True)
+            time.sleep(600)
+    """
+    folders = [tmp_path / "data" / name for name in "ab"]
+    folders[1].mkdir()
+    writers = []
+    for folder in folders:
+        command = [sys.executable, "-c", textwrap.dedent(writer), str(folder)]
+        writers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    try:
+        for one in writers:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "writing\n"
+        assert store.abandon("data/", lambda _: True) == 0
+        writers[1].kill()
+        writers[1].wait()
+        assert store.abandon("data/b/", lambda key: key.startswith("data/a/")) == 0
+        assert store.abandon("data/", lambda _: True) == 1
+        assert not folders[1].exists()
+        assert len(list(folders[0].iterdir())) == 2
+    finally:
+        for one in writers:
+            one.kill()
+            one.communicate()
