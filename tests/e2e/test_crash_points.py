@@ -95,3 +95,14 @@ def test_killed_around_a_scale_step(point: int, tmp_path: Path) -> None:
     assert (run.state.outcome, run.state.restarts_used) == ("succeeded", 0)
     assert open_run(str(tmp_path)).state.attempts[-1].workers == 1
     assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{tmp_path}/local") == []
+
+
+@pytest.mark.parametrize("point", range(8, 16))
+def test_killed_around_a_restart_in_place(point: int, tmp_path: Path) -> None:
+    """With the launcher torchrun the agents outlive the rank that dies, and the next attempt begins in their job."""
+    run = begin(tmp_path, launcher="torchrun")
+    finish(controller(tmp_path, point))
+    code, output = finish(controller(tmp_path))
+    assert code == 0, output
+    check(run, tmp_path, attempts=2)
+    assert run.state.attempt.home == 1
