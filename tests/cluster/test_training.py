@@ -74,6 +74,33 @@ async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
     assert [stretch.world_size for stretch in stretches] == [2, 3, 1]
 
 
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("pytorchjob", "elasticjob")]
+
+
+@pytest.mark.parametrize("engine_name", ["job", "trainjob", *SLOW], indirect=True)
+async def test_a_rank_that_dies_costs_no_pod(
+    engine_name: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
+) -> None:
+    spec = training(engine_name, pod_options, "--epochs=20", "--step-seconds=0.05", "--die-at=60")
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        selector = f"{find_engine(engine_name).kind.pod_label}={driven.state.attempt.job}"  # type: ignore[attr-defined]
+        before, _ = await client.list(PODS, namespace, labels=selector)
+        await driven.until(
+            lambda: len(driven.state.attempts) == 2 and driven.step, "a step of the second attempt"
+        )
+        after, _ = await client.list(PODS, namespace, labels=selector)
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("succeeded", 2, 1), state.reason
+    assert len(before) >= 2
+    assert {pod["metadata"]["uid"] for pod in after} == {pod["metadata"]["uid"] for pod in before}
+    first, second = state.attempts
+    assert first.failure is not None
+    assert (first.failure.kind, second.home) == (FailureKind.KILLED, 1)
+    assert second.progress is not None
+    assert second.progress.stretches[0].from_step >= 50
+
+
 def world(driven: Driven) -> int:
     progress = driven.run.progress(driven.state)
     stretch = progress.stretches[-1] if progress and progress.stretches else None

@@ -1,10 +1,9 @@
 """A small DDP training with all that a resumed run has to put back: weights, momentum, schedule, dropout's luck.
 
 Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
-there in the first attempt; --out FILE: rank 0 writes a digest of all weights at the end; --samples FOLDER: every rank
-writes which samples each of its steps consumed; --lag RANK: the forward pass of this rank takes 20 ms more;
---width N of the hidden layer;
---lr RATE.
+there in the first attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --out FILE: rank 0
+writes a digest of all weights at the end; --samples FOLDER: every rank writes which samples each of its steps consumed;
+--lag RANK: the forward pass of this rank takes 20 ms more; --width N of the hidden layer; --lr RATE.
 """
 
 import argparse
@@ -23,6 +22,7 @@ parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--step-seconds", type=float, default=0.0)
 parser.add_argument("--fail-at", type=int, default=-1)
 parser.add_argument("--hang-at", type=int, default=-1)
+parser.add_argument("--die-at", type=int, default=-1)
 parser.add_argument("--lag", type=int, default=-1)
 parser.add_argument("--width", type=int, default=16)
 parser.add_argument("--lr", type=float, default=0.05)
@@ -65,6 +65,8 @@ for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
     time.sleep(options.step_seconds)
     if run.steps + 1 == options.fail_at:
         raise ValueError(f"a bad batch before step {options.fail_at}")
+    if run.steps + 1 == options.die_at and run.attempt == 1 and run.rank == run.world_size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     if run.steps + 1 == options.hang_at and run.attempt == 1:
         while True:
             signal.pause()
