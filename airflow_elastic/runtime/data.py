@@ -15,6 +15,7 @@ import torch
 
 from airflow_elastic.runtime import indexed, stream
 from airflow_elastic.runtime.accounting import Accountant
+from airflow_elastic.runtime.claims import Claims
 from airflow_elastic.runtime.lanes import Spot
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
@@ -45,6 +46,8 @@ class Feed:
         self.position, self.weight, self.step_due = Position(), 1.0, True
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
         self._given: deque[Given] = deque()
+        self._claims: Claims | None = None
+        self._finished: Callable[[], Given | None] | None = None
 
     def batches(
         self,
@@ -56,13 +59,19 @@ class Feed:
         shuffle: bool,
         micro_batch: int | None,
         even_pieces: bool,
+        dynamic: bool,
         options: Mapping[str, Any],
     ) -> Iterator[Any]:
         """This rank's share of every global batch, as `Session.loader` says.
 
         Raises:
-            InvalidInput: data of this kind cannot be gone on with.
+            InvalidInput: data of this kind cannot be gone on with, or not be handed out like that.
         """
+        if dynamic and (isinstance(data, ShardedStream) or micro_batch is None or options.get("num_workers")):
+            raise InvalidInput(
+                "dynamic=True hands out pieces of micro_batch samples when ranks are ready for them: it needs data "
+                "with an index, micro_batch, and num_workers=0, as workers fetch before anybody is ready"
+            )
         if isinstance(data, ShardedStream):
             plan = Plan(global_batch, micro_batch, seed, shuffle, options)
             return self._hand_out(self._streamed(data, epochs, plan))
@@ -90,11 +99,15 @@ class Feed:
                 even_pieces=even_pieces,
             )
 
-        account = self._accountant is not None
+        settings: dict[str, Any] = {"options": options, "account": self._accountant is not None}
+        if dynamic:
+            self._claims = self._claims or Claims(self._ranks)
+            settings |= {"claims": self._claims, "micro_batch": micro_batch}
+        portions_of = indexed.claimed_epoch_of if dynamic else indexed.epoch_of
         return self._hand_out(
             portion
             for epoch in range(self.position.epoch, epochs)
-            for portion in indexed.epoch_of(data, batches_of(epoch), epoch, options=options, account=account)
+            for portion in portions_of(data, batches_of(epoch), epoch, **settings)
         )
 
     def _streamed(self, data: ShardedStream, epochs: int, plan: Plan) -> Iterator[Portion]:
@@ -120,7 +133,26 @@ class Feed:
             self.weight, self.step_due = portion.weight, portion.completes is not None
             if portion.completes is not None:
                 self._given.append(portion.completes)
+            self._finished = portion.finished
             yield portion.content
+            if self._finished is not None:
+                raise InvalidInput(
+                    "with dynamic=True forward and backward of each piece belong into `with run.accumulate(model):`"
+                )
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether it is not known yet if there is another piece for this rank."""
+        return self._finished is not None
+
+    def finish_piece(self) -> bool:
+        """The script is through with a piece; returns whether all ranks are now to exchange their gradients."""
+        finished, self._finished = self._finished, None
+        given = finished() if finished is not None else None
+        if given is not None:
+            self._given.append(given)
+            self.step_due = True
+        return given is not None
 
     @property
     def ahead(self) -> tuple[int, int]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from airflow_elastic.runtime.accounting import Numbered, NumberedCollate
+from airflow_elastic.runtime.claims import Claims
 from airflow_elastic.runtime.portions import Given, Portion
-from airflow_elastic.runtime.sampler import ElasticBatches
+from airflow_elastic.runtime.sampler import ElasticBatches, cut
 
 
 def epoch_of(
@@ -30,7 +31,8 @@ def epoch_of(
         account: say which samples were fetched.
     """
     samples: list[int] = []
-    for piece, loaded in zip(batches.plan(), _load(data, batches, options, account), strict=True):
+    source = _load(data, batches, batches.epoch_seed, options, account=account)
+    for piece, loaded in zip(batches.plan(), source, strict=True):
         numbers, content = loaded if account else ((), loaded)
         samples += numbers if piece.weight > 0 else ()
         given = None
@@ -40,12 +42,88 @@ def epoch_of(
         yield Portion(content, piece.weight, given)
 
 
+def claimed_epoch_of(
+    data: torch.utils.data.Dataset[Any],
+    batches: ElasticBatches,
+    epoch: int,
+    *,
+    claims: Claims,
+    micro_batch: int,
+    options: Mapping[str, Any],
+    account: bool,
+) -> Iterator[Portion]:
+    """The same, where each rank gets as many pieces of a global batch as it has time for.
+
+    Args:
+        data: the data set.
+        batches: what of it.
+        epoch: number of the epoch.
+        claims: who gets which piece.
+        micro_batch: the most samples of a piece.
+        options: for `torch.utils.data.DataLoader`.
+        account: say which samples were fetched.
+    """
+    wanted: list[list[int]] = []
+    source = iter(_load(data, _Told(wanted), batches.epoch_seed, options, account=account))
+    for start, size in batches.starts():
+        shared = _Shared(epoch, start, size, micro_batch, claims)
+        while shared.open:
+            low, high, weight = shared.piece()
+            wanted.append(batches.indices(low, high))
+            loaded = next(source)
+            numbers, content = loaded if account else ((), loaded)
+            shared.samples += numbers if weight > 0 else ()
+            yield Portion(content, weight, None, shared.finished)
+
+
+class _Shared:
+    """A global batch, of which this rank has claimed a piece."""
+
+    def __init__(self, epoch: int, start: int, size: int, micro_batch: int, claims: Claims) -> None:
+        self._epoch, self._start, self._size, self._claims = epoch, start, size, claims
+        self._pieces = cut(start, start + size, -(-size // micro_batch))
+        self._number = claims.begin()
+        self.samples: list[int] = []
+        self.open = True
+
+    def piece(self) -> tuple[int, int, float]:
+        """From, to, and the weight. One that has none still has to take part in the collectives, with weight 0."""
+        if self._number >= len(self._pieces):
+            return self._start, self._start + 1, 0.0
+        low, high = self._pieces[self._number]
+        return low, high, (high - low) * self._claims.world_size / self._size
+
+    def finished(self) -> Given | None:
+        """The script is through with the piece: claim another one."""
+        self._number = self._claims.take()
+        self.open = self._number < len(self._pieces)
+        if self.open:
+            return None
+        return Given(self._epoch, self._start + self._size, self._size, tuple(self.samples))
+
+
+class _Told:
+    """A batch sampler that is told what is wanted next."""
+
+    def __init__(self, wanted: list[list[int]]) -> None:
+        self._wanted = wanted
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while self._wanted:
+            yield self._wanted.pop()
+
+
 def _load(
-    data: torch.utils.data.Dataset[Any], batches: ElasticBatches, options: Mapping[str, Any], account: bool
+    data: torch.utils.data.Dataset[Any],
+    batches: Iterable[list[int]],
+    seed: int,
+    options: Mapping[str, Any],
+    *,
+    account: bool,
 ) -> torch.utils.data.DataLoader[Any]:
     # Of its own, or the loader would draw its seed from the global generator: once more in a resumed epoch than in an
     # undisturbed one, and everything random after it would differ.
-    own = torch.Generator().manual_seed(batches.epoch_seed)
+    own = torch.Generator().manual_seed(seed)
     settings = {"generator": own, **options}
     if account:
         data = Numbered(data)

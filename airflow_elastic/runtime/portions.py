@@ -40,8 +40,11 @@ class Portion:
         content: what the script is given.
         weight: what the mean loss of it counts.
         completes: the share of which it is the last piece.
+        finished: to be called when the script is through with it, where nobody knows before that whether there is
+            another piece for this rank; returns the share, if there is none.
     """
 
     content: Any
     weight: float
     completes: Given | None
+    finished: Callable[[], Given | None] | None = None

@@ -91,16 +91,25 @@ class ElasticBatches:
         for piece in self.plan():
             # More ranks than samples: this one still has to take part in the collectives, with weight 0.
             low, high = piece.low, max(piece.high, piece.low + 1)
-            yield self._order[piece.start + low : piece.start + high].tolist()
+            yield self.indices(piece.start + low, piece.start + high)
 
     def plan(self) -> Iterator[Piece]:
         """What is yielded, in other words."""
-        for start in range(self._offset, self._length, self._global_batch):
-            size = self.size_at(start)
+        for start, size in self.starts():
             share = self.pieces(size)
             for number, (low, high) in enumerate(share, 1):
                 weight = (high - low) * self._world_size / size
                 yield Piece(start, size, low, high, weight, last=number == len(share))
+
+    def starts(self) -> Iterator[tuple[int, int]]:
+        """Where in the epoch's order global batches begin, and how many samples they have."""
+        for start in range(self._offset, self._length, self._global_batch):
+            yield start, self.size_at(start)
+
+    def indices(self, start: int, stop: int) -> list[int]:
+        """What lies there in the epoch's order."""
+        indices: list[int] = self._order[start:stop].tolist()
+        return indices
 
     def size_at(self, start: int) -> int:
         """Samples of the global batch that begins at `start`."""

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.accounting import Accountant
+from airflow_elastic.runtime.claims import exchange
 from airflow_elastic.runtime.data import Feed
 from airflow_elastic.runtime.each_rank import told_by_each
 from airflow_elastic.runtime.forward_clock import ForwardClock
@@ -181,6 +182,7 @@ class Session:
         shuffle: bool = True,
         micro_batch: int | None = None,
         even_pieces: bool = False,
+        dynamic: bool = False,
         **options: Any,
     ) -> Iterator[Any]:
         """Yield this rank's share of every global batch, from where the run stands to the end of the last epoch.
@@ -198,6 +200,7 @@ class Session:
                 gradients are to be summed. Default: the share comes whole.
             even_pieces: cut the smaller global batch at the end of an epoch into as many pieces as any other: for a
                 loop that counts them. Not of a stream.
+            dynamic: hand these pieces out to whoever is ready, where ranks are not equally fast.
             options: for `torch.utils.data.DataLoader`, e.g. num_workers, collate_fn, pin_memory.
 
         Raises:
@@ -216,6 +219,7 @@ class Session:
             shuffle=shuffle,
             micro_batch=micro_batch,
             even_pieces=even_pieces,
+            dynamic=dynamic,
             options=options,
         )
 
@@ -241,11 +245,23 @@ class Session:
         """Whether what `loader` gave is the last of a global batch, and the optimizer's turn has come."""
         return self._feed.step_due
 
-    def accumulate(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Around the forward and backward pass of each piece: DDP exchanges gradients with the last of a step only."""
-        if self.step_due or not isinstance(model, DistributedDataParallel):
-            return contextlib.nullcontext()
-        return model.no_sync()
+    @contextlib.contextmanager
+    def accumulate(self, model: torch.nn.Module) -> Iterator[None]:
+        """Around the forward and backward pass of each piece: DDP exchanges gradients with the last of a step only.
+
+        Raises:
+            InvalidInput: pieces cannot be handed out to whoever is ready, with such a model.
+        """
+        parallel = model if isinstance(model, DistributedDataParallel) else None
+        if self._feed.may_go_on and parallel is None and self.world_size > 1:
+            raise InvalidInput(
+                "dynamic=True needs a model in DistributedDataParallel: in others ranks wait for each other in each "
+                "forward pass, and here they do not have as many"
+            )
+        with contextlib.nullcontext() if parallel is None or self.step_due else parallel.no_sync():
+            yield
+        if self._feed.finish_piece() and parallel is not None:
+            exchange(parallel)
 
     # -- stepping ------------------------------------------------------------------------------------------------
 

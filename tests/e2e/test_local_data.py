@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from itertools import chain
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.spec.run import CheckpointPolicy, RunSpec
 from tests.support.driving import SCRIPTS, driving, left_over, training
 
@@ -51,7 +53,9 @@ def same(curve: Curve, expected: Curve) -> None:
     ("kind", "ranks", "words"),
     [
         ("indexed", 3, ["--micro=4", "--workers=1"]),
+        ("indexed", 2, ["--micro=4", "--dynamic", "--lag=1"]),
         pytest.param("stream", 3, ["--micro=4", "--workers=1"], marks=pytest.mark.slow),
+        pytest.param("indexed", 2, ["--micro=4", "--fsdp"], marks=pytest.mark.slow),
         *(
             pytest.param(kind, ranks, words, marks=pytest.mark.slow)
             for kind in ("indexed", "stream")
@@ -126,6 +130,27 @@ async def test_rescaled_and_killed_every_sample_counts_once(
     assert state.outcome == "succeeded", state.reason
     same(curve_of(tmp_path / "curve"), expected(kind))
     await proved(tmp_path / "run")
+    assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.slow
+async def test_who_is_slower_gets_less_and_what_a_lost_worker_had_is_handed_out_again(
+    tmp_path: Path, expected: Callable[[str], Curve]
+) -> None:
+    spec = spec_of(tmp_path, "--micro=2", "--dynamic", "--lag=1")
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.until(lambda: driven.state.checkpoint and driven.step_now > 6, "a checkpoint")
+        driven.kill_worker(1)
+        await driven.until(lambda: len(driven.state.attempts) == 2 and driven.step_now > 18, "step 19")
+        driven.run.ask_scale(3, by="test")
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    same(curve_of(tmp_path / "curve"), expected("indexed"))
+    await proved(tmp_path / "run")
+    had: dict[int, int] = defaultdict(int)
+    for account in read_accounts(driven.run.store):
+        had[account.rank] += sum(len(consumed.samples) for consumed in account.steps)
+    assert had[1] < had[0]
     assert left_over(tmp_path / "run") == []
 
 

@@ -238,7 +238,8 @@ def feed() -> Feed:
 
 
 def loaded(feed: Feed, data: Any, **changes: Any) -> Iterator[Any]:
-    options: dict[str, Any] = {"epochs": 1, "seed": 0, "shuffle": False, "micro_batch": None, "options": {}}
+    options: dict[str, Any] = {"epochs": 1, "seed": 0, "shuffle": False, "micro_batch": None}
+    options |= {"dynamic": False, "even_pieces": False, "options": {}}
     return feed.batches(data, global_batch=6, **{**options, **changes})
 
 
@@ -269,3 +270,40 @@ def test_a_step_that_is_not_due_is_refused() -> None:
     assert (len(next(batches)), one.step_due) == (3, True)
     one.stepped(1)
     assert one.position.offset == 6
+
+
+def test_pieces_that_are_handed_out_as_ranks_come() -> None:
+    one = feed()
+    batches = loaded(one, torch.arange(15), micro_batch=4, dynamic=True)
+    seen: list[list[int]] = []
+    due: list[bool] = []
+    for batch in batches:
+        assert (one.may_go_on, one.step_due) == (True, False)
+        due.append(one.finish_piece())
+        seen.append(batch.tolist())
+        if one.step_due:
+            one.stepped(len(seen))
+    assert seen == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14]]
+    assert due == [False, True, False, True, True]
+    assert one.position.offset == 15
+
+
+@pytest.mark.parametrize(
+    ("data", "changes"),
+    [
+        (torch.arange(15), {}),
+        (torch.arange(15), {"micro_batch": 4, "options": {"num_workers": 1}}),
+        (stream_of([3], 1), {"micro_batch": 4}),
+    ],
+    ids=["no pieces", "workers", "stream"],
+)
+def test_what_cannot_be_handed_out_as_ranks_come_is_refused(data: Any, changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="needs data with an index, micro_batch, and num_workers=0"):
+        loaded(feed(), data, dynamic=True, **changes)
+
+
+def test_a_piece_that_nobody_said_to_be_done_is_not_followed_by_another() -> None:
+    batches = loaded(feed(), torch.arange(15), micro_batch=4, dynamic=True)
+    next(batches)
+    with pytest.raises(InvalidInput, match=r"run\.accumulate"):
+        next(batches)

@@ -1,6 +1,7 @@
 """A small training whose loss curve is the same whoever trains it, on data of several kinds.
 
-Options: --kind indexed|stream; --micro N: the most samples that a rank gets at once; --workers N of the loader;
+Options: --kind indexed|stream; --micro N: the most samples that a rank gets at once; --dynamic: whoever is ready;
+--lag RANK: each piece takes this rank 50 ms more; --workers N of the loader; --fsdp: sharded, not DDP;
 --epochs N; --step-seconds S; --out FILE: rank 0 writes a digest of all weights at the end; --curve FILE: rank 0 appends
 the step and the loss of the whole global batch.
 """
@@ -11,6 +12,8 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import airflow_elastic.runtime as elastic
@@ -18,6 +21,9 @@ import airflow_elastic.runtime as elastic
 parser = argparse.ArgumentParser()
 parser.add_argument("--kind", choices=("indexed", "stream"), default="indexed")
 parser.add_argument("--micro", type=int)
+parser.add_argument("--dynamic", action="store_true")
+parser.add_argument("--fsdp", action="store_true")
+parser.add_argument("--lag", type=int)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--step-seconds", type=float, default=0.0)
@@ -38,7 +44,9 @@ torch.set_num_threads(1)
 run = elastic.init()
 torch.manual_seed(7)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
-if run.world_size > 1:
+if options.fsdp:
+    fully_shard(model)
+elif run.world_size > 1:
     model = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 data, others = EACH, {}
@@ -48,12 +56,14 @@ if options.kind == "stream":
 run.restore(model, optimizer, **others)
 total = torch.zeros((), dtype=torch.float64)
 settings = {"global_batch": 32, "epochs": options.epochs, "micro_batch": options.micro, "seed": 3}
+settings["dynamic"] = options.dynamic
 if options.workers:  # by fork, or workers would run this script again from its top
     settings |= {"num_workers": options.workers, "multiprocessing_context": "fork"}
 for x in run.loader(data, **settings):
     with run.accumulate(model):
         loss = run.weight * ((model(x) - x.sin().sum(1, keepdim=True)) ** 2).mean()
         loss.backward()
+        time.sleep(0.05 * (run.rank == options.lag))
     total += loss.detach() / run.world_size
     if run.step_due:
         optimizer.step()
@@ -66,8 +76,9 @@ for x in run.loader(data, **settings):
         time.sleep(options.step_seconds)
         run.step(total)
         total.zero_()
+whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
 if options.out and run.rank == 0:
-    weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in whole)).hexdigest()
     with open(options.out, "w", encoding="utf-8") as file:
         file.write(weights)
 run.finish()
