@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+#: Samples of a lane that lie one after another: their shard (as a number within the lane), the first, and how many.
+Run = tuple[int, int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Spot:
@@ -43,13 +46,13 @@ class Stretch:
 
     Attributes:
         lane: its number.
-        runs: shard (as a number within the lane), first sample and number of samples.
+        runs: its samples.
         ended: shards whose end was come to, and how many samples they have.
         dry: whether the lane holds nothing more.
     """
 
     lane: int
-    runs: tuple[tuple[int, int, int], ...]
+    runs: tuple[Run, ...]
     ended: tuple[tuple[int, int], ...]
     dry: bool
 
@@ -94,12 +97,20 @@ class LaneReader:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """One sample: its lane, its shard (as a number within the lane), and its number within the shard."""
+class Batch:
+    """One global batch.
 
-    lane: int
-    shard: int
-    offset: int
+    Attributes:
+        turn: the lane that began.
+        runs: what each lane gave to it.
+    """
+
+    turn: int
+    runs: tuple[tuple[Run, ...], ...]
+
+    def counts(self) -> list[int]:
+        """How many samples each lane gave."""
+        return [sum(count for *_, count in runs) for runs in self.runs]
 
 
 class Lanes:
@@ -111,7 +122,8 @@ class Lanes:
 
     def __init__(self, spot: Spot) -> None:
         self._epoch, self._turn, self._at = spot.epoch, spot.turn, list(spot.lanes)
-        self._ahead: list[deque[Mark]] = [deque() for _ in spot.lanes]
+        self._ahead: list[deque[Run]] = [deque() for _ in spot.lanes]
+        self._left = [0] * len(spot.lanes)
         self._dry = [False] * len(spot.lanes)
 
     @property
@@ -126,29 +138,42 @@ class Lanes:
 
     def found(self, stretch: Stretch) -> None:
         """A lane is known to hold this, too."""
-        for shard, first, count in stretch.runs:
-            marks = (Mark(stretch.lane, shard, offset) for offset in range(first, first + count))
-            self._ahead[stretch.lane].extend(marks)
+        self._ahead[stretch.lane].extend(stretch.runs)
+        self._left[stretch.lane] += sum(count for *_, count in stretch.runs)
         self._dry[stretch.lane] = stretch.dry
 
-    def cut(self, size: int) -> list[Mark] | None:
+    def cut(self, size: int) -> Batch | None:
         """Take the next global batch; None where more has to be read for it.
 
         It is smaller than `size` at the end of the epoch only, and empty behind that.
         """
-        left = [len(ahead) for ahead in self._ahead]
-        size = size if self.open else min(size, sum(left))
-        turn = self._turn
-        lanes: list[int] = []
-        while len(lanes) < size:
-            if left[turn]:
-                left[turn] -= 1
-                lanes.append(turn)
-            elif not self._dry[turn]:
+        left, begins = list(self._left), self._turn
+        missing = size if self.open else min(size, sum(left))
+        turn = begins
+        while missing:
+            if not all(left[lane] for lane in self.open):
                 return None
-            turn = (turn + 1) % len(left)
+            live = [lane for lane in [*range(turn, len(left)), *range(turn)] if left[lane]]
+            rounds = min(missing // len(live), *(left[lane] for lane in live))
+            # Whole rounds, until the first of them is dry; or what is less than a round.
+            takers = live if rounds else live[:missing]
+            for lane in takers:
+                left[lane] -= rounds or 1
+            missing -= (rounds or 1) * len(takers)
+            turn = turn if rounds else (takers[-1] + 1) % len(left)
         self._turn = turn
-        batch = [self._ahead[lane].popleft() for lane in lanes]
-        for mark in batch:
-            self._at[mark.lane] = (mark.shard, mark.offset + 1)
-        return batch
+        taken = [before - after for before, after in zip(self._left, left, strict=True)]
+        return Batch(begins, tuple(self._take(lane, count) for lane, count in enumerate(taken)))
+
+    def _take(self, lane: int, count: int) -> tuple[Run, ...]:
+        taken: list[Run] = []
+        self._left[lane] -= count
+        while count:
+            shard, first, has = self._ahead[lane].popleft()
+            part = min(has, count)
+            if part < has:
+                self._ahead[lane].appendleft((shard, first + part, has - part))
+            taken.append((shard, first, part))
+            self._at[lane] = (shard, first + part)
+            count -= part
+        return tuple(taken)

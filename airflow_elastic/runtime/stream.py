@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import torch
 
-from airflow_elastic.runtime.lanes import LaneReader, Lanes, Mark, Spot, Stretch
+from airflow_elastic.runtime.lanes import Batch, LaneReader, Lanes, Spot, Stretch
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.sampler import count_pieces, cut, order_of, seed_of
@@ -120,24 +119,25 @@ def epoch_of(
             for stretch in reading.more(lanes.open):
                 lanes.found(stretch)
             continue
-        if not batch:
+        counts = batch.counts()
+        if not (size := sum(counts)):
             return
-        offset += len(batch)
-        marks, samples = reading.claim(batch)
+        offset += size
+        samples = reading.claim(batch)
         given = Given(
             spot.epoch,
             offset,
-            len(batch),
-            spans=reading.spans(marks) if account else (),
+            size,
+            spans=reading.spans(batch) if account else (),
             ended=reading.ended(),
             done=partial(stream.stand, lanes.spot),
         )
         # One that has no sample still has to take part in the collectives, with weight 0.
         spare = samples[-1:] or spare or [stream.any_sample()]
-        largest = max(Counter(mark.lane % ranks.world_size for mark in batch).values())
+        largest = max(sum(counts[rank :: ranks.world_size]) for rank in range(ranks.world_size))
         pieces = cut(0, len(samples), count_pieces(largest, plan.micro_batch))
         for number, (low, high) in enumerate(pieces, 1):
-            weight = (high - low) * ranks.world_size / len(batch)
+            weight = (high - low) * ranks.world_size / size
             yield Portion(
                 collate(samples[low:high] or spare), weight, given if number == len(pieces) else None
             )
@@ -172,17 +172,21 @@ class _Reading:
         for told in self._ranks.gather(found):
             yield from told
 
-    def claim(self, batch: Iterable[Mark]) -> tuple[list[Mark], list[Any]]:
-        """What of a global batch is this rank's, and the samples."""
-        mine = [mark for mark in batch if mark.lane in self._samples]
-        return mine, [self._samples[mark.lane].popleft() for mark in mine]
+    def claim(self, batch: Batch) -> list[Any]:
+        """What of a global batch is this rank's: one sample of each of its lanes in turn."""
+        counts = batch.counts()
+        own = sorted(self._samples, key=lambda lane: (lane - batch.turn) % self._lanes)
+        return [
+            self._samples[lane].popleft()
+            for turn in range(max(counts))
+            for lane in own
+            if turn < counts[lane]
+        ]
 
-    def spans(self, marks: Iterable[Mark]) -> tuple[Span, ...]:
+    def spans(self, batch: Batch) -> tuple[Span, ...]:
         """Where these lie in the shards."""
-        places = sorted((self._shard(mark.lane, mark.shard), mark.offset) for mark in marks)
-        runs = groupby(enumerate(places), key=lambda one: (one[1][0], one[1][1] - one[0]))
-        groups = [[place for _, place in run] for _, run in runs]
-        return tuple(Span(*group[0], len(group)) for group in groups)
+        runs = ((lane, run) for lane in self._samples for run in batch.runs[lane])
+        return tuple(Span(self._shard(lane, at), first, count) for lane, (at, first, count) in runs)
 
     def ended(self) -> tuple[Ended, ...]:
         """Shards whose end was come to since this was asked last."""

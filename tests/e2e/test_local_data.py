@@ -142,6 +142,8 @@ async def test_who_is_slower_gets_less_and_what_a_lost_worker_had_is_handed_out_
         await driven.until(lambda: driven.state.checkpoint and driven.step_now > 6, "a checkpoint")
         driven.kill_worker(1)
         await driven.until(lambda: len(driven.state.attempts) == 2 and driven.step_now > 18, "step 19")
+        driven.kill_rank(0)
+        await driven.until(lambda: len(driven.state.attempts) == 3 and driven.step_now > 22, "step 23")
         driven.run.ask_scale(3, by="test")
         state = await driven.end()
     assert state.outcome == "succeeded", state.reason
