@@ -48,5 +48,7 @@ trainer = ElasticTrainer(  # 1: in place of Lightning's
     logger=False,
     enable_progress_bar=False,
 )
-trainer.fit(Digits(), DataLoader(training, batch_size=32), DataLoader(held_out, batch_size=360))
-trainer.finish(**trainer.callback_metrics)  # 2: hands over the results
+module, held_out = Digits(), DataLoader(held_out, batch_size=360)
+trainer.fit(module, DataLoader(training, batch_size=32), held_out)  # the most a device takes at once
+(results,) = trainer.validate(module, held_out)
+trainer.finish(**results)  # 2: hands over the results

@@ -99,6 +99,12 @@ class Epochs:
         epoch, offset = self._next()
         return epoch + offset / self._length
 
+    @property
+    def given(self) -> int:
+        """Batches of the epoch at hand that were given before, as many as they are at this number of ranks."""
+        _, offset = self._next()
+        return self.pieces * len(range(0, offset, self._global_batch))
+
     def weight(self) -> float:
         """What the mean loss counts of the batch that is trained on next, where the mean over pieces is taken."""
         return self._weights.popleft()

@@ -33,6 +33,8 @@ _OURS = {
     "devices": "as many as the worker has ranks",
     "num_nodes": "as many as there are workers",
     "accumulate_grad_batches": "it follows from global_batch, the loader's batch_size and the number of ranks",
+    "limit_train_batches": "an epoch has all samples; give the loader a smaller data set, or say max_steps",
+    "overfit_batches": "an epoch has all samples; give the loader a smaller data set",
 }
 
 
@@ -100,7 +102,12 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         return ours
 
     def finish(self, **metrics: float) -> None:
-        """Training, and what was to be measured, is complete: hand over the results. All ranks call this together."""
+        """Training, and what was to be measured, is complete: hand over the results. All ranks call this together.
+
+        Args:
+            metrics: what `validate` returns, for example. (The numbers of a training that had come to its end before
+                this attempt began are not in `callback_metrics`.)
+        """
         self.run.finish(**metrics)
 
 
@@ -112,6 +119,7 @@ class _Reporting(Callback):  # type: ignore[misc]
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
         self._steps = 0  # of optimizers, as the trainer counts them
+        self._given = 0  # batches of the epoch at hand, before this attempt
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         schedules = {
@@ -127,12 +135,17 @@ class _Reporting(Callback):  # type: ignore[misc]
             progress=_Progress(trainer),
         )
         _stand(trainer.fit_loop.epoch_progress, int(trainer._epochs.behind))
+        iter(trainer.fit_loop._data_fetcher)  # looks again how long this epoch is: what is left of it
+        self._given = trainer._epochs.given
         self._steps = trainer.global_step
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         self._weight = trainer._epochs.weight()
+        if self._given:  # the trainer has begun to count batches anew, and validates by their number
+            _add(trainer.fit_loop.epoch_loop.batch_progress.current, self._given)
+            self._given = 0
 
     def on_before_backward(self, trainer: Any, pl_module: LightningModule, loss: torch.Tensor) -> None:
         weight = self._weight
@@ -188,8 +201,13 @@ class _Progress:
 def _stand(progress: Any, number: int) -> None:
     """Have a counter of the trainer's say that so much is behind it."""
     for tracker in (progress.total, progress.current):
-        for stage in vars(tracker):
-            setattr(tracker, stage, number)
+        tracker.reset()
+        _add(tracker, number)
+
+
+def _add(tracker: Any, number: int) -> None:
+    for stage, count in vars(tracker).items():
+        setattr(tracker, stage, count + number)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -64,7 +64,7 @@ def test_an_epoch_is_what_is_left_of_it() -> None:
         batches.stepped(None, {})
     batches.settle()
     assert (run.steps, run.ahead) == (2, (0, 8))
-    assert (len(batches), batches.behind) == (1, 0.8)
+    assert (len(batches), batches.given, batches.behind) == (1, 2, 0.8)
     for batch in batches:  # as whoever begins anew does
         seen.append(batch.tolist())
         batches.stepped(None, {})

@@ -33,10 +33,10 @@ class Regression(LightningModule):
 
 
 class Journal(Callback):
-    """Takes its time over each step, and remembers which epochs have ended."""
+    """Takes its time over each step, and remembers which epochs have ended, and after which steps it was validated."""
 
     def __init__(self):
-        self.ended = []
+        self.ended, self.validated = [], []
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         time.sleep(options.step_seconds / 2)
@@ -44,11 +44,15 @@ class Journal(Callback):
     def on_train_epoch_end(self, trainer, pl_module):
         self.ended.append((trainer.current_epoch, trainer.global_step))
 
+    def on_validation_end(self, trainer, pl_module):
+        if not trainer.sanity_checking:
+            self.validated.append(trainer.global_step)
+
     def state_dict(self):
-        return {"ended": self.ended}
+        return {"ended": self.ended, "validated": self.validated}
 
     def load_state_dict(self, state_dict):
-        self.ended = state_dict["ended"]
+        self.ended, self.validated = state_dict["ended"], state_dict["validated"]
 
 
 module, journal = Regression(), Journal()
@@ -61,10 +65,11 @@ trainer = ElasticTrainer(
     enable_progress_bar=False,
 )
 data = torch.utils.data.DataLoader(Points(), batch_size=MOST)
-trainer.fit(module, data, torch.utils.data.DataLoader(Points(), batch_size=50))
+held_out = torch.utils.data.DataLoader(Points(), batch_size=50)
+trainer.fit(module, data, held_out)
 if trainer.run.rank == 0:
     (schedule,) = trainer.lr_scheduler_configs
-    leave_behind(
-        module, trainer.global_step, trainer.current_epoch, schedule.scheduler.last_epoch, journal.ended
-    )
-trainer.finish(val_loss=trainer.callback_metrics["val_loss"])
+    rate = schedule.scheduler.last_epoch
+    leave_behind(module, trainer.global_step, trainer.current_epoch, rate, journal.ended, journal.validated)
+(results,) = trainer.validate(module, held_out, verbose=False)
+trainer.finish(**results)
