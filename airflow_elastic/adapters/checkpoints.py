@@ -7,7 +7,7 @@ sizes and checksums, and nothing is unpickled.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.spec import layout
@@ -21,13 +21,24 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
 
 
+#: Where the manifest's own checksum stands in it.
+_SEAL = "seal"
+
+
 class CheckpointDamaged(ElasticError):
     """A checkpoint whose manifest or files are not what was committed."""
 
 
 def commit(store: Store, manifest: Manifest) -> bool:
     """Make the checkpoint exist. False: another writer has committed this step before."""
-    return store.create(layout.manifest(manifest.step), json.dumps(encode(manifest), indent=1).encode())
+    plain = encode(manifest)
+    sealed = {**plain, _SEAL: _seal_of(plain)}
+    return store.create(layout.manifest(manifest.step), json.dumps(sealed, indent=1).encode())
+
+
+def _seal_of(plain: dict[str, Any]) -> str:
+    """A checksum of all that a manifest says: its own bytes would else be the only ones that nobody checks."""
+    return checksums.of(json.dumps(plain).encode())
 
 
 def steps(store: Store) -> list[int]:
@@ -52,12 +63,22 @@ def read(store: Store, step: int) -> Manifest:
     if data is None:
         raise CheckpointDamaged(f"{where} does not exist: step {step} has no committed checkpoint")
     try:
+        return parsed(data)
+    except CheckpointDamaged as error:
+        raise CheckpointDamaged(f"{where} is no manifest: {error}") from error
+
+
+def parsed(data: bytes) -> Manifest:
+    """A manifest from its bytes. Raises CheckpointDamaged where they are none, or not what was committed."""
+    try:
         plain = json.loads(data)
         if plain.get("version") != MANIFEST_VERSION:
             raise ValueError(f"version {plain.get('version')}; this release reads {MANIFEST_VERSION}")
+        if plain.pop(_SEAL, None) != _seal_of(plain):
+            raise ValueError("its bytes have changed")
         return decode(Manifest, plain)
     except (ValueError, AttributeError, SpecError) as error:
-        raise CheckpointDamaged(f"{where} is no manifest: {error}") from error
+        raise CheckpointDamaged(str(error)) from error
 
 
 def problems(store: Store, manifest: Manifest, *, only: Callable[[int], bool] = lambda _: True) -> list[str]:

@@ -11,9 +11,6 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.core.retention import superfluous
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.codec import decode
-from airflow_elastic.spec.errors import SpecError
-from airflow_elastic.spec.manifest import Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,8 +41,8 @@ def _quarantine_records(store: Store) -> Iterable[tuple[int, dict[str, Any]]]:
 def _data_of(record: dict[str, Any]) -> str | None:
     """The folder of a quarantined checkpoint's files, where its manifest can be read."""
     try:
-        return decode(Manifest, json.loads(record["manifest"])).data
-    except (KeyError, ValueError, AttributeError, SpecError):
+        return checkpoints.parsed(str(record.get("manifest", "")).encode()).data
+    except CheckpointDamaged:
         return None
 
 
