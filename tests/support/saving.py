@@ -46,8 +46,8 @@ class Worker:
             0,
             os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK),
         )
-        words = Page.create(Path(f"{self.node.rank_files}-rank-0.page")).words
-        self.saver = Saver(Ranks(0, 1, None), generation=1, stage=self.stage, words=words)
+        self.words = Page.create(Path(f"{self.node.rank_files}-rank-0.page")).words
+        self.saver = Saver(Ranks(0, 1, None), generation=1, stage=self.stage, words=self.words)
 
     def save(
         self, what: Stateful, step: int, position: Position, *, reason: str, metrics: Mapping[str, float]
