@@ -54,7 +54,8 @@ class Run:
                 assert max(checkpoints.steps(self.store)) >= staged, "what the agent held was not committed"
         after = checkpoints.steps(self.store)
         lost = set(before) - set(after)  # but for those that are older than the newest, which are kept
-        assert all(step < min(after) for step in lost) and len(after) >= min(len(before), 20), lost
+        assert all(step < min(after) for step in lost), lost
+        assert len(after) >= min(len(before), 20)
 
     def damage(self) -> None:
         """Break files of a checkpoint or two, mostly of the newest."""
