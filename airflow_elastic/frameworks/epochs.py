@@ -35,6 +35,7 @@ class Epochs:
 
     Attributes:
         pieces: batches that a rank accumulates gradients of for one step.
+        over: whether training has come to its end, and there are no more.
     """
 
     def __init__(
@@ -69,12 +70,13 @@ class Epochs:
             **{name: getattr(loader, name) for name in _OPTIONS},
         }
         self.pieces = count_pieces(-(-global_batch // run.world_size), micro_batch)
+        self.over = False
         self._weights: deque[float] = deque()
         self._done: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         _, offset = self._next()
-        return self.pieces * len(range(offset, self._length, self._global_batch))
+        return 0 if self.over else self.pieces * len(range(offset, self._length, self._global_batch))
 
     def __iter__(self) -> Iterator[Any]:
         epoch, batches = self._next()[0], len(self)

@@ -151,10 +151,16 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
         run.restore(trainer.model_wrapped, optimizer, **others)
         # What is averaged from here on is of the steps from here on.
         trainer._globalstep_last_logged = trainer._initial_global_step = state.global_step
-        control.should_training_stop = state.global_step >= state.max_steps
+        trainer._epochs.over = (
+            state.global_step >= state.max_steps
+        )  # the trainer itself looks after a step only
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         state.epoch = self._trainer._epochs.behind  # the trainer counts those of this attempt
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._trainer._epochs.over:  # all that belongs to this epoch was done before
+            control.should_log = control.should_evaluate = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         epochs, losses = self._trainer._epochs, self._trainer._losses

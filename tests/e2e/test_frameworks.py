@@ -133,6 +133,31 @@ async def test_rescaled_it_learns_the_same(framework: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+async def test_what_was_trained_to_its_end_is_not_trained_on(framework: str, tmp_path: Path) -> None:
+    expected = left_behind(await undisturbed(framework, tmp_path / "undisturbed"))
+    async with driving(tmp_path / "run", fitting(framework, tmp_path, "--linger")) as driven:
+        await driven.until(
+            lambda: driven.state.checkpoint and driven.state.checkpoint.step == STEPS, "the last checkpoint"
+        )
+        driven.kill_rank(0)
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
+    each_sample_once(driven, state)
+    assert left_behind(tmp_path) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there are GPUs, and so nothing to be told")
+async def test_ranks_that_would_train_by_themselves_are_refused(framework: str, tmp_path: Path) -> None:
+    if framework == "lightning":
+        pytest.skip("Lightning needs not be told")
+    async with driving(tmp_path / "run", fitting(framework, tmp_path, "--untold")) as driven:
+        state = await driven.end()
+    assert state.outcome == "failed"
+    assert "train by itself; where there are no GPUs, say" in (state.reason or "")
+
+
+@pytest.mark.slow
 async def test_the_example_learns(framework: str, tmp_path: Path) -> None:
     command = (str(EXAMPLES / f"train_{framework}.py"), "--epochs=3")
     async with driving(tmp_path / "run", training(command=command)) as driven:

@@ -4,11 +4,20 @@ import time
 
 import torch
 from accelerate import Accelerator
-from framework_options import GLOBAL_BATCH, MOST, Points, leave_behind, network, optimizer_of, options
+from framework_options import (
+    GLOBAL_BATCH,
+    MOST,
+    Points,
+    leave_behind,
+    network,
+    optimizer_of,
+    options,
+    trained,
+)
 
 from airflow_elastic.frameworks.accelerate import ElasticRun
 
-accelerator = Accelerator(cpu=True)
+accelerator = Accelerator(cpu=not options.untold)
 run = ElasticRun(accelerator)
 model = network()
 optimizer = optimizer_of(model)
@@ -24,6 +33,8 @@ for x, y in run.loader(loader, global_batch=GLOBAL_BATCH, epochs=options.epochs)
         optimizer.zero_grad()
     time.sleep(options.step_seconds / 2)
     run.step()
+run.session.save()
+trained()
 if accelerator.is_main_process:
     leave_behind(accelerator.unwrap_model(model), run.session.steps, schedule.scheduler.last_epoch)
 run.finish()

@@ -3,7 +3,7 @@
 import time
 
 import torch
-from framework_options import GLOBAL_BATCH, LENGTH, MOST, leave_behind, options
+from framework_options import GLOBAL_BATCH, LENGTH, MOST, leave_behind, options, trained
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
 
 from airflow_elastic.frameworks.huggingface import ElasticTrainer
@@ -43,7 +43,7 @@ arguments = TrainingArguments(
     eval_strategy="epoch",
     report_to=[],
     disable_tqdm=True,
-    use_cpu=True,
+    use_cpu=not options.untold,
 )
 trainer = ElasticTrainer(
     global_batch=GLOBAL_BATCH,
@@ -54,6 +54,7 @@ trainer = ElasticTrainer(
     callbacks=[Slow()],
 )
 trainer.train()
+trained()
 if trainer.run.rank == 0:
     evaluated = [entry["epoch"] for entry in trainer.state.log_history if "eval_loss" in entry]
     leave_behind(model, trainer.state.global_step, trainer.lr_scheduler.last_epoch, evaluated)

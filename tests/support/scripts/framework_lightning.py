@@ -3,7 +3,16 @@
 import time
 
 import torch
-from framework_options import GLOBAL_BATCH, MOST, Points, leave_behind, network, optimizer_of, options
+from framework_options import (
+    GLOBAL_BATCH,
+    MOST,
+    Points,
+    leave_behind,
+    network,
+    optimizer_of,
+    options,
+    trained,
+)
 from lightning.pytorch import Callback, LightningModule
 
 from airflow_elastic.frameworks.lightning import ElasticTrainer
@@ -67,6 +76,7 @@ trainer = ElasticTrainer(
 data = torch.utils.data.DataLoader(Points(), batch_size=MOST)
 held_out = torch.utils.data.DataLoader(Points(), batch_size=50)
 trainer.fit(module, data, held_out)
+trained()
 if trainer.run.rank == 0:
     (schedule,) = trainer.lr_scheduler_configs
     rate = schedule.scheduler.last_epoch

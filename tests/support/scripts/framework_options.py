@@ -1,11 +1,14 @@
 """What the scripts of the frameworks have in common: their options, their data, and what they leave behind.
 
-Options: --epochs N; --step-seconds S; --dropout P; --optimizer adamw or sgd; --out FILE: rank 0 writes a digest of the
-weights at the end, and where the training stands by the framework's own account; the weights lie beside it.
+Options: --epochs N; --step-seconds S; --dropout P; --optimizer adamw or sgd; --linger: the first attempt stands still
+when it has trained; --untold: nothing says that there are no GPUs; --out FILE: rank 0 writes a digest of the weights at
+the end, and where the training stands by the framework's own account; the weights lie beside it.
 """
 
 import argparse
 import hashlib
+import os
+import signal
 
 import torch
 
@@ -14,6 +17,8 @@ parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--step-seconds", type=float, default=0.0)
 parser.add_argument("--dropout", type=float, default=0.1)
 parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
+parser.add_argument("--linger", action="store_true")
+parser.add_argument("--untold", action="store_true")
 parser.add_argument("--out")
 options = parser.parse_args()
 
@@ -48,6 +53,12 @@ def network():
 def optimizer_of(model):
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[options.optimizer]
     return kind(model.parameters(), lr=0.02)
+
+
+def trained():
+    """Between the last step and what comes after it."""
+    while options.linger and os.environ["AIRFLOW_ELASTIC_ATTEMPT"] == "1":
+        signal.pause()
 
 
 def leave_behind(model, *standing):
