@@ -82,6 +82,7 @@ class ElasticTraining:
         args.gradient_accumulation_steps = count_pieces(share, most)
         self._batches = {"global_batch": global_batch, "micro_batch": most}
         self._epochs: Epochs | None = None
+        self._by_tokens: bool | None = None  # whether the loss is the mean over tokens; None: not known yet
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
         super().__init__(model, args, *others, **options)  # type: ignore[call-arg]
@@ -101,9 +102,7 @@ class ElasticTraining:
 
     def _without_tokens(self, batch: Any) -> Any:
         """A batch that counts nothing, where it is tokens that count: the trainer would add them up."""
-        trainer: Any = self
-        counted = trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None
-        if counted and isinstance(batch, Mapping) and torch.is_tensor(batch.get("labels")):
+        if self._by_tokens and isinstance(batch, Mapping) and torch.is_tensor(batch.get("labels")):
             return {**batch, "labels": torch.full_like(batch["labels"], _IGNORED)}
         return batch
 
@@ -112,6 +111,12 @@ class ElasticTraining:
     ) -> torch.Tensor:
         """The trainer's, with a batch that counts what it is to the global batch."""
         weight = self._epochs.weight() if self._epochs else 1.0
+        if self._by_tokens is None and num_items_in_batch is not None and weight:
+            self._by_tokens = self._divides(inputs, num_items_in_batch)
+        if self._by_tokens is False:
+            self.loss_is_scaled_for_ga = False
+        if not self._by_tokens:
+            num_items_in_batch = None
         # A loss that is divided by the tokens of all ranks counts right by itself.
         self._weight = weight if num_items_in_batch is None else float(weight > 0)
         try:
@@ -120,6 +125,24 @@ class ElasticTraining:
             self._weight = 1.0
         self._losses.append(loss)
         return loss
+
+    def _divides(self, inputs: dict[str, Any], tokens: Any) -> bool:
+        """Whether the loss is divided by the number of tokens that it is told, as the trainer believes of most models.
+
+        Many take that number and do not heed it: their loss is a mean, and the trainer would let it grow with the
+        number of ranks and of batches. Tried without a gradient, and without chance.
+        """
+        trainer: Any = self
+        trainer.model.eval()
+        with torch.no_grad():
+            losses = [
+                trainer.compute_loss(
+                    trainer.model, dict(trainer._prepare_inputs(inputs)), num_items_in_batch=number
+                )
+                for number in (tokens, tokens * 2)
+            ]
+        trainer.model.train()
+        return not torch.isclose(*losses).item()
 
     def finish(self, **metrics: Any) -> None:
         """Training, and what was to be measured, is complete: hand over the results. All ranks call this together.
@@ -193,11 +216,13 @@ class _Progress:
         return {
             "state": {name: getattr(state, name) for name in _KEPT if name in known},
             "callbacks": {name: one.state()["attributes"] for name, one in self._callbacks().items()},
+            "by_tokens": self._trainer._by_tokens,
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         for name, value in kept["state"].items():
             setattr(self._trainer.state, name, value)
+        self._trainer._by_tokens = kept["by_tokens"]
         for name, one in self._callbacks().items():
             vars(one).update(kept["callbacks"].get(name, {}))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -44,6 +46,55 @@ def test_hugging_faces_best_checkpoint_is_the_runs_business() -> None:
     )
     with pytest.raises(InvalidInput, match="allowed: False, as the run keeps the checkpoints"):
         ElasticTrainer(global_batch=4, args=args)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.parametrize("kind", ["tokens", "classes"])
+def test_in_any_number_of_pieces_hugging_faces_trainer_learns_the_same(kind: str, tmp_path: Path) -> None:
+    """A loss that is a mean over tokens, and one that takes their number and does not heed it."""
+    whole, cut = (_learned(kind, tmp_path, micro_batch) for micro_batch in (4, 1))
+    torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-6)
+
+
+def _learned(kind: str, folder: Path, micro_batch: int) -> dict[str, torch.Tensor]:
+    from transformers import (
+        BertConfig,
+        BertForSequenceClassification,
+        GPT2Config,
+        GPT2LMHeadModel,
+        TrainingArguments,
+    )
+
+    from airflow_elastic.frameworks.huggingface import ElasticTrainer
+
+    torch.manual_seed(1)
+    still = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    gpt = GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2, **still)
+    quiet = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    bert = BertConfig(vocab_size=20, max_position_embeddings=8, num_labels=3, **sizes, **quiet)
+    model = GPT2LMHeadModel(gpt) if kind == "tokens" else BertForSequenceClassification(bert)
+    data = []
+    for number in range(10):  # the last global batch has 2 of them: pieces are left over
+        tokens = torch.arange(number, number + 8) % 20
+        labels = tokens.clone()
+        labels[2 + number % 5 :] = -100
+        data.append({"input_ids": tokens, "labels": labels if kind == "tokens" else number % 3})
+    args = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=micro_batch,
+        num_train_epochs=2,
+        optim="sgd",
+        learning_rate=0.5,
+        max_grad_norm=0.0,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    trainer = ElasticTrainer(global_batch=4, model=model, args=args, train_dataset=data)
+    trainer.train()
+    assert trainer.state.global_step == 6
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
