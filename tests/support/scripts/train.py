@@ -3,11 +3,13 @@
 Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
 there in the first attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --out FILE: rank 0
 writes a digest of all weights at the end; --samples FOLDER: every rank writes which samples each of its steps consumed;
---lag RANK: the forward pass of this rank takes 20 ms more; --width N of the hidden layer; --lr RATE.
+--lag RANK: the forward pass of this rank takes 20 ms more; --width N of the hidden layer; --lr RATE;
+--verbose: logs what is only of interest.
 """
 
 import argparse
 import hashlib
+import logging
 import os
 import signal
 import time
@@ -26,9 +28,12 @@ parser.add_argument("--die-at", type=int, default=-1)
 parser.add_argument("--lag", type=int, default=-1)
 parser.add_argument("--width", type=int, default=16)
 parser.add_argument("--lr", type=float, default=0.05)
+parser.add_argument("--verbose", action="store_true")
 parser.add_argument("--out")
 parser.add_argument("--samples")
 options = parser.parse_args()
+if options.verbose:
+    logging.basicConfig(level=logging.INFO)
 
 
 class Lag(torch.nn.Module):
