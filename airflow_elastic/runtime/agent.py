@@ -57,7 +57,7 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
         node.stop()
 
     persister = Persister(node)
-    node.persist = persister.flush
+    node.persist, node.keep_logs = persister.flush, reporter.keep_logs
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     result = Result("failed", time.time(), reason="the agent failed: see its log")

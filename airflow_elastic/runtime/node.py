@@ -47,6 +47,7 @@ class Node:
         stop_at: when it was told to end, on the monotonic clock; None while it was not.
         slots: the memory that its ranks save into.
         persist: writes what they have saved to storage.
+        keep_logs: carries what they have written to the run's storage, where that is elsewhere.
         unattended: why it ends without having been told to; None where it does not.
         standing_by: whether its ranks have failed, and it waits to be told to start new ones.
     """
@@ -63,6 +64,7 @@ class Node:
     standing_by: bool = False
     slots: Slots = field(init=False)
     persist: Callable[[], None] = field(default=lambda: None)
+    keep_logs: Callable[[], None] = field(default=lambda: None)
     _park_at: float | None = None
     _oom_kills: int = field(default_factory=out_of_memory_kills)
 
@@ -190,6 +192,7 @@ class Node:
         """Go over to another generation, whose ranks are about to start."""
         if attempt_of(self.record, members) > self.attempt:
             self.flush()  # while it still is that attempt's: the one that begins builds on it
+            self.keep_logs()
         self.members, self._park_at, self.standing_by = members, None, False
         self._oom_kills = out_of_memory_kills()
 

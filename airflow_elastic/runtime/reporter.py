@@ -64,6 +64,15 @@ class Reporter:
         """Report at once: something has happened."""
         self._once()
 
+    def keep_logs(self) -> None:
+        """Have what the ranks have written in the run's storage, before they are forgotten."""
+        with self._lock:
+            try:
+                if not self._near:
+                    self._send_logs()
+            except StoreError as error:
+                log.warning("the ranks' last words could not be kept: %s", error)
+
     def _once(self, *, last: bool = False) -> None:
         with self._lock:
             self._report(last=last)

@@ -210,3 +210,20 @@ async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
     from airflow_elastic.adapters import linux
 
     assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", str(state_folder(uri))) == []
+
+
+async def test_on_s3_a_rank_that_dies_leaves_its_words_and_the_next_one_reads_its_memory(s3_uri: str) -> None:
+    spec = training("--epochs=8", "--step-seconds=0.05", "--die-at=40", "--verbose")
+    uri = f"{s3_uri}/in-place"
+    async with driving(uri, spec) as driven:
+        state = await driven.end()
+        assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
+        assert (state.attempts[1].home, state.restarts_used) == (1, 1)
+        store = driven.run.store
+        peer = (store.get("logs/attempt-0001/g01-rank-0.log") or b"").decode()
+        assert "Traceback" in peer, "the words of the rank that lost its peer were lost"
+        assert "0 GB from storage" in (store.get("logs/attempt-0002/g02-rank-0.log") or b"").decode()
+        kept = checkpoints.steps(store)
+        assert [checkpoints.problems(store, checkpoints.read(store, step)) for step in kept] == [[]] * len(
+            kept
+        )
