@@ -184,11 +184,13 @@ class JobFiles:
 
     def rejoin(self, attempt: int) -> None:
         """Begin a generation of the same workers for this attempt. Nothing where there is one, or no such job."""
-        record, members = self.record, self.newest_members()
-        if record is None or members is None or self.closed or attempt_of(record, members) >= attempt:
-            return
-        following = replace(members, generation=members.generation + 1, attempt=attempt)
-        self.create(f"members/{following.generation:04d}.json", following)
+        while not self.closed:
+            record, members = self.record, self.newest_members()
+            if record is None or members is None or attempt_of(record, members) >= attempt:
+                return
+            following = replace(members, generation=members.generation + 1, attempt=attempt)
+            self.create(f"members/{following.generation:04d}.json", following)
+            self.look_anew()  # somebody may have begun another one, for what was before
 
     def generations(self) -> list[Members]:
         """All generations so far, oldest first."""

@@ -7,18 +7,21 @@ stays in a folder of its own.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_elastic.adapters.jobfiles import JobFiles, Members, Result
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
-from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.errors import SpecError, StoreError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_elastic.adapters.store import Store
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -117,11 +120,16 @@ class JobObjects(JobFiles):
         if now - self._looked_at < self._memory:
             return
         folder = f"{self._prefix}members/"
-        names = {entry.key.removeprefix(self._prefix) for entry in self._store.list(folder)}
-        self._is_closed = _CLOSED in names
-        newest = max(names - {_CLOSED}, default=None)
-        if newest is not None and (self._newest is None or newest > _members(self._newest.generation)):
-            self._newest = self.read(newest, Members)
+        try:
+            names = {entry.key.removeprefix(self._prefix) for entry in self._store.list(folder)}
+            newest = max(names - {_CLOSED}, default=None)
+            if newest is not None and (self._newest is None or newest > _members(self._newest.generation)):
+                self._newest = self.read(newest, Members)
+            self._is_closed = _CLOSED in names
+        except StoreError as error:
+            if self._newest is None:
+                raise
+            log.warning("the job's documents are out of reach, what was seen last stands: %s", error)
         self._looked_at = now
 
     def _key(self, name: str) -> str:

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 #: After the first sign of a failure the other workers get so long to tell their side of it.
 SETTLE_SECONDS = 0.25
 
+#: The same where agents tell of it by way of the run's storage, which may take the one longer than the other.
+TELL_SECONDS = 1.5
+
 #: The status document is renewed with each event, and so often in between, but at least four times within
 #: `health.unattended_seconds`: it says, to agents too, that somebody is at work. More often costs two disk flushes, or
 #: a paid request, for each look of each run.
@@ -235,13 +238,14 @@ class Controller:
         except TimeoutError:
             woken = False
         self._wake.clear()
-        if self._job is not None:
+        if not woken or self._has_news or self._failed_since is not None:
+            # Before anything is judged: what is not known yet may be the cause.
+            await self._look_around()
+        if self._job is not None and self._watching.attempt == self.state.attempt.number:
             await self._tell_waiting(self._job)
             await self._follow(self._job)
             await self._gather(self._job)
             await self._judge(self._job)
-        if not woken or self._has_news:
-            await self._look_around()
 
     @property
     def _has_news(self) -> bool:
@@ -283,11 +287,13 @@ class Controller:
         job = job.told(self.state.attempt.failed)
         if job.failed and not job.settled:
             self._failed_since = self._failed_since or time.monotonic()
-            if time.monotonic() - self._failed_since < SETTLE_SECONDS:
+            told = any(worker.standby for worker in job.workers)
+            if time.monotonic() - self._failed_since < (TELL_SECONDS if told else SETTLE_SECONDS):
                 return
         members = self.state.attempt.members
         done = job.succeeded if members is None else job.among(members).succeeded
         if job.failed or done:
+            await self._look_for_checkpoint()
             await self._hear_again()
             await self._record(ev.WorkersEnded(self._now(), self.state.attempt.number, job, self._progress))
 

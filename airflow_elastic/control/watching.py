@@ -36,6 +36,11 @@ class Watching:
         self._task: tuple[int, asyncio.Task[None]] | None = None
         self.status: JobStatus | None = None
 
+    @property
+    def attempt(self) -> int | None:
+        """The attempt that `status` is of."""
+        return self._task[0] if self._task else None
+
     def watches(self, attempt: int) -> bool:
         """Whether it is at work for this attempt."""
         return self._task is not None and self._task[0] == attempt and not self._task[1].done()

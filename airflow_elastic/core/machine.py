@@ -174,8 +174,9 @@ def _quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:
 
 
 def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:
-    attempt = state.attempt
-    if attempt.phase is not Phase.LIVE or event.worker.name in {worker.name for worker in attempt.failed}:
+    attempt = state.attempt  # whose submission may not have been written down yet
+    known = {worker.name for worker in attempt.failed}
+    if attempt.phase not in (Phase.SUBMITTING, Phase.LIVE) or event.worker.name in known:
         return state
     failed_at = max(attempt.failed_at, event.step)
     return state.with_attempt(failed=(*attempt.failed, event.worker), failed_at=failed_at)

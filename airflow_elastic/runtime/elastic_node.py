@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import select
+import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -20,17 +24,28 @@ from airflow_elastic.launchers import Place, find_launcher
 from airflow_elastic.runtime.node import Stopped
 from airflow_elastic.runtime.rendezvous import GenerationRendezvous
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
-    import signal
-
     from airflow_elastic.runtime.node import Node
 
 log = logging.getLogger(__name__)
 
 #: How often the agent looks for orders. That a rank has ended it sees at once.
 ORDERS_SECONDS = 0.25
+
+#: How long a worker that is done waits for the others.
+EXIT_SECONDS = 60.0
+
+#: How long ranks may take to be gone after they were killed: what they held on a GPU takes its time.
+GONE_SECONDS = 30.0
+
+#: For so long an agent whose ranks have failed looks often for what follows; each look may cost a request.
+EAGER_SECONDS = 10.0
+
+#: Of a worker's failed ranks so many are told of, with so much of their tracebacks.
+TOLD_ERRORS, TOLD_CHARACTERS = 2, 8000
 
 #: How often torch's agent looks at its ranks where none has ended.
 MONITOR_SECONDS = 1.0
@@ -81,6 +96,10 @@ class _Agent(LocalElasticAgent):
         self._pidfds: set[int] = set()
         self.ended: set[int] = set()
 
+    def close(self) -> None:
+        """Let go of what it holds of its ranks."""
+        self._let_go(tuple(self._pidfds))
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         for _ in range(round(MONITOR_SECONDS / ORDERS_SECONDS)):
             ended = self._alive.poll(ORDERS_SECONDS * 1000)
@@ -103,13 +122,31 @@ class _Agent(LocalElasticAgent):
         close = context.close
 
         def close_soon(death_sig: signal.Signals | None = None, timeout: int = 0) -> None:
-            handlers = context.subprocess_handlers.values()
-            self.ended |= {one.proc.pid for one in handlers if one.proc.poll() is None}
+            ranks = [one.proc for one in context.subprocess_handlers.values()]
+            self.ended |= {rank.pid for rank in ranks if rank.poll() is None}
             close(death_sig, math.ceil(self._node.patience))
+            _end_sessions(ranks)
 
         # When a rank fails, torch gives its siblings 30 s that no parameter changes.
         context.close = close_soon  # type: ignore[method-assign]
         return ids
+
+    def _exit_barrier(self) -> None:
+        """Stay until the others are done as well: what the first one of them opened, all of their ranks use.
+
+        Unless they are not: then the next attempt may begin in this job, and this worker is one of it.
+        """
+        node, until = self._node, time.monotonic() + EXIT_SECONDS
+        members, store = node.members, node.meeting_store
+        if members is None or store is None:
+            return
+        done = [f"done/{index}" for index in members.nodes]
+        with contextlib.suppress(RuntimeError):  # torch's: the store is gone, and whoever opened it
+            store.set(f"done/{node.index}", "")
+            while not store.check(done) and time.monotonic() < until:
+                if node.stop_at is not None or node.superseded():
+                    return
+                time.sleep(max(0.02, node.files.poll_seconds))
 
     def _let_go(self, descriptors: Iterable[int]) -> None:
         for descriptor in descriptors:
@@ -127,28 +164,61 @@ def run_elastic(node: Node, report: Callable[[], None]) -> Result:
     """
     while True:
         result = _run_ranks(node)
-        if result.outcome != "failed" or not node.record.standby:
+        if result.outcome == "succeeded" and node.replaced():
+            continue  # a peer has failed at its very end, and what the run makes of it needs all workers
+        if result.outcome != "failed" or not node.record.standby or not _told(node, result, report):
             return result
-        _stand_by(node, result, report)
+        if not _stands_by(node):
+            return result
 
 
-def _stand_by(node: Node, result: Result, report: Callable[[], None]) -> None:
-    """Tell of the failure, and wait for what the run makes of it: new ranks, or the end. Raises Stopped.
-
-    What the ranks had saved is written meanwhile.
-    """
+def _told(node: Node, result: Result, report: Callable[[], None]) -> bool:
+    """Tell of the failure. Where that cannot be, the worker has to end: how it did so is seen by whoever watches."""
     node.standing_by = True
-    report()
-    worker = WorkerStatus(f"node-{node.index}", WorkerPhase.FAILED, errors=result.errors)
+    errors = tuple(
+        replace(error, traceback=(error.traceback or "")[-TOLD_CHARACTERS:] or None)
+        for error in result.errors[:TOLD_ERRORS]
+    )
+    worker = WorkerStatus(f"node-{node.index}", WorkerPhase.FAILED, errors=errors)
     trouble = RankTrouble(node.attempt, worker, node.step())
-    Mailbox(node.store).post("failed", by=worker.name, ranks=trouble)
+    try:  # before anything else: which worker's word comes first decides what is taken for the cause
+        Mailbox(node.store).post("failed", by=worker.name, ranks=trouble)
+    except ElasticError as error:
+        log.warning("that its ranks have failed cannot be told, so the worker ends: %s", error)
+        return False
+    report()
     node.files.stand_by(node.index, node.generation)
+    return True
+
+
+def _stands_by(node: Node) -> bool:
+    """Wait for new ranks; False where none were wanted for as long as a start may take. Raises Stopped.
+
+    What the ranks had saved is written first.
+    """
     node.flush()
+    began = time.monotonic()
     while not node.superseded():
         if node.stop_at is not None or node.files.closed:
             raise Stopped
+        waited = time.monotonic() - began
+        if waited > node.record.spec.health.start_seconds:
+            log.warning("nobody has said what follows for %.0f s: the worker ends", waited)
+            return False
         time.sleep(node.files.standby_seconds)
-        node.files.look_anew()
+        if waited < EAGER_SECONDS:
+            node.files.look_anew()
+    return True
+
+
+def _end_sessions(ranks: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Kill what ranks have started and left behind, and see the ranks themselves gone: others need their memory."""
+    for rank in ranks:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(rank.pid, signal.SIGKILL)
+    for rank in ranks:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            rank.wait(GONE_SECONDS)
 
 
 def _run_ranks(node: Node) -> Result:
@@ -169,9 +239,12 @@ def _run_ranks(node: Node) -> Result:
             monitor_interval=1e-6,  # none, which torch refuses: it rests by itself
         ),
         logs_specs=_RankLogs(node),
-        exit_barrier_timeout=60,
+        exit_barrier_timeout=EXIT_SECONDS,
     )
-    outcome: RunResult | None = agent.run()
+    try:
+        outcome: RunResult | None = agent.run()
+    finally:
+        agent.close()
     if outcome is None:
         return Result("left", time.time(), reason="left by a scale step")
     if not outcome.is_failed():

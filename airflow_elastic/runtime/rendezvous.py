@@ -32,6 +32,9 @@ from airflow_elastic.runtime.patience import Patience
 if TYPE_CHECKING:
     from airflow_elastic.runtime.node import Node
 
+#: How long workers may take that were there a moment ago, beside their grace: one of them may have gone since.
+REJOIN_SECONDS = 60.0
+
 #: How often workers look whether all of them have come.
 _POLL_SECONDS = 0.005
 
@@ -52,11 +55,11 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
         RendezvousTimeoutError: somebody did not come within the time a start may take, once nothing held it up.
         Stopped: the worker was told to end.
     """
-    patience = Patience(
-        node.store,
-        attempt_of(node.record, node.files.newest_members()),
-        node.record.spec.health.start_seconds,
-    )
+    newest, health = node.files.newest_members(), node.record.spec.health
+    seconds = health.start_seconds
+    if newest is not None and _rejoined(node, newest):  # they have their ranks to end, and a state to write
+        seconds = min(seconds, REJOIN_SECONDS + 2 * health.grace_seconds)
+    patience = Patience(node.store, attempt_of(node.record, newest), seconds)
     while True:
         members = node.files.newest_members()
         if members is not None and node.index in members.awaited:
@@ -125,7 +128,17 @@ def _still_wanted(node: Node, members: Members) -> None:
     if node.stop_at is not None or node.files.closed:
         raise Stopped
     if _done_without_us(node, members):
+        if _rejoined(node, members):
+            raise RendezvousTimeoutError(
+                f"workers that were to begin attempt {node.attempt} in this job have ended"
+            )
         raise RendezvousGracefulExitError("the other workers have finished the training")
+
+
+def _rejoined(node: Node, members: Members) -> bool:
+    """Whether a generation begins an attempt in the job of the one before: all its workers were there a moment ago."""
+    before = node.files.members(members.generation - 1)
+    return before is not None and attempt_of(node.record, before) < attempt_of(node.record, members)
 
 
 def _done_without_us(node: Node, members: Members) -> bool:

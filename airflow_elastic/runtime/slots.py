@@ -158,17 +158,18 @@ class Slot:
 
     def note(self) -> Note | None:
         """What the slot holds; None where it holds nothing whole."""
-        whole, at, size, *_ = _HEADER.unpack_from(self._mapped(HEADER_BYTES), 0)
-        if not whole:
-            return None
-        text = self._mapped(at + size)[at : at + size]
-        return decode(Note, json.loads(text))
+        whole, at, size, *_ = self._header()
+        # Read, and not mapped: ranks look into the slots of others, too.
+        return decode(Note, json.loads(os.pread(self._descriptor, size, at))) if whole else None
 
     @property
     def age(self) -> tuple[int, int] | None:
         """Generation and step of what it holds, without reading all of the note; None where it holds nothing whole."""
-        whole, _, _, generation, step = _HEADER.unpack_from(self._mapped(HEADER_BYTES), 0)
+        whole, _, _, generation, step = self._header()
         return (generation, step) if whole else None
+
+    def _header(self) -> tuple[int, ...]:
+        return _HEADER.unpack(os.pread(self._descriptor, _HEADER.size, 0))
 
     def data(self, data_bytes: int) -> memoryview:
         """The first so many bytes of what it holds."""

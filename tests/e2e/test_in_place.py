@@ -8,7 +8,7 @@ from pathlib import Path
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.run import CheckpointPolicy
-from tests.support.driving import Driven, driving, left_over, training
+from tests.support.driving import SCRIPTS, Driven, driving, left_over, training
 
 
 async def losing_a_rank(driven: Driven, rank: int) -> None:
@@ -88,3 +88,16 @@ async def test_workers_may_join_a_job_that_goes_on_in_place(tmp_path: Path) -> N
         state = await driven.end()
     assert state.outcome == "stopped"
     assert left_over(tmp_path / "run") == []
+
+
+async def test_a_worker_that_is_done_comes_back_where_a_peer_fails_at_the_very_end(tmp_path: Path) -> None:
+    """And what the rank that died has started does not live on into the next attempt."""
+    child = tmp_path / "child"
+    spec = training(command=(str(SCRIPTS / "heir.py"), f"--child={child}"))
+    async with driving(tmp_path / "run", spec) as driven:
+        state = await driven.end()
+    assert (state.outcome, state.restarts_used) == ("succeeded", 1), state.reason
+    before, after = state.attempts
+    assert before.failure is not None
+    assert (before.failure.kind, after.home) == (FailureKind.KILLED, 1)
+    assert child.exists()

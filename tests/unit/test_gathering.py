@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.jobfiles import JobRecord, Members
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.jobobjects import JobObjects
+from airflow_elastic.adapters.store import Entry
 from airflow_elastic.core.gathering import regrouping
 from airflow_elastic.core.state import Attempt, Phase
 from airflow_elastic.runtime.node import Node
 from airflow_elastic.runtime.rendezvous import meet
+from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 from airflow_elastic.testing.fake_engine import FakeEngine
@@ -125,3 +127,61 @@ def test_a_worker_that_comes_late_stands_by_until_it_is_named(tmp_path: Path) ->
     come(0)
     late.join(30)
     assert met == {0: (0, 1), 1: (0, 1)}
+
+
+class Flaky(FolderStore):
+    """Out of reach now and then."""
+
+    away = False
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        if self.away:
+            raise StoreError("no answer")
+        return super().list(prefix)
+
+
+def test_a_worker_whose_storage_is_out_of_reach_goes_on_by_what_it_saw_last(tmp_path: Path) -> None:
+    store = Flaky(tmp_path / "run")
+    mine = JobObjects(store, "j", tmp_path / "own")
+    store.away = True
+    with pytest.raises(StoreError):  # it has seen nothing yet
+        mine.newest_members()
+    store.away = False
+    mine.create("members/0001.json", Members(1, (0, 1), 0.0))
+    mine.look_anew()
+    assert mine.newest_members() == Members(1, (0, 1), 0.0)
+    store.away = True
+    mine.look_anew()
+    assert (mine.newest_members(), mine.superseded(1), mine.closed) == (Members(1, (0, 1), 0.0), False, False)
+    store.away = False
+    mine.create("members/0002.json", Members(2, (0,), 0.0))
+    mine.look_anew()
+    assert mine.superseded(1)
+
+
+class Rivalled(JobFiles):
+    """Somebody else is a moment faster, once."""
+
+    rival: Members | None = None
+
+    def create(self, name: str, document: object) -> bool:
+        if self.rival is not None and name.startswith("members/"):
+            rival, self.rival = self.rival, None
+            super().create(f"members/{rival.generation:04d}.json", rival)
+        return super().create(name, document)
+
+
+def test_an_attempt_begins_in_place_though_a_scale_step_came_between(tmp_path: Path) -> None:
+    files, run = Rivalled(tmp_path), spec()
+    files.rejoin(2)  # there is no such job: nothing happens
+    files.create("job.json", JobRecord("j", "/run", 1, run, run.digest, "", "python"))
+    files.create("members/0001.json", Members(1, (0, 1), 0.0))
+    files.rival = Members(2, (0, 1, 2), 0.0)
+    files.rejoin(2)
+    assert files.newest_members() == Members(3, (0, 1, 2), 0.0, attempt=2)
+    files.rejoin(2)
+    files.rejoin(1)
+    assert files.newest_members() == Members(3, (0, 1, 2), 0.0, attempt=2)
+    files.create("closed", {})
+    files.rejoin(3)
+    assert files.newest_members() == Members(3, (0, 1, 2), 0.0, attempt=2)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
+from airflow_elastic.adapters.mailbox import Mailbox, RankTrouble
 from airflow_elastic.adapters.reports import write_progress
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.cli.story import Story, progress_line
@@ -24,7 +25,7 @@ from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.run import Health
 from airflow_elastic.spec.status import Progress, Wait, Waiting
 from airflow_elastic.testing.fake_engine import FakeEngine
-from tests.support.builders import at_step, job, lost, spec, story, worker
+from tests.support.builders import at_step, job, lost, rank, spec, story, worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -270,3 +271,23 @@ def test_ranks_that_have_not_restored_yet_do_not_put_the_step_back() -> None:
     state = story(ev.AttemptSubmitted(1.0, 1, "a"), ev.CheckpointCommitted(2.0, 1, 100, "k"))
     told = Progress(1, 3.0, step=0, total_steps=200, attached=True)
     assert "step 100/200 · 50 % ·" in progress_line(state, told)
+
+
+async def test_a_peers_word_that_comes_later_may_be_the_cause(tmp_path: Path) -> None:
+    """That a rank lost its peers is often known first; agents tell by way of storage, one after another."""
+    engine, peer_gone = FakeEngine(), "RuntimeError: Connection closed by peer [10.0.0.2]:3344"
+    async with controlled(tmp_path, engine, Listener()) as run:
+        await until(lambda: run.state.attempt.submitted_at, "the workers")
+        mailbox = Mailbox(run.store)
+
+        def tell(name: str, error: str) -> None:
+            failed = worker(name=name, errors=(rank(1, error=error),))
+            mailbox.post("failed", by=name, ranks=RankTrouble(1, failed, 7))
+
+        tell("node-0", peer_gone)
+        await until(lambda: run.state.attempts[0].failed, "the first word")
+        tell("node-1", "ValueError: bad")
+        await until(lambda: run.state.attempts[0].failure, "the judgement")
+        failure = run.state.attempts[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.worker, failure.error) == ("code error", "node-1", "ValueError: bad")

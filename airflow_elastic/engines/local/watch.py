@@ -70,12 +70,11 @@ async def watch(files: JobFiles, ensure_host: Callable[[], None]) -> AsyncIterat
 def _open_news(files: JobFiles) -> int | None:
     """The pipe through which agents wake us. Another watcher may hear it in our place: we look, too, now and then."""
     try:
-        os.mkfifo(files.news, 0o600)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:  # the job was removed
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(files.news, 0o600)
+        return os.open(files.news, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # the job was removed, or its file system has no pipes
         return None
-    return os.open(files.news, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _hear(news: int, changed: asyncio.Event) -> None:
