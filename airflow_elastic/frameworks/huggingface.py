@@ -111,7 +111,7 @@ class ElasticTraining:
     ) -> torch.Tensor:
         """The trainer's, with a batch that counts what it is to the global batch."""
         weight = self._epochs.weight() if self._epochs else 1.0
-        if self._by_tokens is None and num_items_in_batch is not None and weight:
+        if self._by_tokens is None and num_items_in_batch is not None:
             self._by_tokens = self._divides(inputs, num_items_in_batch)
         if self._by_tokens is False:
             self.loss_is_scaled_for_ga = False
@@ -126,11 +126,12 @@ class ElasticTraining:
         self._losses.append(loss)
         return loss
 
-    def _divides(self, inputs: dict[str, Any], tokens: Any) -> bool:
+    def _divides(self, inputs: dict[str, Any], tokens: Any) -> bool | None:
         """Whether the loss is divided by the number of tokens that it is told, as the trainer believes of most models.
 
         Many take that number and do not heed it: their loss is a mean, and the trainer would let it grow with the
-        number of ranks and of batches. Tried without a gradient, and without chance.
+        number of ranks and of batches. Tried without a gradient, and without chance; by all ranks together, as one
+        whose piece has nothing to learn from cannot know. None: no rank can, ask again.
         """
         trainer: Any = self
         trainer.model.eval()
@@ -142,7 +143,15 @@ class ElasticTraining:
                 for number in (tokens, tokens * 2)
             ]
         trainer.model.train()
-        return not torch.isclose(*losses).item()
+        found = torch.zeros(
+            2, device=losses[0].device
+        )  # whether any rank has seen that it is, and that it is not
+        if all(torch.isfinite(loss) and loss != 0 for loss in losses):
+            found[int(torch.isclose(*losses))] = 1.0
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        divides, does_not = found.tolist()
+        return bool(divides) if divides or does_not else None
 
     def finish(self, **metrics: Any) -> None:
         """Training, and what was to be measured, is complete: hand over the results. All ranks call this together.

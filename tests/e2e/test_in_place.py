@@ -100,4 +100,4 @@ async def test_a_worker_that_is_done_comes_back_where_a_peer_fails_at_the_very_e
     before, after = state.attempts
     assert before.failure is not None
     assert (before.failure.kind, after.home) == (FailureKind.KILLED, 1)
-    assert child.exists()
+    assert child.with_suffix(".gone").exists(), "the second attempt's rank did not come to its end"

@@ -22,3 +22,4 @@ if os.environ["AIRFLOW_ELASTIC_ATTEMPT"] == "1":
 left = Path(f"/proc/{options.child.read_text()}")
 if left.exists() and " Z " not in (left / "stat").read_text():
     sys.exit("what the attempt before had started is still there")
+options.child.with_suffix(".gone").touch()
