@@ -97,7 +97,9 @@ def test_killed_around_a_scale_step(point: int, tmp_path: Path) -> None:
     assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{tmp_path}/local") == []
 
 
-@pytest.mark.parametrize("point", range(8, 16))
+@pytest.mark.parametrize(
+    "point", [*range(9, 16, 2), *(pytest.param(point, marks=pytest.mark.slow) for point in range(8, 16, 2))]
+)
 def test_killed_around_a_restart_in_place(point: int, tmp_path: Path) -> None:
     """With the launcher torchrun the agents outlive the rank that dies, and the next attempt begins in their job."""
     run = begin(tmp_path, launcher="torchrun")
