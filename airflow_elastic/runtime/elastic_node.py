@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SubprocessContext
@@ -163,7 +164,13 @@ def run_elastic(node: Node, report: Callable[[], None]) -> Result:
         report: writes down how far its ranks have come.
     """
     while True:
-        result = _run_ranks(node)
+        try:
+            result = _run_ranks(node)
+        except DistError:
+            node.files.look_anew()
+            if not node.superseded():
+                raise
+            continue  # the lead has left this meeting for the next one, and has taken its store along
         if result.outcome == "succeeded" and node.replaced():
             continue  # a peer has failed at its very end, and what the run makes of it needs all workers
         if result.outcome != "failed" or not node.record.standby or not _told(node, result, report):

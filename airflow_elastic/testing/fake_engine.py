@@ -31,6 +31,7 @@ class FakeJob:
     closed: bool = False
     started: int = 0
     met: list[tuple[int, ...]] = field(default_factory=list)  # the workers of each `regroup`
+    rejoined: list[int] = field(default_factory=list)  # the attempts of each `rejoin`
     waiting: Waiting | None = None
     ends_at: float | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -45,7 +46,7 @@ class FakeEngine:
     """Jobs by name, shared by all instances of one process as a cluster is by all its clients."""
 
     name = "fake"
-    capabilities = Capabilities(scale_in_place=True, regroup=True)
+    capabilities = Capabilities(scale_in_place=True, regroup=True, rejoin=True)
     jobs: ClassVar[dict[str, FakeJob]] = {}
 
     def check(self, spec: RunSpec) -> None:
@@ -110,6 +111,12 @@ class FakeEngine:
         if found is None or found.closed:
             raise EngineError(f"job {job.name} is not there to be regrouped")
         found.met.append(members)
+
+    async def rejoin(self, job: Job, attempt: int) -> None:
+        """Keep which attempt the workers were to begin. They have never failed, by what the engine sees."""
+        found = self.jobs.get(job.name)
+        if found is not None and not found.closed:
+            found.rejoined.append(attempt)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """End the job for good, also one that never was."""

@@ -289,5 +289,7 @@ async def test_a_peers_word_that_comes_later_may_be_the_cause(tmp_path: Path) ->
         tell("node-1", "ValueError: bad")
         await until(lambda: run.state.attempts[0].failure, "the judgement")
         failure = run.state.attempts[0].failure
+        await until(lambda: len(run.state.attempts) == 2 and run.state.attempt.submitted_at, "the next one")
+        assert engine.jobs[run.state.attempts[0].job or ""].rejoined == [2]
     assert failure is not None
     assert (failure.kind, failure.worker, failure.error) == ("code error", "node-1", "ValueError: bad")
