@@ -182,6 +182,10 @@ class JobFiles:
     def look_anew(self) -> None:
         """Forget what was seen a moment ago: nothing is, in a folder."""
 
+    def begin(self, members: Members) -> bool:
+        """Begin a generation; False where somebody else has begun one of that number."""
+        return self.create(f"members/{members.generation:04d}.json", members)
+
     def rejoin(self, attempt: int) -> None:
         """Begin a generation of the same workers for this attempt. Nothing where there is one, or no such job."""
         while not self.closed:
@@ -189,7 +193,7 @@ class JobFiles:
             if record is None or members is None or attempt_of(record, members) >= attempt:
                 return
             following = replace(members, generation=members.generation + 1, attempt=attempt)
-            self.create(f"members/{following.generation:04d}.json", following)
+            self.begin(following)
             self.look_anew()  # somebody may have begun another one, for what was before
 
     def generations(self) -> list[Members]:

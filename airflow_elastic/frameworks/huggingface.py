@@ -143,9 +143,8 @@ class ElasticTraining:
                 for number in (tokens, tokens * 2)
             ]
         trainer.model.train()
-        found = torch.zeros(
-            2, device=losses[0].device
-        )  # whether any rank has seen that it is, and that it is not
+        # Whether any rank has seen that it is, and that it is not.
+        found = torch.zeros(2, device=losses[0].device)
         if all(torch.isfinite(loss) and loss != 0 for loss in losses):
             found[int(torch.isclose(*losses))] = 1.0
         if torch.distributed.is_initialized():

@@ -246,7 +246,6 @@ def _run_ranks(node: Node) -> Result:
             monitor_interval=1e-6,  # none, which torch refuses: it rests by itself
         ),
         logs_specs=_RankLogs(node),
-        exit_barrier_timeout=EXIT_SECONDS,
     )
     try:
         outcome: RunResult | None = agent.run()

@@ -128,7 +128,7 @@ class KubeEngine:
             raise EngineError(f"job {job.name} has been deleted: it is not started again")
         if not files.create("job.json", record) and files.record != record:
             raise SubmitRefused(f"{job.run_uri} holds another job {job.name}: use another run URI")
-        files.create("members/0001.json", Members(1, tuple(range(job.workers)), 0.0))
+        files.begin(Members(1, tuple(range(job.workers)), 0.0))
         return files
 
     async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
@@ -246,7 +246,7 @@ class KubeEngine:
         if (members.nodes, members.awaited) == (nodes, awaited):
             return
         following = replace(members, generation=members.generation + 1, nodes=nodes, awaited=awaited)
-        if not files.create(f"members/{following.generation:04d}.json", following):
+        if not files.begin(following):
             raise EngineError(f"job {job.name} is being scaled by somebody else")
 
     async def delete(self, job: Job, grace_seconds: float) -> None:

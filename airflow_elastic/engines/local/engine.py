@@ -102,7 +102,7 @@ class LocalEngine:
             raise EngineError(f"job {job.name} has been deleted: it is not started again")
         if not files.create("job.json", record):
             _adopt(files, record)
-        files.create("members/0001.json", Members(1, tuple(range(job.workers)), time.time()))
+        files.begin(Members(1, tuple(range(job.workers)), time.time()))
         self._ensure_host(job)
 
     def _ensure_host(self, job: Job) -> None:
@@ -126,7 +126,7 @@ class LocalEngine:
         fresh = range(max(files.nodes()) + 1, max(files.nodes()) + 1 + max(0, workers - len(members.nodes)))
         nodes = (*members.nodes[:workers], *fresh)
         following = replace(members, generation=members.generation + 1, nodes=nodes, at=time.time())
-        if not files.create(f"members/{following.generation:04d}.json", following):
+        if not files.begin(following):
             raise EngineError(f"job {job.name} is being scaled by somebody else")
         self._ensure_host(job)
 
