@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import math
 import os
 import shutil
@@ -20,6 +21,8 @@ from airflow_elastic.spec.errors import StoreError
 if TYPE_CHECKING:
     import builtins
     from collections.abc import Callable, Iterable, Iterator
+
+    from airflow_elastic.adapters.store import Reader
 
 _ROUNDS = 100  # against a delete that keeps removing the folder under us; a round lost takes microseconds
 _COPY_BYTES = 1 << 20
@@ -65,6 +68,19 @@ class FolderStore:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 self._require_folder()
                 return b""
+
+    @contextlib.contextmanager
+    def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
+        check_range(start, size)
+        path = self._path(key)
+        with self._told("read", key), contextlib.ExitStack() as stack:
+            try:
+                file: io.FileIO | io.BytesIO = stack.enter_context(open(path, "rb", buffering=0))
+                file.seek(start)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                self._require_folder()
+                file = io.BytesIO()
+            yield _Part(file, size)
 
     def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
         path = self._path(key)
@@ -152,7 +168,7 @@ class FolderStore:
             with self._told("upload", key):
                 self._place(target, copy, os.replace)
 
-    def download(self, key: str, path: Path) -> None:
+    def download(self, key: str, path: Path, *, durable: bool = True) -> None:
         with contextlib.ExitStack() as stack:
             with self._told("download", key):
                 try:
@@ -164,7 +180,10 @@ class FolderStore:
                 make_folder(path.absolute().parent)
                 with temp_file(path.absolute().parent) as (temp, file):
                     shutil.copyfileobj(source, file, _COPY_BYTES)
-                    sync(file)
+                    if durable:
+                        sync(file)
+                    else:
+                        file.close()
                     os.replace(temp, path)
                     fsync_folder(path.absolute().parent)
 
@@ -285,3 +304,15 @@ class FolderStore:
             yield
         except OSError as exc:
             raise store_error(exc, self.uri, doing, key, local) from exc
+
+
+class _Part:
+    """At most `size` bytes from where a file stands."""
+
+    def __init__(self, file: io.FileIO | io.BytesIO, size: int) -> None:
+        self._file, self._left = file, size
+
+    def readinto(self, room: memoryview) -> int:
+        count = self._file.readinto(room[: self._left]) or 0
+        self._left -= count
+        return count

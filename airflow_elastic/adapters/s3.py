@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters import s3_bulk
 from airflow_elastic.adapters.durable import fsync_folder, make_folder, sync, temp_file
 from airflow_elastic.adapters.folder_errors import store_error as folder_error
 from airflow_elastic.adapters.keys import check_key, check_prefix, check_range, key_problem, scrub
-from airflow_elastic.adapters.memory_file import MemoryFile
-from airflow_elastic.adapters.s3_client import Clients, transfer_config
-from airflow_elastic.adapters.s3_errors import code_of, is_client_error, status_of, store_error
+from airflow_elastic.adapters.s3_client import Clients
+from airflow_elastic.adapters.s3_errors import (
+    MISSING,
+    code_of,
+    is_client_error,
+    is_missing,
+    status_of,
+    store_error,
+)
+from airflow_elastic.adapters.s3_stream import ROUNDS, Stream, back_off
 from airflow_elastic.adapters.store import Entry
 from airflow_elastic.spec.errors import StoreError
 
@@ -23,10 +29,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_elastic.adapters.s3_client import ClientFactory
+    from airflow_elastic.adapters.store import Reader
 
-_ROUNDS = 8  # of what botocore does not repeat: a conflict between writers, an answer cut off in its body
 _BATCH = 1000  # keys that one DeleteObjects takes
-_MISSING = {"NoSuchKey", "404", "NotFound"}
 # Answers (409) to a writer that another one, or on versitygw a delete in the same folder, got in the way of.
 _CONFLICT = {"ConditionalRequestConflict", "OperationAborted", "ExistingObjectIsDirectory"}
 _NO_BATCHES = {"NotImplemented", "MethodNotAllowed", "MissingContentMD5"}  # nor what servers lack besides
@@ -42,13 +47,13 @@ class S3Store:
 
     Safe to use from several threads. A process killed while it sends a large object leaves the parts it had
     sent: `abandon` finds and removes them. For a server that knows no checksums, set
-    AWS_REQUEST_CHECKSUM_CALCULATION=when_required, which `upload` heeds too.
+    AWS_REQUEST_CHECKSUM_CALCULATION=when_required.
     """
 
     def __init__(self, bucket: str, prefix: str = "", *, client_factory: ClientFactory | None = None) -> None:
         self._bucket = bucket
         self._below = f"{check_key(prefix)}/" if prefix else ""
-        self._clients = Clients(client_factory)
+        self._clients, self._bulk = Clients(client_factory), Clients(client_factory, bulk=True)
 
     def __repr__(self) -> str:
         return f"S3Store({self.uri!r})"
@@ -64,24 +69,37 @@ class S3Store:
             return scrub(str(self._clients.get().meta.endpoint_url))
 
     def get(self, key: str) -> bytes | None:
-        return self._read(key)
+        with self._told("read", key), self._opened(self._clients, key) as stream:
+            data = stream.read()
+            return None if stream.missing else data
 
     def read_from(self, key: str, start: int, limit: int = 1 << 20) -> bytes:
         check_range(start, limit)
-        check_key(key)
-        if not limit:
-            return b""
-        return (self._read(key, start, limit) or b"")[:limit]
+        with self._told("read", key), self._opened(self._clients, key, start, limit) as stream:
+            return stream.read()
+
+    @contextlib.contextmanager
+    def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
+        check_range(start, size)
+        with self._told("read", key), self._opened(self._bulk, key, start, size) as stream:
+            yield stream
+
+    def _opened(
+        self, clients: Clients, key: str, start: int = 0, size: int | None = None
+    ) -> contextlib.closing[Stream]:
+        return contextlib.closing(Stream(clients.get, self._at(key), start, size))
 
     def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
         with self._told("write", key):
             self._insist(lambda: self._clients.get().put_object(**self._at(key), Body=data))
 
     def write(self, key: str, data: memoryview) -> None:
+        self._send("write", key, lambda begin, end: bytes(data[begin:end]), len(data))
+
+    def _send(self, doing: str, key: str, read: Callable[[int, int], bytes], size: int) -> None:
         where = self._at(key)
-        with self._told("write", key):
-            client, options = self._clients.get(), self._transfer()
-            self._insist(lambda: client.upload_fileobj(MemoryFile(data), *where.values(), **options))
+        with self._told(doing, key):
+            self._insist(lambda: s3_bulk.send(self._bulk.get(), where, read, size))
 
     def create(self, key: str, data: bytes) -> bool:
         """See `Store.create`. Where it raises, the object may or may not be there: repeat it to know."""
@@ -89,7 +107,7 @@ class S3Store:
         def send() -> None:
             self._clients.get().put_object(**self._at(key), Body=data, IfNoneMatch="*")
 
-        for round_ in range(_ROUNDS):
+        for round_ in range(ROUNDS):
             with self._told("create", key):
                 try:
                     self._insist(send)
@@ -101,9 +119,9 @@ class S3Store:
             # 412 also answers the repetition of our own put whose first answer was lost: see the content.
             if (stored := self.get(key)) is not None:
                 return stored == data
-            _back_off(round_)  # a delete came between
+            back_off(round_)  # a delete came between
         raise StoreError(
-            f"{self.uri}: {key!r} was made and removed {_ROUNDS} times while we tried to create it; "
+            f"{self.uri}: {key!r} was made and removed {ROUNDS} times while we tried to create it; "
             "find out who else writes there, then try again"
         )
 
@@ -139,20 +157,17 @@ class S3Store:
                     try:
                         self._clients.get().delete_object(Bucket=self._bucket, Key=name)
                     except Exception as exc:
-                        if code_of(exc) not in _MISSING:
+                        if not is_missing(exc):
                             raise
 
     def upload(self, key: str, path: Path) -> None:
-        where = self._at(key)
+        self._at(key)  # refuses a bad one
         try:
-            with open(path, "rb"):
-                pass
+            with open(path, "rb") as file:
+                source, size = file.fileno(), os.fstat(file.fileno()).st_size
+                self._send("upload", key, lambda begin, end: os.pread(source, end - begin, begin), size)
         except OSError as exc:
             raise folder_error(exc, self.uri, "upload", key, path) from exc
-        with self._told("upload", key):
-            client, options = self._clients.get(), self._transfer()
-            # Aborts the multipart upload itself where a part fails for good.
-            self._insist(lambda: client.upload_file(str(path), *where.values(), **options))
 
     def abandon(self, prefix: str, dead: Callable[[str], bool]) -> int:
         full = self._below + check_prefix(prefix)
@@ -179,23 +194,16 @@ class S3Store:
                         raise
         return len(stale)
 
-    def _transfer(self) -> dict[str, Any]:
-        """How much is sent in parts, and with which checksum on the way."""
-        plain = self._clients.get().meta.config.request_checksum_calculation == "when_required"
-        # CRC32: the fastest that needs no further package.
-        return {"ExtraArgs": {} if plain else {"ChecksumAlgorithm": "CRC32"}, "Config": transfer_config()}
-
-    def download(self, key: str, path: Path) -> None:
+    def download(self, key: str, path: Path, *, durable: bool = True) -> None:
         where = self._at(key)
         folder = path.absolute().parent
         try:
             make_folder(folder)
             with temp_file(folder) as (temp, file):
                 with self._told("download", key):
-                    self._clients.get().download_fileobj(
-                        where["Bucket"], where["Key"], file, Config=transfer_config()
-                    )
-                sync(file)
+                    s3_bulk.fetch(self._bulk.get(), where, file)
+                if durable:
+                    sync(file)
                 os.replace(temp, path)
                 fsync_folder(folder)
         except OSError as exc:
@@ -208,42 +216,16 @@ class S3Store:
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._below + check_key(key)}
 
-    def _read(self, key: str, start: int = 0, limit: int | None = None) -> bytes | None:
-        """An object or a part of it; None where there is none. Repeats what breaks off in the body."""
-        where = self._at(key)
-        if limit is not None:
-            where["Range"] = f"bytes={start}-{start + limit - 1}"
-        with self._told("read", key):
-            for round_ in range(_ROUNDS):
-                try:
-                    answer = self._clients.get().get_object(**where)
-                except Exception as exc:
-                    if code_of(exc) in _MISSING:
-                        return None
-                    if status_of(exc) == 416:  # nothing from there on
-                        return b""
-                    raise
-                try:
-                    data = bytes(answer["Body"].read())
-                except Exception as exc:
-                    if not is_client_error(exc) or round_ == _ROUNDS - 1:
-                        raise
-                    _back_off(round_)
-                    continue
-                sent_all = limit is not None and "ContentRange" not in answer  # it knows no ranges
-                return data[start:] if sent_all else data
-        raise AssertionError("unreachable: the last round returns or raises")
-
     def _insist(self, send: Callable[[], object]) -> None:
         """Send a write, and again as long as another writer gets in its way."""
-        for round_ in range(_ROUNDS):
+        for round_ in range(ROUNDS):
             try:
                 send()
                 return
             except Exception as exc:
-                if code_of(exc) not in _CONFLICT or round_ == _ROUNDS - 1:
+                if code_of(exc) not in _CONFLICT or round_ == ROUNDS - 1:
                     raise
-            _back_off(round_)
+            back_off(round_)
 
     def _delete_batch(self, names: builtins.list[str]) -> builtins.list[str]:
         """Delete with one request; return the names that have to be tried one by one."""
@@ -255,7 +237,7 @@ class S3Store:
                 return names
             raise
         errors = answer.get("Errors", ())
-        return [str(error["Key"]) for error in errors if error.get("Code") not in _MISSING]
+        return [str(error["Key"]) for error in errors if error.get("Code") not in MISSING]
 
     @contextlib.contextmanager
     def _told(self, doing: str, key: str) -> Iterator[None]:
@@ -269,8 +251,3 @@ class S3Store:
             with contextlib.suppress(Exception):  # there is no client where making it is what failed
                 endpoint = scrub(str(self._clients.get().meta.endpoint_url))
             raise store_error(exc, self.uri, self._bucket, endpoint, doing, key) from None
-
-
-def _back_off(round_: int) -> None:
-    """Wait before the next round: up to 0.05 s at first, up to 2 s later, at random so that rivals part."""
-    time.sleep(random.uniform(0.0, min(2.0, 0.05 * 2**round_)))

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 CONNECT_S, READ_S = 5, 30
 ATTEMPTS = 6  # of one request; botocore's standard mode waits up to 20 s, with jitter, between two of them
-_CONNECTIONS = 32
-_PART_BYTES = 16 << 20
+
+#: Requests at once, of one process: what several of them bring together is far more than one can.
+CONNECTIONS = min(32, 4 * (os.cpu_count() or 1))
 
 
 class Session(Protocol):
@@ -33,10 +34,16 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """One S3 client for each process, made at first use; a forked child makes its own."""
+    """One S3 client for each process, made at first use; a forked child makes its own.
 
-    def __init__(self, factory: ClientFactory | None = None) -> None:
-        self._factory = factory
+    Args:
+        factory: where clients come from. Default: boto3's usual chain.
+        bulk: for large objects. What such a client sends has a checksum among the headers that it signs, and is not
+            hashed for the signature besides, which would take longer than a good network does.
+    """
+
+    def __init__(self, factory: ClientFactory | None = None, *, bulk: bool = False) -> None:
+        self._factory, self._bulk = factory, bulk
         self._made: dict[int, Any] = {}  # by process: two must not talk through one connection
         self._locks: dict[int, threading.Lock] = {}  # likewise: at a fork another thread may hold the lock
 
@@ -46,12 +53,23 @@ class Clients:
         if (client := self._made.get(pid)) is None:
             with self._locks.setdefault(pid, threading.Lock()):  # threads may share a client, not its making
                 if (client := self._made.get(pid)) is None:
-                    client = _make(self._factory)
+                    client = _made(self._factory, self._bulk)
                     self._made = {pid: client}
         return client
 
 
-def _make(factory: ClientFactory | None) -> Any:
+def sends_checksums(client: Any) -> bool:
+    """Whether it may give a checksum with what it sends, which some servers do not understand."""
+    return bool(client.meta.config.request_checksum_calculation != "when_required")
+
+
+def _made(factory: ClientFactory | None, bulk: bool) -> Any:
+    client = _make(factory, {"payload_signing_enabled": False} if bulk else None)
+    # Settings are known only now; without a checksum, the signature is all that tells the bytes from others.
+    return client if not bulk or sends_checksums(client) else _make(factory, None)
+
+
+def _make(factory: ClientFactory | None, s3: dict[str, Any] | None) -> Any:
     try:
         import boto3
         from botocore.config import Config
@@ -63,8 +81,9 @@ def _make(factory: ClientFactory | None) -> Any:
         connect_timeout=CONNECT_S,
         read_timeout=READ_S,
         retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-        max_pool_connections=_CONNECTIONS,
+        max_pool_connections=CONNECTIONS,
         user_agent_extra="airflow-elastic",
+        s3=s3,
     )
     source: Any = boto3.session.Session() if factory is None else factory
     if not hasattr(source, "client"):
@@ -72,12 +91,3 @@ def _make(factory: ClientFactory | None) -> Any:
     # AWS_REGION is what EKS and Lambda set and other SDKs read; boto3 alone reads only AWS_DEFAULT_REGION.
     region = source.region_name or os.environ.get("AWS_REGION")
     return source.client("s3", config=config, region_name=region)
-
-
-def transfer_config() -> Any:
-    """How large objects are cut. By the classic client: the one on awscrt fails on IP addresses."""
-    from boto3.s3.transfer import TransferConfig
-
-    return TransferConfig(
-        multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, preferred_transfer_client="classic"
-    )

@@ -17,6 +17,8 @@ _CREDENTIALS = (
 _SLOW = "the server is overloaded or failing; try again later, and if it stays so, ask its operator"
 FIT = "use Amazon S3, versitygw, MinIO, Ceph radosgw, or a folder on a disk that all parts of the run share"
 
+MISSING = {"NoSuchKey", "404", "NotFound"}
+
 # The error codes of servers -> (the error to raise, what is the matter, what to do next)
 _CODES: dict[tuple[str, ...], tuple[type[StoreError], str, str]] = {
     ("NoSuchBucket",): (
@@ -122,6 +124,11 @@ def status_of(exc: BaseException) -> int:
     if not isinstance(response, dict):
         return 0
     return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def is_missing(exc: BaseException) -> bool:
+    """Whether there is no such object."""
+    return code_of(exc) in MISSING
 
 
 def is_client_error(exc: BaseException) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 
@@ -23,6 +24,14 @@ class Entry:
 
     key: str
     size: int
+
+
+class Reader(Protocol):
+    """The bytes of an object, one after the other."""
+
+    def readinto(self, room: memoryview, /) -> int:
+        """Fill `room` with the next bytes, as far as they have come; returns how many, 0 at the end."""
+        ...
 
 
 class Store(Protocol):
@@ -43,6 +52,13 @@ class Store(Protocol):
 
     def read_from(self, key: str, start: int, limit: int = 1 << 20) -> bytes:
         """At most `limit` bytes from offset `start`; empty where the object is missing or not that long."""
+        ...
+
+    def stream(self, key: str, start: int, size: int) -> AbstractContextManager[Reader]:
+        """At most `size` bytes from offset `start`, for somebody who wants them in memory of his own; may be large.
+
+        None at all where the object is missing or not that long. Also the reading raises `StoreError`.
+        """
         ...
 
     def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
@@ -77,8 +93,11 @@ class Store(Protocol):
         """Copy a local file into an object, durably and with a checksum on the way where the service has one."""
         ...
 
-    def download(self, key: str, path: Path) -> None:
-        """Copy an object into a local file (parent folders are made); the file appears complete or not at all."""
+    def download(self, key: str, path: Path, *, durable: bool = True) -> None:
+        """Copy an object into a local file (parent folders are made); the file appears complete or not at all.
+
+        Unless `durable` is False, it outlives a loss of power.
+        """
         ...
 
     def abandon(self, prefix: str, dead: Callable[[str], bool]) -> int:

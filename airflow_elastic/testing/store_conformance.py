@@ -178,6 +178,27 @@ class StoreConformance:
         with _raises(ElasticError, "a negative offset"):
             store.read_from("log", -1)
 
+    def test_a_stream_gives_the_bytes_that_were_asked_for(self, store: Store) -> None:
+        with _seeded() as rng:
+            store.write("big", memoryview(data := rng.randbytes(self.large + 1)))
+            store.put("empty", b"")
+            edges = [
+                0,
+                1,
+                len(data) - 1,
+                len(data),
+                len(data) + 1,
+                *(rng.randrange(len(data)) for _ in range(5)),
+            ]
+            for start in edges:
+                for size in (0, 1, rng.randrange(len(data)), len(data)):
+                    assert _streamed(store, "big", start, size, rng) == data[start : start + size], (
+                        start,
+                        size,
+                    )
+            assert _streamed(store, "empty", 0, 10, rng) == b""
+            assert _streamed(store, "missing", 0, 10, rng) == b""
+
     def test_list_takes_string_prefixes_and_sorts_by_key(self, store: Store) -> None:
         # '-' and '.' sort before '/', so walking folders in order would not sort these
         keys = ["a/1", "a-b", "a.b", "a/10", "a/2", "ab/1", "b", "a/deep/er/1", "B", "é"]
@@ -218,6 +239,7 @@ class StoreConformance:
             calls: list[Callable[[str], object]] = [
                 store.get,
                 lambda key: store.read_from(key, 0),
+                lambda key: _streamed(store, key, 0, 1, random.Random(0)),
                 lambda key: store.put(key, b""),
                 lambda key: store.create(key, b""),
                 lambda key: store.delete([key]),
@@ -252,7 +274,7 @@ class StoreConformance:
                 source.write_bytes(data := rng.randbytes(size))
                 store.upload("ckpt/shard 0.bin", source)
                 assert [(e.key, e.size) for e in store.list()] == [("ckpt/shard 0.bin", size)]
-                store.download("ckpt/shard 0.bin", target)
+                store.download("ckpt/shard 0.bin", target, durable=bool(size % 2))
                 assert target.read_bytes() == data, f"{size} bytes came back changed"
                 assert store.read_from("ckpt/shard 0.bin", max(0, size - 5)) == data[-5:]
                 assert [path.name for path in target.parent.iterdir()] == ["target"], "temporary files remain"
@@ -294,6 +316,15 @@ class StoreConformance:
 
         _together([_calling(work, worker) for worker in range(self.racers)])
         assert len(store.list("threads/")) == self.racers * 5
+
+
+def _streamed(store: Store, key: str, start: int, size: int, rng: random.Random) -> bytes:
+    """Read with room of random sizes."""
+    parts = []
+    with store.stream(key, start, size) as reader:
+        while count := reader.readinto(room := memoryview(bytearray(rng.randint(1, 1 << 20)))):
+            parts.append(bytes(room[:count]))
+    return b"".join(parts)
 
 
 def _calling(call: Callable[..., Any], *args: Any) -> Callable[[], Any]:

@@ -311,9 +311,31 @@ def test_bodies_that_break_off_are_read_again(faults: s3.FaultProxy, tmp_path: P
     faults.rules(cut)
     assert store.read_from("k", 10, 200_000) == data[10:200_010]
     faults.rules(cut)
+    room = memoryview(bytearray(250_000))
+    with store.stream("k", 20, len(room)) as reader:
+        at = 0
+        while count := reader.readinto(room[at:]):
+            at += count
+    assert bytes(room) == data[20:250_020]
+    faults.rules(cut)
     store.download("k", tmp_path / "target")
     assert (tmp_path / "target").read_bytes() == data
     assert faults.hits() == [2]
+
+
+def test_an_upload_survives_a_bad_day(faults: s3.FaultProxy) -> None:
+    store = faults.server.store()
+    data = secrets.token_bytes(50 << 20)
+    for do in ("reject", "lost", "late503"):
+        # A part, and the request that makes an object of them: its answer is lost, and there is no upload any more.
+        faults.rules(
+            {"do": do, "method": "PUT", "path": "partNumber=2", "count": 2},
+            {"do": do, "method": "POST", "path": "uploadId=", "count": 1},
+        )
+        store.write("u", memoryview(data))
+        assert faults.hits() == [2, 1], do
+        assert store.get("u") == data
+        assert not faults.server.client().list_multipart_uploads(Bucket=faults.server.bucket).get("Uploads")
 
 
 def test_failures_that_last_are_errors_and_leave_nothing(faults: s3.FaultProxy, tmp_path: Path) -> None:

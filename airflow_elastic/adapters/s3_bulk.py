@@ -1,0 +1,103 @@
+"""Large objects in S3: sent and fetched in parts, several at once, each with a checksum.
+
+By boto3's client, but not by its transfers: those copy what they send through Python in small pieces, and hash it for
+the signature. This sends a part as one block of bytes, so it is the network that limits, or the server
+(docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from awscrt.checksums import crc32
+
+from airflow_elastic.adapters.s3_client import CONNECTIONS, sends_checksums
+from airflow_elastic.adapters.s3_errors import code_of
+from airflow_elastic.adapters.s3_stream import Stream
+from airflow_elastic.spec.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import BinaryIO
+
+#: Of one part; each connection holds a copy of one while it is sent.
+PART_BYTES = 16 << 20
+
+_MOST_PARTS = 10_000  # of an object: S3's own limit
+
+
+def send(client: Any, where: dict[str, str], read: Callable[[int, int], bytes], size: int) -> None:
+    """Create or replace an object.
+
+    Args:
+        client: of S3.
+        where: bucket and key, as the client calls them.
+        read: gives the bytes from a first to before a last one; called by several threads.
+        size: how many bytes there are.
+
+    Raises whatever the client does. What was sent of the object by then is removed, where the server answers.
+    """
+    if size <= PART_BYTES:
+        data = read(0, size)
+        client.put_object(**where, Body=data, **_checksum(client, data))
+        return
+    try:
+        _send_parts(client, where, read, size)
+    except Exception as exc:
+        # The answer to the request that completes it was lost, and repeating that finds no upload any more.
+        if code_of(exc) != "NoSuchUpload":
+            raise
+        _send_parts(client, where, read, size)
+
+
+def _send_parts(client: Any, where: dict[str, str], read: Callable[[int, int], bytes], size: int) -> None:
+    length = max(PART_BYTES, -(-size // _MOST_PARTS))
+    kind = {"ChecksumAlgorithm": "CRC32"} if sends_checksums(client) else {}
+    upload = {**where, "UploadId": client.create_multipart_upload(**where, **kind)["UploadId"]}
+
+    def send_part(begin: int) -> dict[str, Any]:
+        number = begin // length + 1
+        data = read(begin, min(size, begin + length))
+        answer = client.upload_part(**upload, PartNumber=number, Body=data, **_checksum(client, data))
+        known = {name: answer[name] for name in ("ETag", "ChecksumCRC32") if name in answer}
+        return {**known, "PartNumber": number}
+
+    try:
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            parts = list(pool.map(send_part, range(0, size, length)))
+        client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+    except BaseException:
+        with contextlib.suppress(Exception):  # it says less than what has failed; `abandon` finds it later
+            client.abort_multipart_upload(**upload)
+        raise
+
+
+def _checksum(client: Any, data: bytes) -> dict[str, str]:
+    """CRC32: whatever server knows any checksum knows this one."""
+    if not sends_checksums(client):
+        return {}
+    return {"ChecksumCRC32": base64.b64encode(crc32(data).to_bytes(4, "big")).decode()}
+
+
+def fetch(client: Any, where: dict[str, str], file: BinaryIO) -> None:
+    """Copy an object into an empty file. Raises whatever the client does, also where the object changes meanwhile."""
+    about = client.head_object(**where)
+    size, same = int(about["ContentLength"]), {"IfMatch": about["ETag"]}
+    os.truncate(file.fileno(), size)
+
+    def fetch_part(begin: int) -> None:
+        end, room = min(size, begin + PART_BYTES), memoryview(bytearray(1 << 20))
+        with contextlib.closing(Stream(lambda: client, {**where, **same}, begin, end - begin)) as part:
+            at = begin
+            while count := part.readinto(room[: end - at]):
+                os.pwrite(file.fileno(), room[:count], at)
+                at += count
+        if at < end:
+            raise StoreError(f"{where['Key']} became shorter while it was fetched: fetch it again")
+
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        list(pool.map(fetch_part, range(0, size, PART_BYTES)))

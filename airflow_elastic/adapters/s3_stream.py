@@ -1,0 +1,103 @@
+"""Reading an object of S3 from begin to end, over answers that break off."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.adapters.s3_errors import is_client_error, is_missing, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROUNDS = 8  # of what botocore does not repeat: a conflict between writers, an answer cut off in its body
+
+_AT_ONCE = 1 << 20
+
+
+class Stream:
+    """The bytes of an object, one after the other; nothing where there is no such object, or it is not that long.
+
+    Args:
+        client: gives a client of S3.
+        where: bucket and key, and what else a request to get an object may say.
+        start: the first byte.
+        size: how many bytes at most. Default: to the end.
+
+    Attributes:
+        missing: whether it has turned out that there is no such object.
+    """
+
+    def __init__(
+        self, client: Callable[[], Any], where: dict[str, str], start: int = 0, size: int | None = None
+    ) -> None:
+        self._client, self._where = client, where
+        self._at, self._end = start, None if size is None else start + size
+        self._body: Any = None
+        self._skip = 0  # of the body: the server has sent more than was asked for
+        self.missing = False
+
+    def readinto(self, room: memoryview) -> int:
+        """Fill `room` with the next bytes, as far as they have come; returns how many, 0 at the end.
+
+        Raises whatever the client does, after several tries.
+        """
+        if self._end is not None:
+            room = room[: self._end - self._at]
+        for left in reversed(range(ROUNDS)):
+            if not len(room) or not self._open():
+                return 0
+            try:
+                self._skip_some()
+                count = int(self._body.readinto(room))
+            except Exception as exc:
+                if not is_client_error(exc) or not left:
+                    raise
+                self.close()
+                back_off(ROUNDS - 1 - left)
+                continue
+            self._at += count
+            return count
+        raise AssertionError("unreachable: the last round returns or raises")
+
+    def read(self) -> bytes:
+        """All that is left. Raises like `readinto`."""
+        parts, room = [], memoryview(bytearray(1 << 16))
+        while count := self.readinto(room):
+            parts.append(bytes(room[:count]))
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._body is not None:
+            self._body.close()
+            self._body = None
+
+    def _open(self) -> bool:
+        """Have a body to read from; returns whether there is one."""
+        if self._body is not None:
+            return True
+        ranged = self._end is not None or self._at > 0
+        last = "" if self._end is None else self._end - 1
+        wanted = {"Range": f"bytes={self._at}-{last}"} if ranged else {}
+        try:
+            answer = self._client().get_object(**self._where, **wanted)
+        except Exception as exc:
+            self.missing = is_missing(exc)
+            if self.missing or status_of(exc) == 416:  # nothing from there on
+                return False
+            raise
+        self._body = answer["Body"]
+        self._skip = self._at if ranged and "ContentRange" not in answer else 0  # it knows no ranges
+        return True
+
+    def _skip_some(self) -> None:
+        while self._skip:
+            count = len(self._body.read(min(self._skip, _AT_ONCE)))
+            self._skip = self._skip - count if count else 0
+
+
+def back_off(round_: int) -> None:
+    """Wait before the next round: up to 0.05 s at first, up to 2 s later, at random so that rivals part."""
+    time.sleep(random.uniform(0.0, min(2.0, 0.05 * 2**round_)))
