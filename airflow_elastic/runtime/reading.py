@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed, unpacked
 from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader
-from airflow_elastic.runtime.restoring import download, read_indexes
+from airflow_elastic.runtime.restoring import read_indexes
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import RunMissing
 from airflow_elastic.spec.manifest import Manifest
@@ -108,12 +106,7 @@ def _read_step(store: Store, step: int, room: _Room) -> tuple[Manifest, dict[str
         reader = FlatReader(manifest, read_indexes(store, manifest))
         state = {"model": room(reader, what)}
         loading = reader.plan(state, {})
-        with tempfile.TemporaryDirectory(prefix="elastic-load-") as temporary:
-            folder = store.local_path(manifest.data.rstrip("/"))
-            if folder is None:
-                folder = Path(temporary)
-                download(store, [file.key for file in loading.files], folder, manifest.data)
-            loading.read(folder, manifest.data)
+        loading.read(store)
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{what} is damaged: {error}") from error
     return manifest, unpacked(state["model"])

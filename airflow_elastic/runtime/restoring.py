@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_
 
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Store
@@ -29,10 +30,12 @@ from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import put_together, unpacked
 from airflow_elastic.runtime.fit import check_fit
-from airflow_elastic.runtime.flat_reader import FlatReader, Loading, index_files
+from airflow_elastic.runtime.flat_reader import FlatReader, index_files
+from airflow_elastic.runtime.loading import Loading
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Stateful, other_key, state_of
 from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError, StoreError
 from airflow_elastic.spec.manifest import Manifest
 
@@ -187,43 +190,59 @@ class Restorer:
 
     def _read(self, loading: Loading, manifest: Manifest) -> list[str]:
         """Returns what any rank has found to be damaged, to all ranks alike; none of them reads any more after this."""
-        folder = self._fetch(manifest, [file.key for file in loading.files])
+        near, damage, trouble, began = self._fetch(loading), None, None, time.monotonic()
         try:
-            damage, began = None, time.monotonic()
             try:
-                loading.read(folder, manifest.data)
+                loading.read(near)
             except CheckpointDamaged as error:
                 damage = str(error)
-            read, seconds = loading.file_bytes / 1e9, time.monotonic() - began
+            except StoreError as error:
+                trouble = str(error)
             log.info(
                 "checkpoint %d: %.3g GB from memory of this worker, %.3g GB from storage, %.2f s",
-                *(manifest.step, loading.memory_bytes / 1e9, read, seconds),
+                *(manifest.step, loading.memory_bytes / 1e9, loading.file_bytes / 1e9),
+                time.monotonic() - began,
             )
+            self._raise_together(trouble)
             return sorted({one for one in self._ranks.gather(damage) if one})
         finally:
-            if self._local_path(manifest) is None:
-                shutil.rmtree(folder, ignore_errors=True)
+            if near is not self._store:
+                shutil.rmtree(self._room.folder, ignore_errors=True)
 
-    def _local_path(self, manifest: Manifest) -> Path | None:
-        return self._store.local_path(manifest.data.rstrip("/"))
+    def _fetch(self, loading: Loading) -> Store:
+        """Where to read files from: the storage itself, or where this worker's ranks have fetched those they need.
 
-    def _fetch(self, manifest: Manifest, keys: list[str]) -> Path:
-        """Have the files that this worker's ranks need on its disk, each once; its ranks share the work."""
-        if (local := self._local_path(manifest)) is not None:
-            return local
+        Several ranks of a worker may need the same bytes: each file comes over the network once, and they share the
+        work.
+        """
         rank, procs = self._ranks.rank, self._room.procs
-        first = rank - rank % procs
-        needed = sorted({key for each in self._ranks.gather(keys)[first : first + procs] for key in each})
+        if procs == 1 or self._store.local_path(layout.STATUS) is not None:
+            return self._store
+        first, near = rank - rank % procs, FolderStore(self._room.folder)
+        needed = sorted(
+            {key for each in self._ranks.gather(loading.keys)[first : first + procs] for key in each}
+        )
         trouble = None
         try:
-            download(self._store, needed[rank % procs :: procs], self._room.folder, manifest.data)
+            there = {
+                entry.key for entry in self._store.list(loading.manifest.data)
+            }  # what is missing is damage
+            for key in there.intersection(needed[rank % procs :: procs]):
+                self._store.download(key, self._room.folder / key, durable=False)
         except StoreError as error:
             trouble = str(error)
-        for told in self._ranks.gather(trouble):  # all have come when this is past
+        try:
+            self._raise_together(trouble)
+        except StoreError:
+            shutil.rmtree(self._room.folder, ignore_errors=True)
+            raise
+        return near
+
+    def _raise_together(self, trouble: str | None) -> None:
+        """On all ranks, where any of them is in trouble."""
+        for told in self._ranks.gather(trouble):
             if told is not None:
-                shutil.rmtree(self._room.folder, ignore_errors=True)
                 raise StoreError(told)
-        return self._room.folder
 
 
 def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:
@@ -259,11 +278,3 @@ def read_indexes(store: Store, manifest: Manifest) -> dict[str, bytes]:
     keys = [file.key for file in index_files(manifest)]
     with ThreadPoolExecutor(_REQUESTS) as pool:
         return {key: data or b"" for key, data in zip(keys, pool.map(store.get, keys), strict=True)}
-
-
-def download(store: Store, keys: Iterable[str], folder: Path, prefix: str) -> None:
-    """Fetch files into a folder, under what their keys have after the prefix. One that is missing is left out."""
-    there = {entry.key for entry in store.list(prefix)}
-    for key in keys:
-        if key in there:
-            store.download(key, folder / key.removeprefix(prefix))

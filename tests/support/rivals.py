@@ -18,9 +18,9 @@ from airflow_elastic.runtime.stage import Stage
 from tests.support.saving import Worker
 
 
-def objects() -> Stateful:
-    """A model and its optimizer, with states."""
-    model = torch.nn.Linear(64, 32)
+def objects(width: int) -> Stateful:
+    """A model of `width` times 64 parameters and some, and its optimizer, with states."""
+    model = torch.nn.Linear(64, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(1, 64)).sum().backward()
     optimizer.step()
@@ -38,7 +38,7 @@ def fill(what: Stateful, step: int, attempt: int) -> None:
 
 def holds(what: Stateful, step: int, attempt: int) -> bool:
     """Whether it holds exactly that."""
-    expected = objects()
+    expected = objects(len(what.model.bias))  # type: ignore[arg-type]
     fill(expected, step, attempt)
     return all(
         torch.equal(a, b)
@@ -54,17 +54,19 @@ class Saving:
 
     Args:
         uri: the run.
+        width: of the model.
+        keep: how many checkpoints stay.
         attempt: number of their attempt.
         first: the first step that is saved.
         scratch: a folder for the worker's own files.
     """
 
-    def __init__(self, uri: Path, attempt: int, first: int, scratch: Path) -> None:
+    def __init__(self, uri: str, attempt: int, first: int, scratch: Path, *, width: int, keep: int) -> None:
         news, tell = os.pipe()
         self.agent = os.fork()
         if self.agent == 0:
             os.close(news)
-            _be(lambda: _agent(uri, attempt, first, scratch, tell))
+            _be(lambda: _agent(uri, attempt, first, scratch, tell, width, keep))
         os.close(tell)
         self._news = os.fdopen(news, "r")
         self.trainer = int(self._news.readline())
@@ -100,13 +102,13 @@ def _be(work) -> None:  # type: ignore[no-untyped-def]
         os._exit(code)
 
 
-def _agent(uri: Path, attempt: int, first: int, scratch: Path, tell: int) -> None:
+def _agent(uri: str, attempt: int, first: int, scratch: Path, tell: int, width: int, keep: int) -> None:
     tempfile.tempdir = str(scratch)
     torch.set_num_threads(1)
-    worker = Worker(str(uri), attempt=attempt, keep_last=20)
+    worker = Worker(uri, attempt=attempt, keep_last=keep)
     trainer = os.fork()
     if trainer == 0:
-        _be(lambda: _train(worker, attempt, first, tell))
+        _be(lambda: _train(worker, attempt, first, tell, width))
     os.write(tell, f"{trainer}\n".encode())
     worker.persister.start()
     os.waitpid(trainer, 0)
@@ -114,12 +116,12 @@ def _agent(uri: Path, attempt: int, first: int, scratch: Path, tell: int) -> Non
     worker.persister.stop()
 
 
-def _train(worker: Worker, attempt: int, first: int, tell: int) -> None:
+def _train(worker: Worker, attempt: int, first: int, tell: int, width: int) -> None:
     os.environ.update(worker.node.slots.environment())
     stage = Stage.found(0)
     assert stage is not None
     saver = Saver(Ranks(0, 1, None), generation=1, stage=stage, words=worker.words)
-    what = objects()
+    what = objects(width)
     for step in range(first, first + 100_000):
         fill(what, step, attempt)
         saver.save(what, step, Position(0, step, step), reason="script", metrics={})

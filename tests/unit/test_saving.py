@@ -17,6 +17,7 @@ from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.reports import raise_fence
+from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import take_apart
@@ -169,9 +170,9 @@ def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: py
     save(tmp_path, 9, objects(2))
     read = Loading.read
 
-    def bad_memory(self: Loading, folder: Path, prefix: str) -> None:
-        read(self, folder, prefix)
-        if "000000000009" in prefix:
+    def bad_memory(self: Loading, store: Store) -> None:
+        read(self, store)
+        if self.manifest.step == 9:
             raise CheckpointDamaged("a bit has flipped")
 
     monkeypatch.setattr(Loading, "read", bad_memory)
