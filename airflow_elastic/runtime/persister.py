@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_NICE = 19  # of the thread that writes while training goes on; who flushes has nobody to wait for
+
 
 class Persister:
     """Writes the newest state that all ranks of a worker have staged.
@@ -85,6 +87,8 @@ class Persister:
                     return
 
     def _work(self) -> None:
+        # Training comes first: this gets what processors it leaves. Threads that are started from here inherit it.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while not self._over.is_set():
             select.select([self._slots.news], [], [])
             os.read(self._slots.news, 4096)

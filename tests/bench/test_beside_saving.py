@@ -1,0 +1,140 @@
+"""How fast training goes on while what it has saved is being written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from airflow_elastic.adapters import page
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.saving import Position
+from tests.bench.figures import count, heading, interval, median, verdict
+from tests.bench.test_checkpoint import build, size_of
+from tests.support.saving import Worker
+
+ROUNDS = count("ROUNDS", 5)
+STEP_SECONDS = 0.01
+
+
+@contextmanager
+def process(work: Callable[[], None]) -> Iterator[int]:
+    """A process of its own, killed in the end."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def calibrated() -> Callable[[], None]:
+    """One step: products of matrices, by one thread, that take about as long as asked for."""
+    torch.set_num_threads(1)
+    matrix, out = torch.rand(256, 256), torch.empty(256, 256)
+    began = time.perf_counter()
+    for _ in range(50):
+        torch.mm(matrix, matrix, out=out)
+    each = (time.perf_counter() - began) / 50
+    products = max(1, round(STEP_SECONDS / each))
+
+    def step() -> None:
+        for _ in range(products):
+            torch.mm(matrix, matrix, out=out)
+
+    return step
+
+
+def write_for_ever(worker: Worker) -> None:
+    worker.persister.start()
+    while True:
+        signal.pause()
+
+
+def train_for_ever(step: Callable[[], None]) -> None:
+    while True:
+        step()
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("where", ["folder", "s3"])
+def test_training_beside_writing(where: str, tmp_path: Path) -> None:
+    endpoint = os.environ.get("ELASTIC_TEST_S3_ENDPOINT")
+    if where == "s3" and not endpoint:
+        pytest.skip(
+            "set ELASTIC_TEST_S3_ENDPOINT, and AWS_* for its credentials, to a real S3 server to run this"
+        )
+    uri = str(tmp_path / "run")
+    if where == "s3":
+        import boto3
+
+        os.environ["AWS_ENDPOINT_URL"] = str(endpoint)
+        uri = f"s3://bench-beside-{os.getpid()}/run"
+        boto3.client("s3").create_bucket(Bucket=f"bench-beside-{os.getpid()}")
+    objects = build()
+    heading(f"steps of {STEP_SECONDS} s while {size_of(objects) / 1e9:.3f} GB are written to a {where}")
+    try:
+        for ranks in (1, 2):
+            _measure(uri, objects, ranks)
+    finally:
+        if where == "s3":
+            store = open_store(uri)
+            store.delete([entry.key for entry in store.list()])
+            boto3.client("s3").delete_bucket(Bucket=f"bench-beside-{os.getpid()}")
+
+
+def _measure(uri: str, objects, ranks: int) -> None:  # type: ignore[no-untyped-def]
+    worker = Worker(uri, keep_last=1, attempt=ranks)
+    step, number = calibrated(), 0
+    shares: list[float] = []
+    seconds: list[float] = []
+    with process(lambda: write_for_ever(worker)):
+        others = [process(lambda: train_for_ever(step)) for _ in range(ranks - 1)]
+        for other in others:
+            other.__enter__()
+        try:
+            for round_ in range(ROUNDS + 1):
+                before = _steps(step, _two_seconds)
+                number += 1
+                worker.saver.save(objects, number, Position(), reason="script", metrics={})
+                began = time.perf_counter()
+                during = _steps(step, lambda _, number=number: worker.words[page.KEPT] == number)
+                took = time.perf_counter() - began
+                after = _steps(step, _two_seconds)
+                if round_:  # the first one makes memory
+                    shares.append(100 * during / ((before + after) / 2))
+                    seconds.append(took)
+        finally:
+            for other in others:
+                other.__exit__(None, None, None)
+    busy = "every processor trains" if ranks >= (os.cpu_count() or 1) else "a processor to spare"
+    print(
+        f"  {ranks} training, {busy}: {median(shares):.1f} % of the steps {interval([s - 100 for s in shares], '%')}, "
+        f"written within {median(seconds):.2f} s"
+    )
+    verdict("training slower by", 100 - median(shares), 5, " %")
+
+
+def _two_seconds(elapsed: float) -> bool:
+    return elapsed >= 2.0
+
+
+def _steps(step: Callable[[], None], over: Callable[[float], bool]) -> float:
+    """Steps a second until it is over."""
+    done, began = 0, time.perf_counter()
+    while not over(time.perf_counter() - began):
+        step()
+        done += 1
+    return done / (time.perf_counter() - began)
