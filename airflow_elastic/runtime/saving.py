@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import airflow_elastic
 from airflow_elastic.adapters import page
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
+from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.slots import Note
 from airflow_elastic.runtime.stage import Stage
@@ -58,12 +59,23 @@ class Saver:
         generation: number of their rendezvous.
         stage: this rank's slots.
         words: this rank's page, in which the agent says what it has written.
+        overlap: whether saves that come by themselves are copied while training goes on.
     """
 
-    def __init__(self, ranks: Ranks, *, generation: int, stage: Stage, words: memoryview[float]) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        *,
+        generation: int,
+        stage: Stage,
+        words: memoryview[float],
+        overlap: bool = False,
+    ) -> None:
         self._ranks, self._generation, self._stage, self._words = ranks, generation, stage, words
         self._place = Place(ranks.rank, ranks.world_size, stage.procs)
         self._staged = -1
+        self._overlap = overlap
+        self._copying: Copying | None = None
 
     def save(
         self,
@@ -91,6 +103,7 @@ class Saver:
             if busy:
                 log.info("step %d is not saved: step %d is still being written", step, self._staged)
                 return False
+        self.join()
         while self._busy():
             time.sleep(_POLL_SECONDS)
         plan = self._plan(objects)
@@ -110,9 +123,32 @@ class Saver:
             account=account,
             versions={"airflow_elastic": airflow_elastic.__version__, "torch": torch.__version__},
         )
-        self._stage.put(plan, note)
         self._staged = step
+        if self._overlap and reason in _CAN_BE_LEFT_OUT:
+            self._copying = self._stage.put_beside(plan, note)
+        else:
+            self._stage.put(plan, note)
         return True
+
+    def attend(self, optimizers: Iterable[Any]) -> None:
+        """These are what changes the weights: where copies overlap with training, their steps wait for them."""
+        if self._overlap and not wait_before_steps(optimizers, self._settle):
+            log.warning("checkpoint.overlap needs optimizers of torch.optim: training waits for each copy")
+            self._overlap = False
+
+    def join(self) -> None:
+        """Wait until nothing is being copied any more.
+
+        Raises:
+            InvalidInput: what was to be saved has changed while it was copied, or could not be copied.
+        """
+        if self._copying is not None:
+            self._copying.join()
+            self._copying = None
+
+    def _settle(self) -> None:
+        if self._copying is not None:
+            self._copying.settle()
 
     def announce(self, objects: Stateful) -> None:
         """Have the agent provide the memory for saves to come; best when optimizers have their state."""

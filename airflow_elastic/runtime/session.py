@@ -103,7 +103,11 @@ class Session:
         self._loss: torch.Tensor | float | None = None
         if stage is not None:
             self._saver = Saver(
-                self._ranks, generation=surroundings.generation, stage=stage, words=self._voice.words
+                self._ranks,
+                generation=surroundings.generation,
+                stage=stage,
+                words=self._voice.words,
+                overlap=self._policy.overlap,
             )
         self._objects: Stateful | None = None
         self._saved_step, self._saved_at = -1, time.monotonic()
@@ -156,6 +160,8 @@ class Session:
         others = {name: told_by_each(other, self._ranks) for name, other in others.items()}
         self._objects = Stateful(model, optimizers, others)
         self._voice.listen(ForwardClock(model))
+        if self._saver is not None:
+            self._saver.attend(optimizers)
         manifest = self._restorer.restore(self._objects) if self._restorer else None
         if manifest is not None:
             self.steps = self._saved_step = manifest.step
@@ -339,7 +345,10 @@ class Session:
         Raises:
             InvalidInput: there is not enough memory for it, or something in it cannot be kept.
         """
-        if self._saver is None or self._objects is None or self._saved_step == self.steps:
+        if self._saver is None or self._objects is None:
+            return
+        if self._saved_step == self.steps:
+            self._saver.join()
             return
         began = time.monotonic()
         with self._voice.saving():

@@ -8,6 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from airflow_elastic.runtime.copying import Copying, pin
 from airflow_elastic.runtime.slots import COUNT, ENVIRONMENT, HEADER_BYTES, Slot
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -84,11 +85,41 @@ class Stage:
         """
         slot = self._free()
         try:
-            layout.copy_into(_room(slot, layout.total_bytes, self.procs))
+            layout.copy_into(self._room(slot, layout))
             slot.finish(layout.total_bytes, note)
         finally:
             slot.release()
         self._tell_agent()
+
+    def put_beside(self, layout: Layout, note: Note) -> Copying:
+        """The same while training goes on, but for what may change before the optimizer's next step: that comes first.
+
+        Raises:
+            InvalidInput: there is not enough memory; says how much it takes.
+        """
+        slot = self._free()
+
+        def finish(whole: bool) -> None:
+            try:
+                if whole:
+                    slot.finish(layout.total_bytes, note)
+            finally:
+                slot.release()
+            self._tell_agent()
+
+        try:
+            memory = self._room(slot, layout)
+            layout.copy_quick(memory)
+        except BaseException:
+            slot.release()
+            raise
+        return Copying(layout, memory, finish)
+
+    def _room(self, slot: Slot, layout: Layout) -> memoryview:
+        memory = _room(slot, layout.total_bytes, self.procs)
+        if layout.on_gpu:
+            pin(memory)
+        return memory
 
     def _tell_agent(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it has been told, and has not listened yet

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,9 @@ _ALIGN = 64
 
 #: What lies below this, a script's own objects, may differ among ranks: the first one's counts.
 _FIRST = "other."
+
+#: What lies below these, but for buffers, changes in an optimizer's step and nowhere else, as a rule.
+_SLOW = ("model.", "optimizer.state.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A tensor to copy: what it is, and whether it is this rank's to write to storage."""
+    """A tensor to copy: what it is, whether it is this rank's to write to storage, and whether only steps change it."""
 
     key: str
     tensor: torch.Tensor
     shape: tuple[int, ...]
     offsets: tuple[int, ...]
     kept: bool
+    slow: bool = False
 
     @property
     def size(self) -> int:
@@ -82,15 +86,40 @@ class Layout:
     kept_bytes: int
     total_bytes: int
 
+    @property
+    def slow_parts(self) -> list[tuple[int, _Part]]:
+        """What changes in no other place than an optimizer's step."""
+        return [(at, part) for at, part in self.parts if part.slow]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether any of it comes from a GPU."""
+        return any(part.tensor.is_cuda for _, part in self.parts)
+
     def copy_into(self, memory: memoryview) -> None:
         """Copy everything; `memory` has room for `total_bytes`."""
+        self.copy_quick(memory)
+        _copy(self.slow_parts, memory, wait=True)
+
+    def copy_quick(self, memory: memoryview) -> None:
+        """Copy all but the slow parts."""
         for at, data in self.blobs:
             memory[at : at + len(data)] = data
-        whole = torch.frombuffer(memory, dtype=torch.uint8)
-        for at, part in self.parts:
-            if part.size:
-                room = whole[at : at + part.size].view(part.tensor.dtype).view(part.tensor.shape)
-                room.copy_(part.tensor)
+        _copy([(at, part) for at, part in self.parts if not part.slow], memory, wait=True)
+
+    def copy_slow(self, memory: memoryview, device: torch.device) -> None:
+        """Copy those slow parts that are on one device; on a GPU this has them copied, and waits for nothing."""
+        _copy(
+            [(at, part) for at, part in self.slow_parts if part.tensor.device == device], memory, wait=False
+        )
+
+
+def _copy(parts: Iterable[tuple[int, _Part]], memory: memoryview, *, wait: bool) -> None:
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    for at, part in parts:
+        if part.size:
+            room = whole[at : at + part.size].view(part.tensor.dtype).view(part.tensor.shape)
+            room.copy_(part.tensor, non_blocking=not wait)
 
 
 def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collection[str] = ()) -> Layout:
@@ -112,7 +141,7 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
     for key, value in flat.items():
         mine = key.startswith(f"{own}.")
         if isinstance(value, DTensor):
-            parts += _sharded(key, value)
+            parts += _sharded(key, value, slow=key.startswith(_SLOW) and key not in first)
         elif type(value).__name__ == "ShardedTensor":
             raise InvalidInput(
                 f"{key} is a ShardedTensor, of the first FSDP: shard the model with fully_shard"
@@ -131,11 +160,11 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
     return _arrange(parts, values)
 
 
-def _whole(key: str, tensor: torch.Tensor, *, kept: bool) -> _Part:
-    return _Part(key, tensor.detach(), tuple(tensor.shape), (0,) * tensor.dim(), kept)
+def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:
+    return _Part(key, tensor.detach(), tuple(tensor.shape), (0,) * tensor.dim(), kept, slow)
 
 
-def _sharded(key: str, tensor: DTensor) -> list[_Part]:
+def _sharded(key: str, tensor: DTensor, *, slow: bool) -> list[_Part]:
     """This rank's part. Where a mesh has copies of a part, those at its first place write it."""
     mesh, placements = tensor.device_mesh, tensor.placements
     coordinate = mesh.get_coordinate()
@@ -144,7 +173,7 @@ def _sharded(key: str, tensor: DTensor) -> list[_Part]:
     _, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
     kept = all(at == 0 for at, how in zip(coordinate, placements, strict=True) if how.is_replicate())
     local = tensor.to_local().detach()
-    return [_Part(key, local, tuple(tensor.shape), tuple(offsets), kept)] if local.numel() else []
+    return [_Part(key, local, tuple(tensor.shape), tuple(offsets), kept, slow)] if local.numel() else []
 
 
 def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
@@ -157,7 +186,7 @@ def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
         nodes[node] += size
         locals_[local] += size
         if local == place.local:
-            mine.append(_whole(key, tensor, kept=node == place.node))
+            mine.append(_whole(key, tensor, kept=node == place.node, slow=key.startswith(_SLOW)))
     return mine
 
 

@@ -123,6 +123,8 @@ class CheckpointPolicy:
         every_seconds: save when the newest checkpoint is so many seconds old. Default: 300, without `every_steps`.
         auto_interval: save as often as is best for what a save costs and how often the run fails, as measured; then
             `every_seconds` is the longest interval, by default an hour. Rank 0 logs the interval and its reason.
+        overlap: copy weights and optimizer states while the next forward and backward passes go on, and not before
+            them: for scripts that change these nowhere but in `optimizer.step()`, which waits for the copy.
         account_samples: keep, with each save, which samples every rank has consumed: `airflow-elastic verify --samples`
             proves from that that each counts once. For scripts that use `loader`.
         keep_last: committed checkpoints to keep; older ones are removed after a newer one is committed.
@@ -134,6 +136,7 @@ class CheckpointPolicy:
     every_steps: int | None = None
     every_seconds: float | None = None
     auto_interval: bool = False
+    overlap: bool = False
     account_samples: bool = False
     keep_last: int = 3
     keep_every_steps: int | None = None

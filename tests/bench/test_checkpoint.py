@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.testing.ports import free_port
 from tests.bench.figures import count, heading, median, spread, verdict
 from tests.support.saving import Worker
@@ -131,6 +131,47 @@ def test_a_save_stops_training_for_less_than_torchs_own(tmp_path: Path) -> None:
                 figures.setdefault(name, []).append(other())
     for name, seconds in figures.items():
         print(f"  {name:30} {spread(seconds)}  {median(seconds) / median(figures['memcpy']):.2f}x memcpy")
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+def test_a_save_that_is_copied_while_training_goes_on(tmp_path: Path) -> None:
+    """A training step that takes as long as several copies: how much longer are the two steps around a save?"""
+    objects = build()
+    size = size_of(objects)
+    heading(f"{size / 1e9:.3f} GB: what a save costs whose copy overlaps with the next step, {ROUNDS} rounds")
+    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    saver = Saver(Ranks(0, 1, None), generation=1, stage=worker.stage, words=worker.words, overlap=True)
+    saver.attend(objects.optimizers)
+    source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
+    matrix, out = torch.rand(1024, 1024), torch.empty(1024, 1024)
+    settle = objects.optimizers[0].step  # with no gradients it does nothing but wait
+    objects.optimizers[0].zero_grad()
+
+    def train() -> None:
+        for _ in range(20):
+            torch.mm(matrix, matrix, out=out)
+
+    figures: dict[str, list[float]] = {}
+    for number in range(ROUNDS + 1):
+        if number == 1:
+            figures.clear()  # the first round makes memory, and does not count
+        figures.setdefault("memcpy", []).append(timed(lambda: target.copy_(source)))
+        alone = timed(train)
+        began = timed(lambda n=number: saver.save(objects, n + 1, Position(), reason="steps", metrics={}))  # type: ignore[misc]
+        beside, waited = timed(train), timed(settle)
+        figures.setdefault("a step alone", []).append(alone)
+        figures.setdefault("save returns after", []).append(began)
+        figures.setdefault("the optimizer waits", []).append(waited)
+        figures.setdefault("all that it costs", []).append(began + waited + beside - alone)
+        saver.join()
+        worker.persister.flush()
+    for name, seconds in figures.items():
+        print(f"  {name:30} {spread(seconds)}  {median(seconds) / median(figures['memcpy']):.2f}x memcpy")
+    stalled = median(
+        [a + b for a, b in zip(figures["save returns after"], figures["the optimizer waits"], strict=True)]
+    )
+    verdict("training stands still, over one memcpy", stalled / median(figures["memcpy"]), 0.1, "x")
 
 
 def flat_state(objects: Stateful) -> dict[str, Any]:

@@ -54,7 +54,8 @@ async def test_success_is_the_same_training_as_under_plain_torchrun(tmp_path: Pa
 async def test_killed_at_random_it_ends_bit_identical(kills: int, tmp_path: Path, undisturbed: str) -> None:
     seed = random.SystemRandom().getrandbits(32)
     luck = random.Random(seed)
-    spec = training("--epochs=12", "--step-seconds=0.1", f"--out={tmp_path}/out")
+    policy = CheckpointPolicy(every_steps=5, overlap=luck.random() < 0.5)
+    spec = training("--epochs=12", "--step-seconds=0.1", f"--out={tmp_path}/out", checkpoint=policy)
     async with driving(tmp_path / "run", spec) as driven:
         for number in range(1, kills + 1):
             # Of 120: a test that is slow to look, on a busy machine, still finds it training.

@@ -1,0 +1,149 @@
+"""Copying what is saved while training goes on: weights and optimizer states change in the optimizer's step alone.
+
+So they are copied during the forward and backward passes of the next step, and that optimizer's step waits for the end
+of it. On GPUs a stream of its own copies, into memory that the driver has pinned, and only the GPU waits. The wait
+before the step is what torch.distributed.checkpoint's asynchronous stagers leave to the script, and what tears
+checkpoints where it is forgotten; here the optimizers are made to do it.
+
+A script that changes weights elsewhere would tear them too. torch counts how often each tensor was changed in place:
+where that count has moved, the copy is given up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from airflow_elastic.spec.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from airflow_elastic.runtime.staging import Layout
+
+log = logging.getLogger(__name__)
+
+_pinned: dict[int, memoryview] = {}  # by address: what is pinned must stay mapped
+
+
+class Copying:
+    """One state that is being copied.
+
+    Args:
+        layout: what it is; what may change before the optimizer's next step has been copied already.
+        memory: where to.
+        done: called by the thread that copies, with whether all of it is there and is what it was when this began.
+    """
+
+    def __init__(self, layout: Layout, memory: memoryview, done: Callable[[bool], None]) -> None:
+        self._layout, self._memory, self._done = layout, memory, done
+        self._tensors = [part.tensor for _, part in layout.slow_parts]
+        self._versions = _versions(self._tensors)
+        self._lock = threading.Lock()
+        self._changed: bool | None = None  # as soon as that is settled
+        self._failure: Exception | None = None
+        self._under_way = threading.Event()
+        self._ready = {tensor.device: _recorded(tensor.device) for tensor in self._tensors if tensor.is_cuda}
+        self._copied: dict[torch.device, torch.cuda.Event] = {}
+        self._thread = threading.Thread(target=self._work, name="copying", daemon=True)
+        self._thread.start()
+
+    def settle(self) -> None:
+        """Wait until what is copied may be changed: on GPUs it is their work that waits. Raises like `join`."""
+        self._under_way.wait()
+        self._judge()
+        for device, event in self._copied.items():
+            torch.cuda.current_stream(device).wait_event(event)
+        self._raise()
+
+    def join(self) -> None:
+        """Wait until everything is there, and told.
+
+        Raises:
+            InvalidInput: it has changed while it was copied, or could not be copied. It is not saved.
+        """
+        self._thread.join()
+        self._raise()
+
+    def _work(self) -> None:
+        try:
+            for device, ready in self._ready.items():
+                stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                stream.wait_event(ready)
+                with torch.cuda.stream(stream):
+                    self._layout.copy_slow(self._memory, device)
+                    self._copied[device] = stream.record_event()
+            self._layout.copy_slow(self._memory, torch.device("cpu"))
+            self._under_way.set()
+            for event in self._copied.values():
+                event.synchronize()
+            self._judge()
+            self._done(not self._changed)
+        except Exception as error:
+            self._failure = error
+            self._done(False)
+        finally:
+            self._under_way.set()
+
+    def _judge(self) -> None:
+        """Find out whether anything has changed. Once is enough: when this has been done, changes do no harm."""
+        with self._lock:
+            if self._changed is None:
+                self._changed = _versions(self._tensors) != self._versions
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise InvalidInput(f"what is to be saved could not be copied: {self._failure}") from self._failure
+        if self._changed:
+            raise InvalidInput(
+                "weights or optimizer states have changed outside of an optimizer's step while they were copied: with "
+                "checkpoint.overlap they must not. Turn it off, and run again: that goes on from the checkpoint before"
+            )
+
+
+def wait_before_steps(optimizers: Iterable[Any], wait: Callable[[], None]) -> bool:
+    """Have each of these optimizers wait before its step; returns whether all of them can be made to."""
+
+    def before(*_: Any) -> None:
+        wait()
+
+    inner = [_innermost(optimizer) for optimizer in optimizers]
+    if not all(isinstance(optimizer, torch.optim.Optimizer) for optimizer in inner):
+        return False
+    for optimizer in inner:
+        optimizer.register_step_pre_hook(before)
+    return True
+
+
+def _innermost(optimizer: Any) -> Any:
+    """The one that steps, in wrappers like Accelerate's."""
+    while (wrapped := getattr(optimizer, "optimizer", None)) is not None:
+        optimizer = wrapped
+    return optimizer
+
+
+def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return [tensor._version for tensor in tensors]
+
+
+def _recorded(device: torch.device) -> torch.cuda.Event:
+    event: torch.cuda.Event = torch.cuda.current_stream(device).record_event()
+    return event
+
+
+def pin(memory: memoryview) -> None:
+    """Pin all of the mapping that this is a part of, so that GPUs copy to it at full speed, and beside other work.
+
+    Where the driver refuses, copies are slower and right all the same.
+    """
+    whole = memoryview(memory.obj)
+    address = torch.frombuffer(whole, dtype=torch.uint8).data_ptr()
+    if address in _pinned:
+        return
+    _pinned[address] = whole
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    error = int(runtime.cudaHostRegister(address, len(whole), 0))
+    if error:
+        log.warning("memory to save into cannot be pinned (CUDA error %d): saves take longer", error)
