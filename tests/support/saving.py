@@ -25,18 +25,20 @@ from airflow_elastic.spec.run import CheckpointPolicy, RunSpec
 
 
 class Worker:
-    """A worker of its own for an attempt of a run."""
+    """A worker of its own for an attempt of a run, one of so many that have a rank each."""
 
-    def __init__(self, run: str | Store, *, attempt: int = 1, keep_last: int = 3) -> None:
+    def __init__(
+        self, run: str | Store, *, attempt: int = 1, keep_last: int = 3, index: int = 0, of: int = 1
+    ) -> None:
         self.store = open_store(run) if isinstance(run, str) else run
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder)
         files = JobFiles(Path(folder))
         spec = RunSpec(("train.py",), checkpoint=CheckpointPolicy(keep_last=keep_last))
-        members = Members(1, (0,), 0.0)
+        members = Members(1, tuple(range(of)), 0.0)
         files.create("members/0001.json", members)
         self.node = Node(
-            files, JobRecord("job", self.store.uri, attempt, spec, "", "", sys.executable), 0, self.store
+            files, JobRecord("job", self.store.uri, attempt, spec, "", "", sys.executable), index, self.store
         )
         self.node.begin(members)
         self.persister = Persister(self.node)
@@ -46,8 +48,8 @@ class Worker:
             0,
             os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK),
         )
-        self.words = Page.create(Path(f"{self.node.rank_files}-rank-0.page")).words
-        self.saver = Saver(Ranks(0, 1, None), generation=1, stage=self.stage, words=self.words)
+        self.words = Page.create(Path(f"{self.node.rank_files}-rank-{index}.page")).words
+        self.saver = Saver(Ranks(index, of, None), generation=1, stage=self.stage, words=self.words)
 
     def save(
         self, what: Stateful, step: int, position: Position, *, reason: str, metrics: Mapping[str, float]
