@@ -5,9 +5,11 @@ Everything in one process and in turns, on the same state: so what else the mach
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import shutil
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -232,3 +234,20 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
     verdict("restored, over one read", median(figures["ours: restore, verified"]) / read, 1.2, "x")
     verdict("restored from memory", median(figures["ours: from the agent's memory"]) / read, 1.2, "x")
     assert worker.store.local_path("checkpoints") is not None
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+def test_dlrovers_flash_checkpoint(tmp_path: Path) -> None:
+    """The same bytes through DLRover's saver, in an interpreter of its own, as it is installed there."""
+    interpreter = os.environ.get("ELASTIC_TEST_DLROVER")
+    if not interpreter:
+        pytest.skip("set ELASTIC_TEST_DLROVER to a Python that has dlrover and torch to run this")
+    heading(f"{MEGABYTES / 1e3:.3f} GB through DLRover's flash checkpoint, {ROUNDS} rounds")
+    script = Path(__file__).with_name("scripts") / "flash.py"
+    command = [interpreter, str(script), str(tmp_path), str(ROUNDS), str(MEGABYTES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    figures: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    for name, seconds in figures.items():
+        print(f"  {name:30} {spread(seconds)}  {median(seconds) / median(figures['memcpy']):.2f}x memcpy")
