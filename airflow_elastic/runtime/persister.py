@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NICE = 19  # of the thread that writes while training goes on; who flushes has nobody to wait for
+#: Of the thread that writes while training goes on: where every processor trains, it has about 3 % of one. Who flushes
+#: has nobody to wait for.
+_NICE = 15
 
 
 class Persister:

@@ -86,7 +86,8 @@ def test_training_beside_writing(where: str, tmp_path: Path) -> None:
     objects = build()
     heading(f"steps of {STEP_SECONDS} s while {size_of(objects) / 1e9:.3f} GB are written to a {where}")
     try:
-        for ranks in (1, 2):
+        # An S3 server of this machine would compete with training itself, where no processor is to spare.
+        for ranks in (1, 2) if where == "folder" else (1,):
             _measure(uri, objects, ranks)
     finally:
         if where == "s3":

@@ -37,7 +37,7 @@ try:
     side = int((megabytes * 1e6 / 4 / TENSORS) ** 0.5)
     state = {f"layer {i}": torch.ones(side, side) for i in range(TENSORS)}
     size = TENSORS * side * side * 4
-    source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
+    source, target = torch.ones(size // 4), torch.ones(size // 4)
     saver = DdpCheckpointer(str(folder))
     figures: dict[str, list[float]] = {"memcpy": [], "memory": [], "disk": [], "there": []}
     for number in range(rounds + 1):
