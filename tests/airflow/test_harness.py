@@ -59,6 +59,7 @@ def test_a_deferred_task_can_be_marked_failed(standalone: Standalone) -> None:
     standalone.wait_run("harness_defer_long", run_id, "failed")
 
 
+@pytest.mark.slow
 def test_a_deferral_survives_its_triggerer(standalone: Standalone) -> None:
     standalone.wait_for_dag("harness_defer")
     run_id = standalone.trigger("harness_defer")
@@ -109,6 +110,7 @@ def test_everything_listens_on_this_machine_only(standalone: Standalone) -> None
     assert {row[1].split(":")[0] for row in listening} == {"0100007F"}
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 def test_it_starts_stops_and_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No process of it is left; what lives in a session of its own does, unless it is asked away too."""

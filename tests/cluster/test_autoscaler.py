@@ -56,6 +56,7 @@ async def test_the_run_follows_the_autoscaler_up_and_down(
     assert state.checkpoint.step >= before
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_what_the_run_does_not_permit_is_put_back(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client

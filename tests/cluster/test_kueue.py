@@ -115,7 +115,9 @@ async def test_what_can_never_be_admitted_is_told_within_seconds(
         await engine.delete(job, 0.0)
 
 
-@pytest.mark.parametrize("name", ["job", "trainjob", pytest.param("pytorchjob", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["job", *(pytest.param(name, marks=pytest.mark.slow) for name in ("trainjob", "pytorchjob"))]
+)
 async def test_a_training_that_is_preempted_saves_waits_and_goes_on_at_no_cost(
     name: str,
     queue: str,

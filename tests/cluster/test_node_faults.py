@@ -90,6 +90,7 @@ async def test_a_lost_node_costs_one_restart_and_nothing_committed(
     assert state.attempts[1].from_step >= committed > 0
 
 
+@pytest.mark.slow
 @on_dlrover_too
 async def test_nodes_that_do_not_reach_each_other_hang_and_the_clock_ends_it(
     engine_name: str,

@@ -15,7 +15,7 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, RunSpec, SecretRef, Workers
-from tests.support.cluster import GPU, pod_spec, somebody
+from tests.support.cluster import GPU, on_dlrover_too, pod_spec, somebody
 from tests.support.driving import Driven, driving
 from tests.support.kube import phase_of
 from tests.support.s3 import S3Server, s3_server
@@ -40,7 +40,7 @@ async def lose_a_pod(driven: Driven, client: Client, namespace: str) -> None:
     await client.delete(PODS, namespace, last, grace_seconds=0)
 
 
-@pytest.mark.parametrize("engine", ["job", "pytorchjob"])
+@pytest.mark.parametrize("engine", ["pytorchjob", pytest.param("job", marks=pytest.mark.slow)])
 async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
     engine: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
@@ -74,10 +74,7 @@ async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
     assert [stretch.world_size for stretch in stretches] == [2, 3, 1]
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("pytorchjob", "elasticjob")]
-
-
-@pytest.mark.parametrize("engine_name", ["job", "trainjob", *SLOW], indirect=True)
+@on_dlrover_too
 async def test_a_rank_that_dies_costs_no_pod(
     engine_name: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:

@@ -56,7 +56,9 @@ def points() -> range:
     return range(int(os.environ.get("ELASTIC_TEST_CRASH_POINTS", "46")))
 
 
-@pytest.mark.parametrize("point", points())
+@pytest.mark.parametrize(
+    "point", [pytest.param(point, marks=pytest.mark.slow) if point % 2 else point for point in points()]
+)
 def test_killed_at_every_point_and_replaced(point: int, tmp_path: Path) -> None:
     run = begin(tmp_path)
     code, output = finish(controller(tmp_path, point))

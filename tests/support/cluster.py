@@ -20,7 +20,7 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.engines.kube.pod import JOB_LABEL, MANAGED_LABEL, URI_ANNOTATION
 from airflow_elastic.spec.errors import SubmitRefused
-from airflow_elastic.spec.run import RunSpec, Workers
+from airflow_elastic.spec.run import Health, RunSpec, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import EngineConformance, running, until
 from tests.support import kube
@@ -112,7 +112,9 @@ class ClusterEngine(EngineConformance):
         self.options = pod_options
 
     def make_spec(self, **changes: Any) -> RunSpec:
-        return pod_spec(self.engine_name, self.options, "forever.py", **changes)
+        # What never ends by itself takes all the grace that it is given.
+        defaults: dict[str, Any] = {"health": Health(grace_seconds=3.0)}
+        return pod_spec(self.engine_name, self.options, "forever.py", **{**defaults, **changes})
 
     def ending(self, uri: str, *how: str, workers: int = 1) -> Job:
         """A job whose rank 0 ends as scripts/leave.py is told."""
