@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from typing import Protocol
 
-from awscrt.checksums import combine_crc64nvme, crc64nvme
+from awscrt.checksums import crc64nvme
 
 #: What is written today. S3 knows it too, and it costs a tenth of copying the bytes; sha256 costs more than a disk.
 ALGORITHM = "crc64nvme"
@@ -54,16 +53,3 @@ def of(data: Data) -> str:
     digest = Crc64()
     digest.update(data)
     return digest.hexdigest()
-
-
-def further(checksum: int, data: Data) -> int:
-    """Today's checksum of some bytes and of those behind them, as a number; that of none is 0."""
-    return int(crc64nvme(data, checksum))
-
-
-def combined(parts: Iterable[tuple[int, int]]) -> str:
-    """The checksum of all of some bytes, out of the sizes and checksums (as numbers) of their parts, in their order."""
-    whole = 0
-    for size, checksum in parts:
-        whole = combine_crc64nvme(whole, checksum, size)
-    return f"{whole:016x}"

@@ -1,7 +1,7 @@
-"""Filling a state from a checkpoint: what is read goes straight to where it belongs, in parts, several at once.
+"""Filling a state from a checkpoint: what is read goes straight to where it belongs, block by block, several at once.
 
-Each part is checked while it is still in the processor's cache; the checksums of an entry's parts make that of the
-entry, whoever has read them.
+Of an entry, only those blocks are read in which there is something that is needed. Each is checked while it is still in
+the processor's cache.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ from airflow_elastic.adapters.store import Reader, Store
 from airflow_elastic.runtime.slots import Slot
 from airflow_elastic.runtime.stage import Memory
 from airflow_elastic.spec.errors import StoreError
-from airflow_elastic.spec.index import Blob, Piece
+from airflow_elastic.spec.index import BLOCK_BYTES, Blob, Piece, blocks
 from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
-_PART_BYTES = 16 << 20  # read by one thread, with one request
-_CHUNK_BYTES = 1 << 20  # read, and then checked
+_RUN_BYTES = 16 << 20  # read by one thread, with one request
 _GAP_BYTES = 1 << 20  # that are rather read than asked around
 
 _CPUS = os.cpu_count() or 1
@@ -75,21 +74,22 @@ class Loading:
         memory: Memory,
     ) -> None:
         self.manifest = manifest
-        self._files: dict[str, list[_Part]] = defaultdict(list)
-        self._slots: dict[Slot, list[_Part]] = defaultdict(list)
-        self.file_bytes = self.memory_bytes = 0
+        self._files: dict[str, list[_Block]] = defaultdict(list)
+        self._slots: dict[Slot, list[_Block]] = defaultdict(list)
         for item in plan.items:
             key, entry = where[item.storage_index]
             if held := memory.get((entry.key, entry.offsets if isinstance(entry, Piece) else ())):
                 slot, at = held
-                self._slots[slot] += _parts(
+                self._slots[slot] += _blocks(
                     _Filling(planner, item, entry, "the memory of this worker's agent"), at
                 )
-                self.memory_bytes += entry.size
             else:
-                self._files[key] += _parts(_Filling(planner, item, entry, key), entry.at)
-                self.file_bytes += entry.size
+                self._files[key] += _blocks(_Filling(planner, item, entry, key), entry.at)
         self.keys = list(self._files)
+        self.file_bytes, self.memory_bytes = (
+            sum(block.size for found in places.values() for block in found)
+            for places in (self._files, self._slots)
+        )
 
     def read(self, store: Store) -> None:
         """Read everything. What was read before something turned out to be damaged is in the state already.
@@ -104,11 +104,11 @@ class Loading:
         self._check_sizes(store)
         near = store.local_path(self.manifest.data.rstrip("/")) is not None
         reads = [
-            partial(_read, _of(slot), run) for slot, parts in self._slots.items() for run in _runs(parts)
+            partial(_read, _of(slot), run) for slot, found in self._slots.items() for run in _runs(found)
         ]
-        for key, parts in self._files.items():
+        for key, found in self._files.items():
             source = partial(store.stream, key)
-            reads += [partial(_read, source, run) for run in _runs(parts)]
+            reads += [partial(_read, source, run) for run in _runs(found)]
         done, told, whole = 0, time.monotonic(), self.file_bytes + self.memory_bytes
         pool = ThreadPoolExecutor(_NEAR_READERS if near or not self.keys else _FAR_READERS)
         try:
@@ -142,45 +142,68 @@ class _Filling:
     """One entry on its way into the state."""
 
     def __init__(self, planner: Planner, item: ReadItem, entry: Piece | Blob, where: str) -> None:
-        self._planner, self._item, self.entry, self._where = planner, item, entry, where
-        self._sums: dict[int, tuple[int, int]] = {}
+        self._planner, self._item, self._entry, self._where = planner, item, entry, where
         self._lock = threading.Lock()
+        first, last = self._needed
+        wanted = [(at, end) for at, end in blocks(entry.size) if end > first and at < last]
+        self.blocks = wanted or [(0, 0)]  # also an empty one has to be put into place
+        self._left = len(self.blocks)
+
+    @cached_property
+    def _needed(self) -> tuple[int, int]:
+        """The first byte of the entry that is needed, and the one behind the last: of rows that follow each other."""
+        if not isinstance(self._entry, Piece) or not self._entry.lengths or not self._entry.size:
+            return (0, self._entry.size)
+        (start, *others), (count, *rest) = self._item.storage_offsets, self._item.lengths
+        if any(others) or tuple(rest) != self._entry.lengths[1:]:
+            return (0, self._entry.size)
+        row = self._entry.size // self._entry.lengths[0]
+        return (start * row, (start + count) * row)
 
     @cached_property
     def _target(self) -> torch.Tensor | None:
         """Where it is to be in the state; None where that is no tensor."""
-        if isinstance(self.entry, Blob) or self._item.type is LoadItemType.BYTE_IO:
+        if isinstance(self._entry, Blob) or self._item.type is LoadItemType.BYTE_IO:
             return None
         target: torch.Tensor = self._planner.resolve_tensor(self._item).detach()
         return target
 
     @cached_property
     def _stored(self) -> torch.Tensor:
-        """What is read: the target itself, where it belongs there as it is."""
-        if self._target is None or isinstance(self.entry, Blob):
-            return torch.empty(self.entry.size, dtype=torch.uint8)
-        target, dtype = self._target, getattr(torch, self.entry.dtype)
-        whole = tuple(self._item.lengths) == self.entry.lengths
-        if whole and target.dtype is dtype and target.device.type == "cpu" and target.is_contiguous():
+        """What is needed of it, as it is stored: the target itself, where it belongs there as it is."""
+        first, last = self._needed
+        if self._target is None or isinstance(self._entry, Blob):
+            return torch.empty(last - first, dtype=torch.uint8)
+        target, dtype = self._target, getattr(torch, self._entry.dtype)
+        same = target.dtype is dtype and target.device.type == "cpu" and target.is_contiguous()
+        if same and target.numel() * target.element_size() == last - first:
             return target
-        return torch.empty(self.entry.lengths, dtype=dtype)
+        lengths = self._entry.lengths
+        if last - first < self._entry.size:
+            lengths = (self._item.lengths[0], *lengths[1:])
+        return torch.empty(lengths, dtype=dtype)
 
-    def room(self) -> memoryview:
-        """Where its bytes belong. Not had before the first of them is read: there may be more than there is memory."""
-        with self._lock:
+    def take(self, block: tuple[int, int], reader: Reader) -> None:
+        """Read a block, and check it. Raises CheckpointDamaged where it is not what was committed."""
+        with self._lock:  # not had before it is needed: there may be more than there is memory
             stored = self._stored
-        return stored.reshape(-1).view(torch.uint8).numpy().data if stored.numel() else memoryview(b"")
-
-    def took(self, begin: int, size: int, checksum: int) -> None:
-        """A part is there. Raises CheckpointDamaged where that was the last one, and all are not what was committed."""
-        with self._lock:
-            self._sums[begin] = size, checksum
-            if sum(size for size, _ in self._sums.values()) < self.entry.size:
-                return
-        if checksums.combined(self._sums[at] for at in sorted(self._sums)) != self.entry.checksum:
+        flat = stored.as_strided((stored.numel(),), (1,))  # of one element alone, a view may have any stride
+        whole = flat.view(torch.uint8).numpy().data if stored.numel() else memoryview(b"")
+        (first, last), (at, end) = self._needed, block
+        inside = first <= at and end <= last
+        room = whole[at - first : end - first] if inside else memoryview(bytearray(end - at))
+        _fill(reader, room)
+        if end > at and checksums.of(room) != self._entry.checksums[at // BLOCK_BYTES]:
             raise CheckpointDamaged(
-                f"{self.entry.key} in {self._where} is not what was committed: its bytes have changed"
+                f"{self._entry.key} in {self._where} is not what was committed: its bytes have changed"
             )
+        if not inside:
+            low, high = max(at, first), min(end, last)
+            whole[low - first : high - first] = room[low - at : high - at]
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
         self._put_into_place()
 
     def _put_into_place(self) -> None:
@@ -192,74 +215,63 @@ class _Filling:
             for dim, (start, length) in enumerate(
                 zip(self._item.storage_offsets, self._item.lengths, strict=True)
             ):
-                stored = stored.narrow(dim, start, length)
+                if stored.shape[dim] != length:
+                    stored = stored.narrow(dim, start, length)
             self._target.copy_(stored)
             del self._stored
         self._planner.commit_tensor(self._item, self._target)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """So many bytes of an entry, from one on; and where they lie."""
+class _Block:
+    """A block of an entry, and where it lies."""
 
     filling: _Filling
-    begin: int
-    size: int
+    block: tuple[int, int]
     at: int
 
-
-def _parts(filling: _Filling, at: int) -> Iterator[_Part]:
-    size = filling.entry.size
-    for begin in range(0, size or 1, _PART_BYTES):
-        yield _Part(filling, begin, min(_PART_BYTES, size - begin), at + begin)
+    @property
+    def size(self) -> int:
+        return self.block[1] - self.block[0]
 
 
-def _runs(parts: Iterable[_Part]) -> list[list[_Part]]:
+def _blocks(filling: _Filling, at: int) -> Iterator[_Block]:
+    return (_Block(filling, block, at + block[0]) for block in filling.blocks)
+
+
+def _runs(wanted: Iterable[_Block]) -> list[list[_Block]]:
     """The same, as what is read at one go."""
-    runs: list[list[_Part]] = []
+    runs: list[list[_Block]] = []
     end = 0
-    for part in sorted(parts, key=lambda part: part.at):
-        if (
-            not runs
-            or not 0 <= part.at - end <= _GAP_BYTES
-            or part.at + part.size - runs[-1][0].at > _PART_BYTES
-        ):
+    for one in sorted(wanted, key=lambda one: one.at):
+        if not runs or not 0 <= one.at - end <= _GAP_BYTES or one.at + one.size - runs[-1][0].at > _RUN_BYTES:
             runs.append([])
-        runs[-1].append(part)
-        end = part.at + part.size
+        runs[-1].append(one)
+        end = one.at + one.size
     return runs
 
 
 _Source = Callable[[int, int], AbstractContextManager[Reader]]
 
 
-def _read(source: _Source, run: list[_Part]) -> int:
-    """Read neighbouring parts, and check them; returns how many bytes they are."""
+def _read(source: _Source, run: list[_Block]) -> int:
+    """Read neighbouring blocks, and check them; returns how many bytes they are."""
     at, end = run[0].at, run[-1].at + run[-1].size
     with source(at, end - at) as reader:
-        for part in run:
-            room = part.filling.room()[part.begin : part.begin + part.size]
-            try:
-                _take(reader, memoryview(bytearray(part.at - at)))
-                checksum = _take(reader, room)
-            except EOFError:
-                raise CheckpointDamaged(f"{part.filling.entry.key}: its bytes are not all there") from None
-            part.filling.took(part.begin, part.size, checksum)
-            at = part.at + part.size
-    return sum(part.size for part in run)
+        for one in run:
+            _fill(reader, memoryview(bytearray(one.at - at)))
+            one.filling.take(one.block, reader)
+            at = one.at + one.size
+    return sum(one.size for one in run)
 
 
-def _take(reader: Reader, room: memoryview) -> int:
-    """Fill all of `room`; returns the checksum of what it holds then."""
-    checksum, at = 0, 0
+def _fill(reader: Reader, room: memoryview) -> None:
+    at = 0
     while at < len(room):
-        part = room[at : at + _CHUNK_BYTES]
-        count = reader.readinto(part)
+        count = reader.readinto(room[at:])
         if not count:
-            raise EOFError
-        checksum = checksums.further(checksum, part[:count])
+            raise CheckpointDamaged("a file of it ends before its end")
         at += count
-    return checksum
 
 
 def _of(slot: Slot) -> _Source:

@@ -21,7 +21,7 @@ from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError
-from airflow_elastic.spec.index import Blob, Index, Piece
+from airflow_elastic.spec.index import Blob, Index, Piece, blocks
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
@@ -232,12 +232,12 @@ class Persister:
 
 
 def _checked(index: Index, data: memoryview) -> Index:
-    """The same, with a checksum of each entry: readers check what they read, and read only what they need."""
+    """The same, with checksums of each entry: readers check what they read, and read only what they need."""
 
-    def of(entry: Piece | Blob) -> str:
-        return checksums.of(data[entry.at : entry.at + entry.size])
+    def of(entry: Piece | Blob) -> tuple[str, ...]:
+        return tuple(checksums.of(data[entry.at + a : entry.at + b]) for a, b in blocks(entry.size))
 
     return Index(
-        tuple(replace(piece, checksum=of(piece)) for piece in index.pieces),
-        tuple(replace(blob, checksum=of(blob)) for blob in index.blobs),
+        tuple(replace(piece, checksums=of(piece)) for piece in index.pieces),
+        tuple(replace(blob, checksums=of(blob)) for blob in index.blobs),
     )

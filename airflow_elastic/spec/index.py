@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+#: Each so many bytes of an entry, from its first on, have a checksum of their own: who needs a part reads no more.
+BLOCK_BYTES = 1 << 20
+
+
+def blocks(size: int) -> Iterator[tuple[int, int]]:
+    """The first byte of each block of so many bytes, and the one behind its last."""
+    return ((at, min(size, at + BLOCK_BYTES)) for at in range(0, size, BLOCK_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +26,7 @@ class Piece:
         lengths: of this part, in each dimension.
         at: of its first byte in the file.
         size: in bytes.
-        checksum: of these bytes, crc64nvme as hex digits; empty as long as they are in memory only.
+        checksums: of its blocks, crc64nvme as hex digits; none as long as they are in memory only.
     """
 
     key: str
@@ -27,17 +36,17 @@ class Piece:
     lengths: tuple[int, ...]
     at: int
     size: int
-    checksum: str = ""
+    checksums: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Whatever is no tensor, as `torch.save` writes it: `size` bytes from `at`, with their checksum like a piece's."""
+    """Whatever is no tensor, as `torch.save` writes it: `size` bytes from `at`, with checksums like a piece's."""
 
     key: str
     at: int
     size: int
-    checksum: str = ""
+    checksums: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

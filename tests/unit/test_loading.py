@@ -1,15 +1,21 @@
-"""What is read in parts, by several threads, at one go or in pieces, is what was stored."""
+"""What is read in blocks, by several threads, at one go or at many, is what was stored."""
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.planner import LoadItemType
 
 from airflow_elastic.adapters import checkpoints, checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
@@ -19,6 +25,7 @@ from airflow_elastic.runtime import loading
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.restoring import read_indexes
 from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.spec import index
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.index import Index, Piece
 from tests.support.saving import Worker
@@ -56,12 +63,19 @@ def model(seed: int) -> torch.nn.Module:
     return torch.nn.ModuleList([*parts, torch.nn.BatchNorm1d(3)])
 
 
-@pytest.mark.parametrize(("part", "gap"), [(1 << 24, 1 << 20), (1000, 100), (64, 0), (1, 0)])
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
+    for module in (index, loading):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 100)
+    return 100
+
+
+@pytest.mark.parametrize(("run", "gap"), [(1 << 24, 1 << 20), (1000, 100), (64, 0), (1, 0)])
 @pytest.mark.parametrize("far", [True, False])
-def test_parts_of_any_size_make_the_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int, gap: int, far: bool
+def test_what_is_read_at_any_number_of_goes_is_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: int, run: int, gap: int, far: bool
 ) -> None:
-    monkeypatch.setattr(loading, "_PART_BYTES", part)
+    monkeypatch.setattr(loading, "_RUN_BYTES", run)
     monkeypatch.setattr(loading, "_GAP_BYTES", gap)
     saved = model(3)
     Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
@@ -76,8 +90,8 @@ def test_parts_of_any_size_make_the_whole(
         assert torch.equal(state[name], value), name
     if far:
         sizes = [size for _, _, size in store.asked]
-        assert max(sizes) <= max(part, max(value.nbytes for value in wanted.values()))
-        if part == 1 << 24:
+        assert max(sizes) <= max(run, small_blocks)
+        if run == 1 << 24:
             assert len(sizes) == 1, "neighbours come with one request"
 
 
@@ -85,8 +99,8 @@ def flat_pieces(indexes: dict[str, bytes]) -> list[Piece]:
     return [piece for data in indexes.values() for piece in decode(Index, json.loads(data)).pieces]
 
 
-def test_a_flipped_bit_in_any_part_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_PART_BYTES", 100)
+@pytest.mark.usefixtures("small_blocks")
+def test_a_flipped_bit_in_any_block_is_found(tmp_path: Path) -> None:
     saved = torch.nn.Linear(30, 30, bias=False)
     Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
     store = FolderStore(tmp_path)
@@ -101,12 +115,59 @@ def test_a_flipped_bit_in_any_part_is_found(tmp_path: Path, monkeypatch: pytest.
             FlatReader(manifest, indexes).plan({"model.weight": torch.zeros(30, 30)}, {}).read(store)
 
 
-def test_checksums_of_parts_make_that_of_the_whole() -> None:
-    luck = random.Random(5)
-    for _ in range(50):
-        data = luck.randbytes(luck.randint(0, 5000))
-        cuts = sorted(luck.randint(0, len(data)) for _ in range(luck.randint(0, 6)))
-        parts = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-        assert checksums.combined((len(part), checksums.further(0, part)) for part in parts) == checksums.of(
-            data
+class FakePlanner:
+    """Of one entry: knows where in the state it is to be."""
+
+    def __init__(self, target: torch.Tensor) -> None:
+        self.target, self.committed = target, 0
+
+    def resolve_tensor(self, item: Any) -> torch.Tensor:
+        return self.target
+
+    def commit_tensor(self, item: Any, tensor: torch.Tensor) -> None:
+        self.committed += 1
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
+    """A shape, and a part of it: offsets and lengths."""
+    shape = draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
+    offsets = [draw(st.integers(0, size - 1)) for size in shape]
+    lengths = [draw(st.integers(1, size - at)) for size, at in zip(shape, offsets, strict=True)]
+    if draw(st.booleans()):  # rows, whole: the usual case
+        offsets[1:], lengths[1:] = [0] * len(shape[1:]), shape[1:]
+    return shape, offsets, lengths
+
+
+@given(slices(), st.sampled_from([torch.float32, torch.float64]), st.integers(0, 2**30), st.booleans())
+def test_of_an_entry_only_the_blocks_are_read_that_are_needed(
+    part: tuple[list[int], list[int], list[int]], dtype: torch.dtype, seed: int, strided: bool
+) -> None:
+    shape, offsets, lengths = part
+    stored = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+    data = stored.numpy().tobytes()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (index, loading):
+            patch.setattr(module, "BLOCK_BYTES", 16)
+        sums = tuple(checksums.of(data[a:b]) for a, b in index.blocks(len(data)))
+        whole = tuple(shape)
+        piece = Piece("a", "float32", whole, (0,) * len(shape), whole, 0, len(data), sums)
+        target = (
+            torch.zeros([*lengths, 2], dtype=dtype)[..., 0] if strided else torch.zeros(lengths, dtype=dtype)
         )
+        item = SimpleNamespace(
+            type=LoadItemType.TENSOR, storage_offsets=torch.Size(offsets), lengths=torch.Size(lengths)
+        )
+        planner = FakePlanner(target)
+        filling = loading._Filling(planner, item, piece, "here")  # type: ignore[arg-type]
+        for block in reversed(filling.blocks):
+            filling.take(block, io.BytesIO(data[block[0] : block[1]]))
+        expected = stored
+        for dim, (at, size) in enumerate(zip(offsets, lengths, strict=True)):
+            expected = expected.narrow(dim, at, size)
+        assert planner.committed == 1
+        assert torch.equal(target, expected.to(dtype))
+        if lengths[1:] == shape[1:]:
+            row = len(data) // shape[0]
+            needed = -(-(offsets[0] + lengths[0]) * row // 16) - offsets[0] * row // 16
+            assert len(filling.blocks) == needed

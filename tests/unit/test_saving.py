@@ -221,7 +221,7 @@ def test_a_manifest_that_cannot_be_read_costs_no_files(tmp_path: Path) -> None:
     save(tmp_path, 5, objects(1))
     save(tmp_path, 9, objects(2))
     path = tmp_path / layout.manifest(9)
-    newer = path.read_text().replace('"version": 1', '"version": 2')
+    newer = path.read_text().replace('"version": 2', '"version": 3')
     assert newer != path.read_text()
     path.write_text(newer)
     store = open_store(str(tmp_path))
