@@ -35,6 +35,7 @@ PATHS = {
     "checkpoint_every_steps": "checkpoint.every_steps",
     "checkpoint_every_seconds": "checkpoint.every_seconds",
     "keep_checkpoints": "checkpoint.keep_last",
+    "checkpoint": "checkpoint",  # behind those of its fields that have names of their own
     "restart_policy": "restart.policy",
     "restart_exit_codes": "restart.exit_codes",
     "backoff_limit": "restart.backoff_limit",
@@ -48,9 +49,6 @@ PATHS = {
     "env": "env",
     "secrets": "secrets",
 }
-
-#: `keep_checkpoints` is a number, or a mapping of these.
-KEEP = {"last": "keep_last", "every_steps": "keep_every_steps", "best": "keep_best"}
 
 #: The way back.
 PARAMETERS = {path: parameter for parameter, path in PATHS.items()}
@@ -92,13 +90,12 @@ def build_spec(parameters: Mapping[str, Any], *, name: str) -> RunSpec:
         except SpecError as error:
             problems += error.problems
             value = ["?"]  # so that the others are judged too
-        if parameter == "keep_checkpoints" and isinstance(value, Mapping):
-            allowed = f"only {', '.join(KEEP)}"
-            unknown = sorted(value.keys() - KEEP.keys())
-            problems += [Problem(f"{parameter}.{key}", value[key], allowed) for key in unknown]
-            plain.setdefault("checkpoint", {}).update(
-                {KEEP[key]: one for key, one in value.items() if key in KEEP}
-            )
+        if parameter == "checkpoint" and isinstance(value, Mapping):
+            place = plain.setdefault("checkpoint", {})
+            twice = sorted(place.keys() & value.keys())
+            allowed = "what no other parameter has said already"
+            problems += [Problem(f"checkpoint.{key}", value[key], allowed) for key in twice]
+            place.update(value)
         elif parameter == "checkpoint_every_seconds" and value == "auto":
             plain.setdefault("checkpoint", {})["auto_interval"] = True
         elif value is not None:
@@ -235,7 +232,4 @@ def _parameter(path: str) -> str:
     for parameter, own in PATHS.items():
         if path == own or path.startswith(f"{own}."):
             return parameter + path[len(own) :]
-    for key, field in KEEP.items():
-        if path == f"checkpoint.{field}":
-            return f"keep_checkpoints.{key}"
     return path

@@ -117,8 +117,8 @@ class ElasticTrainOperator(BaseOperator):
         checkpoint_every_steps: save after so many optimizer steps.
         checkpoint_every_seconds: save when the newest checkpoint is so old; seconds, a timedelta, or "auto", from what
             a save costs and how often the run fails. Default: 300, without `checkpoint_every_steps`.
-        keep_checkpoints: committed checkpoints to keep; or a mapping of `last`, `every_steps` and `best`, e.g.
-            `{"last": 3, "best": "min val_loss"}`, as `checkpoint.keep_*` of the specification. Default: 3.
+        keep_checkpoints: committed checkpoints to keep. Default: 3.
+        checkpoint: whatever else the specification's `checkpoint` has, e.g. `{"keep_best": "min val_loss"}`.
         restart_policy: Never, OnFailure, Always or ExitCode. Default: OnFailure.
         restart_exit_codes: codes that ExitCode restarts, beside 130, 137, 138 and 143.
         backoff_limit: restarts that the run may use. Default: 6. Lost-and-found machines count, scale steps and
@@ -196,7 +196,8 @@ class ElasticTrainOperator(BaseOperator):
         working_dir: str | None = None,
         checkpoint_every_steps: int | None = None,
         checkpoint_every_seconds: float | timedelta | str | None = None,
-        keep_checkpoints: int | dict[str, Any] | None = None,
+        keep_checkpoints: int | None = None,
+        checkpoint: dict[str, Any] | None = None,
         restart_policy: str | None = None,
         restart_exit_codes: Sequence[int] | None = None,
         backoff_limit: int | None = None,
@@ -232,6 +233,7 @@ class ElasticTrainOperator(BaseOperator):
         self.checkpoint_every_steps = checkpoint_every_steps
         self.checkpoint_every_seconds = checkpoint_every_seconds
         self.keep_checkpoints = keep_checkpoints
+        self.checkpoint = checkpoint
         self.restart_policy = restart_policy
         self.restart_exit_codes = restart_exit_codes
         self.backoff_limit = backoff_limit
@@ -301,10 +303,7 @@ class ElasticTrainOperator(BaseOperator):
         return self._conclude(context, run, state)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """End the run where nobody is going to carry it on: a deferral that timed out, a trigger that died.
-
-        Neither calls the trigger's `on_kill`.
-        """
+        """End the run where nobody carries it on, and no `on_kill` is called: a late deferral, a dead trigger."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as late:

@@ -289,6 +289,7 @@ def test_every_parameter_reaches_the_specification() -> None:
         "checkpoint_every_steps": 10,
         "checkpoint_every_seconds": timedelta(minutes=1),
         "keep_checkpoints": 5,
+        "checkpoint": {"keep_best": "min loss"},
         "restart_policy": "ExitCode",
         "restart_exit_codes": [3],
         "backoff_limit": 2,
@@ -314,16 +315,30 @@ def test_every_parameter_reaches_the_specification() -> None:
             value = value[part]
 
 
-def test_what_is_kept_is_a_number_or_a_mapping() -> None:
-    keep = {"last": 2, "every_steps": 1000, "best": "max accuracy"}
-    spec = build_spec({"command": ["train.py"], "keep_checkpoints": keep}, name="n")
-    assert spec.checkpoint == CheckpointPolicy(keep_last=2, keep_every_steps=1000, keep_best="max accuracy")
-    with pytest.raises(SpecError) as refused:
-        build_spec({"command": ["train.py"], "keep_checkpoints": {"best": "accuracy", "newest": 3}}, name="n")
-    assert {problem.path for problem in refused.value.problems} == {
-        "keep_checkpoints.best",
-        "keep_checkpoints.newest",
+def test_all_that_the_policy_of_checkpoints_has_can_be_said() -> None:
+    further = {
+        "keep_every_steps": 1000,
+        "keep_best": "max accuracy",
+        "overlap": True,
+        "account_samples": True,
     }
+    given = {
+        "command": ["train.py"],
+        "keep_checkpoints": 2,
+        "checkpoint_every_steps": 10,
+        "checkpoint": further,
+    }
+    assert build_spec(given, name="n").checkpoint == CheckpointPolicy(every_steps=10, keep_last=2, **further)  # type: ignore[arg-type]
+    wrong = {"keep_best": "accuracy", "newest": 3, "every_steps": 4}
+    with pytest.raises(SpecError) as refused:
+        build_spec({**given, "checkpoint": wrong}, name="n")
+    assert {problem.path for problem in refused.value.problems} == {
+        "checkpoint.every_steps",
+        "checkpoint.keep_best",
+        "checkpoint.newest",
+    }
+    with pytest.raises(SpecError, match="checkpoint"):
+        build_spec({**given, "checkpoint": "often"}, name="n")
 
 
 def test_every_path_is_templated_and_every_template_field_is_an_attribute() -> None:
