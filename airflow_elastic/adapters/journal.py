@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.spec import layout
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 #: Version of an entry's form.
 ENTRY_VERSION = 1
+
+
+def newest(store: Store) -> int:
+    """Number of the newest entry; -1 where there is none."""
+    names = (Path(entry.key).stem for entry in store.list(layout.JOURNAL))
+    return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 class Journal:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, journal
 from airflow_elastic.adapters.reports import newest_fence
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import ElasticError, StoreError
@@ -72,7 +72,10 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
     parts = [decode(Part, json.loads(data)) for data in told if data is not None]
     files = sorted((file for one in parts for file in one.manifest.files), key=lambda file: file.key)
     first = min(parts, key=lambda one: one.node)
-    committed = checkpoints.commit(store, replace(first.manifest, files=tuple(files), created_at=time.time()))
+    manifest = replace(
+        first.manifest, files=tuple(files), created_at=time.time(), journal=journal.newest(store)
+    )
+    committed = checkpoints.commit(store, manifest)
     try:
         store.delete(keys)
     except StoreError as error:  # it exists all the same

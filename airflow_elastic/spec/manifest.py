@@ -38,6 +38,7 @@ class Manifest:
         metrics: numbers that the script gave with the save.
         reason: why it was saved: `steps`, `seconds`, `requested`, `breakpoint` or `final`.
         versions: of the libraries that wrote it.
+        journal: number of the run's newest journal entry when this was committed; -1 where it has none.
     """
 
     step: int
@@ -55,3 +56,4 @@ class Manifest:
     metrics: Mapping[str, float] = field(default_factory=dict)
     reason: str = "steps"
     versions: Mapping[str, str] = field(default_factory=dict)
+    journal: int = -1

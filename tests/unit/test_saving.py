@@ -15,6 +15,7 @@ import torch
 
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.store import Store
@@ -26,6 +27,7 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, StoreError
 from tests.support.saving import Worker
@@ -67,6 +69,16 @@ def test_what_is_saved_is_what_is_restored(tmp_path: Path) -> None:
     assert (manifest.step, manifest.epoch, manifest.offset, manifest.samples) == (7, 1, 10, 70)
     assert same(saved, loaded)
     assert torch.equal(torch.rand(3), expected), "the generators do not go on from where they were"
+
+
+def test_a_manifest_says_how_far_the_journal_was(tmp_path: Path) -> None:
+    save(tmp_path, 5, objects(1))
+    store = open_store(str(tmp_path))
+    journal = Journal(store)
+    for seq in range(12):
+        assert journal.append(seq, ev.StopRequested(1.0, "save", "somebody"))
+    save(tmp_path, 9, objects(1))
+    assert [checkpoints.read(store, step).journal for step in (5, 9)] == [-1, 11]
 
 
 def test_what_the_agent_still_has_in_memory_is_not_read_from_storage(tmp_path: Path) -> None:
