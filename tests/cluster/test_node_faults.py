@@ -12,7 +12,7 @@ from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.pod import MANAGED_BY, MANAGED_LABEL
+from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL, MANAGED_BY, MANAGED_LABEL
 from airflow_elastic.spec.run import Health, Workers
 from tests.cluster.test_training import training
 from tests.support.cluster import on_dlrover_too
@@ -31,8 +31,12 @@ async def node_of_last(driven: Driven, client: Client, namespace: str) -> str:
 
 
 def apart(options: dict[str, Any]) -> dict[str, Any]:
-    """Each worker on a node of its own, and none on the first node, where operators run."""
+    """Each worker of the first attempt on a node of its own, and none on the first node, where operators run.
+
+    Later ones lie where there is no fault: that is not to be outweighed by what spreads them.
+    """
     ours = {DLROVER_TYPE: "worker"} if "master" in options else {MANAGED_LABEL: MANAGED_BY}
+    ours[ATTEMPT_LABEL] = "1"
     expressions = [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-1"]}]
     spread = {
         "maxSkew": 1,
