@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_elastic.adapters.store import Entry, Store
-    from airflow_elastic.spec.run import CheckpointPolicy
+    from airflow_elastic.spec.checkpoint import CheckpointPolicy
 
 
 def quarantine(store: Store, step: int, reason: str) -> None:

@@ -41,6 +41,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "every_steps": ("checkpoint", "every_steps"),
     "every_seconds": ("checkpoint", "every_seconds"),
     "auto_interval": ("checkpoint", "auto_interval"),
+    "memory_every_steps": ("checkpoint", "memory_every_steps"),
     "overlap": ("checkpoint", "overlap"),
     "account_samples": ("checkpoint", "account_samples"),
     "keep": ("checkpoint", "keep_last"),
@@ -69,6 +70,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option(
         "--auto-interval", is_flag=True, default=None, help="Save as often as pays, by what is measured."
     ),
+    click.option("--memory-every-steps", type=int, metavar="N", help="And into memory, after every N steps."),
     click.option("--overlap", is_flag=True, default=None, help="Copy what is saved while training goes on."),
     click.option("--account-samples", is_flag=True, default=None, help="Keep what each rank consumes."),
     click.option("--keep", type=int, metavar="N", help="Checkpoints that stay.  [default: 3]"),

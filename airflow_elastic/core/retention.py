@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_elastic.spec.run import CheckpointPolicy
+    from airflow_elastic.spec.checkpoint import CheckpointPolicy
 
 
 def superfluous(

@@ -18,6 +18,7 @@ from airflow_elastic.adapters.jobfiles import attempt_of
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
+from airflow_elastic.runtime.slots import MEMORY
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError
@@ -25,7 +26,7 @@ from airflow_elastic.spec.index import Blob, Index, Piece, blocks
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from airflow_elastic.runtime.node import Node
     from airflow_elastic.runtime.slots import Note, Slot
@@ -64,18 +65,28 @@ class Persister:
         self._thread.join(timeout=60.0)
 
     def flush(self) -> None:
-        """Write what is staged, now; also what could not be written before.
+        """Write what is staged, now; also what could not be written before, and what was meant for memory only.
+
+        All of it, the older state first: another worker may not have come to the newer one.
 
         Raises:
-            ElasticError: it could not be written.
+            ElasticError: the newest could not be written.
         """
+        trouble: ElasticError | None = None
         with self._lock:
-            self._once(self._done)
+            for age in self._common(self._done):
+                try:
+                    self._once([age], memory_too=True)
+                    trouble = None
+                except ElasticError as error:
+                    trouble = error
+        if trouble is not None:
+            raise trouble
 
     def write_new(self) -> None:
         """Write what has been staged since this was tried last. Raises as `flush`."""
         with self._lock:
-            self._once(max(self._done, self._tried))
+            self._once(reversed(self._common(max(self._done, self._tried))))
 
     def provide(self) -> None:
         """Have the memory ready that ranks have said they will save into."""
@@ -104,9 +115,15 @@ class Persister:
             except Exception:
                 log.exception("the checkpoint could not be written")
 
-    def _once(self, after: tuple[int, int]) -> None:
-        held = self._newest(after)
-        if not held:
+    def _once(self, ages: Iterable[tuple[int, int]], *, memory_too: bool = False) -> None:
+        """Write the first of these states that is there, and to be written."""
+        for age in ages:
+            held = self._held(age)
+            if held and (memory_too or held[0][1].reason != MEMORY):
+                break
+            for slot, _ in held:
+                slot.release()
+        else:
             return
         newest, committed, began = held[0][1], False, time.monotonic()
         self._tried = (newest.generation, newest.step)
@@ -135,21 +152,22 @@ class Persister:
         except ElasticError as error:
             log.warning("that checkpoint %d could not be written cannot be told either: %s", step, error)
 
-    def _newest(self, after: tuple[int, int]) -> list[tuple[Slot, Note]]:
-        """For each rank the slot with the newest state that all of them have staged, held; empty: none is newer."""
-        staged = [{slot.age: slot for slot in mine if slot.age} for mine in self._slots.of]
-        common = set(staged[0]).intersection(*staged[1:])
-        newest = max((age for age in common if age > after), default=None)
-        if newest is None:
-            return []
+    def _common(self, after: tuple[int, int]) -> list[tuple[int, int]]:
+        """Generation and step of the states that all ranks have staged, the older one first."""
+        staged = [{slot.age for slot in mine if slot.age} for mine in self._slots.of]
+        return sorted(age for age in set.intersection(*staged) if age > after)
+
+    def _held(self, age: tuple[int, int]) -> list[tuple[Slot, Note]]:
+        """For each rank the slot with this state, held; empty where one of them has it no more."""
         held: list[tuple[Slot, Note]] = []
         with contextlib.ExitStack() as let_go:
-            for slot in (one[newest] for one in staged):
-                if not slot.hold():
+            for mine in self._slots.of:
+                slot = next((slot for slot in mine if slot.age == age), None)
+                if slot is None or not slot.hold():
                     return []
                 let_go.callback(slot.release)
                 note = slot.note()
-                if note is None or slot.age != newest:  # copied into meanwhile
+                if note is None or slot.age != age:  # copied into meanwhile
                     return []
                 held.append((slot, note))
             let_go.pop_all()

@@ -20,7 +20,7 @@ from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.slots import Note
+from airflow_elastic.runtime.slots import MEMORY, Note
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.staging import Layout, Place, lay_out
 from airflow_elastic.spec.consumed import Account
@@ -90,7 +90,7 @@ class Saver:
         """Copy the state after step `step` into memory of the agent, which writes it to storage. All ranks together.
 
         Where the state before this one is still being written, the script's own save, the last one, and one that was
-        asked for wait for that; any other is left out.
+        asked for wait for that; one for memory only takes the other place; any other is left out.
 
         Returns:
             Whether it was saved.
@@ -104,7 +104,7 @@ class Saver:
                 log.info("step %d is not saved: step %d is still being written", step, self._staged)
                 return False
         self.join()
-        while self._busy():
+        while reason != MEMORY and self._busy():
             time.sleep(_POLL_SECONDS)
         plan = self._plan(objects)
         note = Note(
@@ -123,11 +123,14 @@ class Saver:
             account=account,
             versions={"airflow_elastic": airflow_elastic.__version__, "torch": torch.__version__},
         )
-        self._staged = step
-        if self._overlap and reason in _CAN_BE_LEFT_OUT:
-            self._copying = self._stage.put_beside(plan, note)
+        # What is still to be written is not copied into.
+        spare = (self._generation, self._staged) if self._busy() else None
+        if reason != MEMORY:
+            self._staged = step
+        if self._overlap and reason in (*_CAN_BE_LEFT_OUT, MEMORY):
+            self._copying = self._stage.put_beside(plan, note, spare)
         else:
-            self._stage.put(plan, note)
+            self._stage.put(plan, note, spare)
         return True
 
     def attend(self, optimizers: Iterable[Any]) -> None:

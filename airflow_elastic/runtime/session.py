@@ -30,12 +30,13 @@ from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
+from airflow_elastic.runtime.slots import MEMORY
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.stream import ShardedStream
 from airflow_elastic.runtime.surroundings import Surroundings
 from airflow_elastic.runtime.voice import Voice, finite, number_of
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.run import CheckpointPolicy
 
 log = logging.getLogger(__name__)
 
@@ -289,6 +290,8 @@ class Session:
         every = self._policy.every_steps
         if every is not None and self.steps % every == 0:
             self.save(reason="steps")
+        elif (often := self._policy.memory_every_steps) is not None and self.steps % often == 0:
+            self._save(MEMORY)
         if self.steps >= self._agree_at:
             self._ask()
         if not self._announced and self._saver is not None and self._objects is not None:
@@ -351,10 +354,19 @@ class Session:
             self._saver.join()
             return
         began = time.monotonic()
+        if self._save(reason):
+            self._saved_step = self.steps
+            if self._pace is not None:
+                self._pace.measured(time.monotonic() - began)
+        self._saved_at = time.monotonic()
+
+    def _save(self, reason: str) -> bool:
+        if self._saver is None or self._objects is None:
+            return False
         with self._voice.saving():
             loss = number_of(self._loss)
             told = self._metrics if loss is None else {"loss": loss, **self._metrics}
-            saved = self._saver.save(
+            return self._saver.save(
                 self._objects,
                 self.steps,
                 self._feed.position,
@@ -362,11 +374,6 @@ class Session:
                 metrics=finite(told),
                 account=self._accountant.account() if self._accountant else None,
             )
-        if saved:
-            self._saved_step = self.steps
-            if self._pace is not None:
-                self._pace.measured(time.monotonic() - began)
-        self._saved_at = time.monotonic()
 
     def finish(self, **metrics: float) -> None:
         """Training is complete: save the final checkpoint and hand over the results. All ranks call this together."""

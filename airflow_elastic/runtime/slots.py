@@ -45,6 +45,9 @@ _ZEROS = bytes(1 << 20)
 
 ENVIRONMENT = "AIRFLOW_ELASTIC_SLOTS"
 
+#: Why a state was saved that goes no further than into a slot, unless something happens.
+MEMORY = "memory"
+
 
 @dataclass(frozen=True, slots=True)
 class Note:

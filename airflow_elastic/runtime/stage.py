@@ -77,13 +77,18 @@ class Stage:
             slot.want(layout.total_bytes)
         self._tell_agent()
 
-    def put(self, layout: Layout, note: Note) -> None:
+    def put(self, layout: Layout, note: Note, spare: tuple[int, int] | None = None) -> None:
         """Copy a state, and tell the agent.
+
+        Args:
+            layout: the state.
+            note: what the slot will hold.
+            spare: generation and step of one that stays, whatever else goes.
 
         Raises:
             InvalidInput: there is not enough memory; says how much it takes.
         """
-        slot = self._free()
+        slot = self._free(note, spare)
         try:
             layout.copy_into(self._room(slot, layout))
             slot.finish(layout.total_bytes, note)
@@ -91,13 +96,13 @@ class Stage:
             slot.release()
         self._tell_agent()
 
-    def put_beside(self, layout: Layout, note: Note) -> Copying:
+    def put_beside(self, layout: Layout, note: Note, spare: tuple[int, int] | None = None) -> Copying:
         """The same while training goes on, but for what may change before the optimizer's next step: that comes first.
 
         Raises:
             InvalidInput: there is not enough memory; says how much it takes.
         """
-        slot = self._free()
+        slot = self._free(note, spare)
 
         def finish(whole: bool) -> None:
             try:
@@ -125,11 +130,12 @@ class Stage:
         with contextlib.suppress(BlockingIOError):  # it has been told, and has not listened yet
             os.write(self._poke, b".")
 
-    def _free(self) -> Slot:
-        """The slot with the older state that nobody reads, held."""
+    def _free(self, note: Note, spare: tuple[int, int] | None) -> Slot:
+        """A slot that nobody reads, held: that of the same step, so that there are no two, or the older one."""
+        mine = (note.generation, note.step)
         while True:
-            for slot in sorted(self._slots, key=lambda slot: slot.age or (-1, -1)):
-                if slot.hold():
+            for slot in sorted(self._slots, key=lambda slot: (slot.age != mine, slot.age or (-1, -1))):
+                if (spare is None or slot.age != spare) and slot.hold():
                     return slot
             time.sleep(_POLL_SECONDS)
 

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode
-from airflow_elastic.spec.run import CheckpointPolicy
 
 
 @dataclass(frozen=True, slots=True)

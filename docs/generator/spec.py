@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_elastic.spec import run as spec_module
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
 from generator.markdown import BY, code, docstring, fence, plain, table
@@ -49,7 +50,7 @@ _MEANINGS = {
 _SPEC_CLASSES = (
     ("", RunSpec),
     ("workers", spec_module.Workers),
-    ("checkpoint", spec_module.CheckpointPolicy),
+    ("checkpoint", CheckpointPolicy),
     ("restart", spec_module.RestartPolicy),
     ("health", spec_module.Health),
     ("scaling", spec_module.ScaleStep),

@@ -45,8 +45,9 @@ from airflow_elastic.provider_info import get_provider_info
 from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput, RunDiffers, SpecError
-from airflow_elastic.spec.run import CheckpointPolicy, RunSpec
+from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import (
     JobStatus,
     Progress,

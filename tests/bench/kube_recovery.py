@@ -17,7 +17,8 @@ from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
-from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, Workers
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.run import RestartPolicy, Workers
 from tests.bench.recovery import POLL_SECONDS, SCRIPTS, WORLD, Moments
 from tests.cluster.test_training import lose_a_pod, training
 from tests.support import kube

@@ -22,7 +22,8 @@ from airflow_elastic.control import Controller, Observer, start_run
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files
 from airflow_elastic.spec import events as ev
-from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, RunSpec, Workers
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WORLD = 2

@@ -14,7 +14,8 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, RunSpec, SecretRef, Workers
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.run import RestartPolicy, RunSpec, SecretRef, Workers
 from tests.support.cluster import GPU, on_dlrover_too, pod_spec, somebody
 from tests.support.driving import Driven, driving
 from tests.support.kube import phase_of

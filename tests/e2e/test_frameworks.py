@@ -12,7 +12,8 @@ import torch
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.core.samples import prove
 from airflow_elastic.core.state import RunState
-from airflow_elastic.spec.run import CheckpointPolicy, Workers
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.run import Workers
 from tests.support.driving import SCRIPTS, Driven, driving, left_over, training
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.core.state import FailureKind
-from airflow_elastic.spec.run import CheckpointPolicy
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.driving import SCRIPTS, Driven, driving, left_over, training
 
 
@@ -59,6 +59,20 @@ async def test_what_was_staged_when_a_rank_died_is_what_the_next_one_begins_from
     assert stretch.from_step >= before.last_step - 2, (
         "more than the step in flight, and one in memory, was lost"
     )
+
+
+async def test_what_was_in_memory_only_is_gone_on_from_too(tmp_path: Path) -> None:
+    policy = CheckpointPolicy(every_steps=1000, memory_every_steps=2)
+    spec = training("--epochs=8", "--step-seconds=0.05", checkpoint=policy)
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(20)
+        assert checkpoints.steps(driven.run.store) == []
+        await losing_a_rank(driven, 0)
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    before, after = state.attempts
+    assert after.progress is not None
+    assert after.progress.stretches[0].from_step >= before.last_step - 4 > 0
 
 
 async def test_an_error_that_comes_again_gets_new_workers_and_then_ends(tmp_path: Path) -> None:

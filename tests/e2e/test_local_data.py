@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters.accounts import read_accounts
-from airflow_elastic.spec.run import CheckpointPolicy, RunSpec
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.run import RunSpec
 from tests.support.driving import SCRIPTS, driving, left_over, training
 
 Curve = dict[int, float]

@@ -19,9 +19,10 @@ from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files, state_folder
 from airflow_elastic.engines.local.host import NodeHost
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError
-from airflow_elastic.spec.run import CheckpointPolicy, Health, RunSpec, Workers
+from airflow_elastic.spec.run import Health, RunSpec, Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
 from tests.support.s3 import s3_server
 

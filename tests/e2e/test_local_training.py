@@ -15,7 +15,8 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.core.samples import prove
 from airflow_elastic.core.state import Cause, FailureKind
-from airflow_elastic.spec.run import CheckpointPolicy, Health, RestartPolicy, ScaleStep, Workers
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.run import Health, RestartPolicy, ScaleStep, Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
 
 

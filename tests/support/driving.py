@@ -19,7 +19,8 @@ from airflow_elastic.control import Controller, Run, start_run
 from airflow_elastic.core.state import RunState
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files
-from airflow_elastic.spec.run import CheckpointPolicy, RestartPolicy, RunSpec, Workers
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PATIENCE_SECONDS = 120.0

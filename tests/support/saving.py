@@ -21,7 +21,8 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.slots import ENVIRONMENT, Slot
 from airflow_elastic.runtime.stage import Stage
-from airflow_elastic.spec.run import CheckpointPolicy, RunSpec
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.run import RunSpec
 
 
 class Worker:

@@ -14,9 +14,9 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.core.retention import superfluous
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.manifest import Manifest
-from airflow_elastic.spec.run import CheckpointPolicy
 
 POLICY = CheckpointPolicy(keep_last=2)
 LOSSES = {10: 0.9, 20: 0.2, 30: 0.5, 40: 0.4, 50: 0.6}

@@ -71,6 +71,43 @@ def test_what_is_saved_is_what_is_restored(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), expected), "the generators do not go on from where they were"
 
 
+def written_by_the_thread(worker: Worker, step: int) -> list[int]:
+    """Save for memory only; what the thread that writes makes of it."""
+    worker.saver.save(objects(step), step, Position(), reason="memory", metrics={})
+    worker.persister.write_new()
+    return checkpoints.steps(worker.store)
+
+
+def test_what_is_for_memory_only_is_written_when_something_happens_and_not_before(tmp_path: Path) -> None:
+    worker = Worker(str(tmp_path))
+    assert written_by_the_thread(worker, 1) == []
+    worker.saver.save(objects(2), 2, Position(), reason="steps", metrics={})
+    # It is still to be written: what comes next does not take its place.
+    for step in (3, 4, 5):
+        worker.saver.save(objects(step), step, Position(), reason="memory", metrics={})
+    worker.persister.write_new()
+    assert checkpoints.steps(worker.store) == [2]
+    for step in (6, 7, 8):
+        assert written_by_the_thread(worker, step) == [2]
+    worker.persister.flush()
+    assert checkpoints.steps(worker.store) == [2, 7, 8], "another worker may not have come to step 8"
+    loaded = objects(1)
+    manifest = restorer(tmp_path).restore(loaded)
+    assert manifest is not None
+    assert (manifest.step, manifest.reason) == (8, "memory")
+    assert same(objects(8), loaded)
+
+
+def test_a_step_that_is_in_memory_already_can_be_saved_all_the_same(tmp_path: Path) -> None:
+    worker = Worker(str(tmp_path))
+    for step in (1, 2):
+        assert written_by_the_thread(worker, step) == []
+    worker.saver.save(objects(2), 2, Position(), reason="final", metrics={"loss": 1.0})
+    worker.persister.write_new()
+    assert checkpoints.steps(worker.store) == [2]
+    assert checkpoints.read(worker.store, 2).reason == "final"
+
+
 def test_a_manifest_says_how_far_the_journal_was(tmp_path: Path) -> None:
     save(tmp_path, 5, objects(1))
     store = open_store(str(tmp_path))

@@ -1,0 +1,60 @@
+"""When a run saves, and what of it stays."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from airflow_elastic.spec.checks import Checks, Rule, finite_positive, positive_int
+
+_best = Rule(
+    lambda value: isinstance(value, str) and re.fullmatch(r"(min|max) \S+", value) is not None,
+    "`min` or `max` and the name of a metric, e.g. `min val_loss`",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPolicy:
+    """When the runtime saves, and how many checkpoints stay.
+
+    Attributes:
+        every_steps: save after every so many optimizer steps. Default: not by steps.
+        every_seconds: save when the newest checkpoint is so many seconds old. Default: 300, without `every_steps`.
+        memory_every_steps: in between, copy the state into the agent's memory after every so many steps. It is written
+            when a rank dies or workers have to end, and not before, and training goes on from there where all workers
+            have it. Default: not in between.
+        auto_interval: save as often as is best for what a save costs and how often the run fails, as measured; then
+            `every_seconds` is the longest interval, by default an hour. Rank 0 logs the interval and its reason.
+        overlap: copy weights and optimizer states while the next forward and backward passes go on, and not before
+            them: for scripts that change these nowhere but in `optimizer.step()`, which waits for the copy.
+        account_samples: keep, with each save, which samples every rank has consumed: `airflow-elastic verify --samples`
+            proves from that that each counts once. For scripts that use `loader`.
+        keep_last: committed checkpoints to keep; older ones are removed after a newer one is committed.
+        keep_every_steps: of the older ones, the first of every so many steps stays too. Default: none.
+        keep_best: the one with the lowest or highest value of a metric stays too: `min` or `max`, and a name that the
+            script gives to `step` or `finish`, or `loss`; e.g. `min val_loss`. Default: none.
+    """
+
+    every_steps: int | None = None
+    every_seconds: float | None = None
+    memory_every_steps: int | None = None
+    auto_interval: bool = False
+    overlap: bool = False
+    account_samples: bool = False
+    keep_last: int = 3
+    keep_every_steps: int | None = None
+    keep_best: str | None = None
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            if self.every_steps is not None:
+                check("every_steps", self.every_steps, positive_int)
+            if self.every_seconds is not None:
+                check("every_seconds", self.every_seconds, finite_positive)
+            if self.memory_every_steps is not None:
+                check("memory_every_steps", self.memory_every_steps, positive_int)
+            check("keep_last", self.keep_last, positive_int)
+            if self.keep_every_steps is not None:
+                check("keep_every_steps", self.keep_every_steps, positive_int)
+            if self.keep_best is not None:
+                check("keep_best", self.keep_best, _best)
