@@ -29,6 +29,10 @@ class CheckpointDamaged(ElasticError):
     """A checkpoint whose manifest or files are not what was committed."""
 
 
+class OtherVersion(CheckpointDamaged):
+    """It is none that this release reads; another one may."""
+
+
 def commit(store: Store, manifest: Manifest) -> bool:
     """Make the checkpoint exist. False: another writer has committed this step before."""
     plain = encode(manifest)
@@ -65,7 +69,7 @@ def read(store: Store, step: int) -> Manifest:
     try:
         return parsed(data)
     except CheckpointDamaged as error:
-        raise CheckpointDamaged(f"{where} is no manifest: {error}") from error
+        raise type(error)(f"{where} is no manifest: {error}") from error
 
 
 def parsed(data: bytes) -> Manifest:
@@ -73,7 +77,7 @@ def parsed(data: bytes) -> Manifest:
     try:
         plain = json.loads(data)
         if plain.get("version") != MANIFEST_VERSION:
-            raise ValueError(f"version {plain.get('version')}; this release reads {MANIFEST_VERSION}")
+            raise OtherVersion(f"version {plain.get('version')}; this release reads {MANIFEST_VERSION}")
         if plain.pop(_SEAL, None) != _seal_of(plain):
             raise ValueError("its bytes have changed")
         return decode(Manifest, plain)

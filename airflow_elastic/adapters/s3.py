@@ -69,25 +69,21 @@ class S3Store:
             return scrub(str(self._clients.get().meta.endpoint_url))
 
     def get(self, key: str) -> bytes | None:
-        with self._told("read", key), self._opened(self._clients, key) as stream:
-            data = stream.read()
-            return None if stream.missing else data
+        return self._read(key)
 
     def read_from(self, key: str, start: int, limit: int = 1 << 20) -> bytes:
         check_range(start, limit)
-        with self._told("read", key), self._opened(self._clients, key, start, limit) as stream:
-            return stream.read()
+        check_key(key)
+        if not limit:
+            return b""
+        return (self._read(key, start, limit) or b"")[:limit]
 
     @contextlib.contextmanager
     def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
         check_range(start, size)
-        with self._told("read", key), self._opened(self._bulk, key, start, size) as stream:
+        stream = Stream(self._bulk.get, self._at(key), start, size)
+        with self._told("read", key), contextlib.closing(stream):
             yield stream
-
-    def _opened(
-        self, clients: Clients, key: str, start: int = 0, size: int | None = None
-    ) -> contextlib.closing[Stream]:
-        return contextlib.closing(Stream(clients.get, self._at(key), start, size))
 
     def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
         with self._told("write", key):
@@ -215,6 +211,32 @@ class S3Store:
 
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._below + check_key(key)}
+
+    def _read(self, key: str, start: int = 0, limit: int | None = None) -> bytes | None:
+        """An object or a part of it; None where there is none. Asks for all of it again where the body breaks off."""
+        where = self._at(key)
+        if limit is not None:
+            where["Range"] = f"bytes={start}-{start + limit - 1}"
+        with self._told("read", key):
+            for round_ in range(ROUNDS):
+                try:
+                    answer = self._clients.get().get_object(**where)
+                except Exception as exc:
+                    if is_missing(exc):
+                        return None
+                    if status_of(exc) == 416:  # nothing from there on
+                        return b""
+                    raise
+                try:
+                    data = bytes(answer["Body"].read())
+                except Exception as exc:
+                    if not is_client_error(exc) or round_ == ROUNDS - 1:
+                        raise
+                    back_off(round_)
+                    continue
+                sent_all = limit is not None and "ContentRange" not in answer  # it knows no ranges
+                return data[start:] if sent_all else data
+        raise AssertionError("unreachable: the last round returns or raises")
 
     def _insist(self, send: Callable[[], object]) -> None:
         """Send a write, and again as long as another writer gets in its way."""

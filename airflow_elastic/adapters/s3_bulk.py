@@ -1,4 +1,4 @@
-"""Large objects in S3: sent and fetched in parts, several at once, each with a checksum.
+"""Large objects in S3: sent and fetched in parts, several at once, each sent with a checksum.
 
 By boto3's client, but not by its transfers: those copy what they send through Python in small pieces, and hash it for
 the signature. This sends a part as one block of bytes, so it is the network that limits, or the server
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 #: Of one part; each connection holds a copy of one while it is sent.
 PART_BYTES = 16 << 20
 
+_AT_ONCE_BYTES = 512 << 20  # of all parts that are being sent
 _MOST_PARTS = 10_000  # of an object: S3's own limit
 
 
@@ -62,12 +63,14 @@ def _send_parts(client: Any, where: dict[str, str], read: Callable[[int, int], b
     def send_part(begin: int) -> dict[str, Any]:
         number = begin // length + 1
         data = read(begin, min(size, begin + length))
+        if len(data) < min(length, size - begin):
+            raise StoreError(f"{where['Key']} became shorter while it was sent: send it again")
         answer = client.upload_part(**upload, PartNumber=number, Body=data, **_checksum(client, data))
         known = {name: answer[name] for name in ("ETag", "ChecksumCRC32") if name in answer}
         return {**known, "PartNumber": number}
 
     try:
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
+        with ThreadPoolExecutor(max(1, min(CONNECTIONS, _AT_ONCE_BYTES // length))) as pool:
             parts = list(pool.map(send_part, range(0, size, length)))
         client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
     except BaseException:

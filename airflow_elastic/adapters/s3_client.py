@@ -15,7 +15,7 @@ CONNECT_S, READ_S = 5, 30
 ATTEMPTS = 6  # of one request; botocore's standard mode waits up to 20 s, with jitter, between two of them
 
 #: Requests at once, of one process: what several of them bring together is far more than one can.
-CONNECTIONS = min(32, 4 * (os.cpu_count() or 1))
+CONNECTIONS = min(32, 4 * len(os.sched_getaffinity(0)))
 
 
 class Session(Protocol):

@@ -1,4 +1,4 @@
-"""Reading an object of S3 from begin to end, over answers that break off."""
+"""Reading a range of an object of S3 into somebody else's memory, over answers that break off."""
 
 from __future__ import annotations
 
@@ -17,42 +17,38 @@ _AT_ONCE = 1 << 20
 
 
 class Stream:
-    """The bytes of an object, one after the other; nothing where there is no such object, or it is not that long.
+    """Bytes of an object, one after the other; nothing where there is no such object, or it is not that long.
 
     Args:
         client: gives a client of S3.
         where: bucket and key, and what else a request to get an object may say.
         start: the first byte.
-        size: how many bytes at most. Default: to the end.
-
-    Attributes:
-        missing: whether it has turned out that there is no such object.
+        size: how many bytes at most.
     """
 
-    def __init__(
-        self, client: Callable[[], Any], where: dict[str, str], start: int = 0, size: int | None = None
-    ) -> None:
+    def __init__(self, client: Callable[[], Any], where: dict[str, str], start: int, size: int) -> None:
         self._client, self._where = client, where
-        self._at, self._end = start, None if size is None else start + size
+        self._at, self._end = start, start + size
         self._body: Any = None
         self._skip = 0  # of the body: the server has sent more than was asked for
-        self.missing = False
 
     def readinto(self, room: memoryview) -> int:
         """Fill `room` with the next bytes, as far as they have come; returns how many, 0 at the end.
 
-        Raises whatever the client does, after several tries.
+        Raises whatever the client does, after several tries; also where the object has been replaced meanwhile, or is
+        not what its checksum says.
         """
-        if self._end is not None:
-            room = room[: self._end - self._at]
+        room = room[: self._end - self._at]
         for left in reversed(range(ROUNDS)):
             if not len(room) or not self._open():
                 return 0
             try:
                 self._skip_some()
                 count = int(self._body.readinto(room))
+                if self._at + count == self._end:
+                    self._body.read(1)  # only whoever reads on is told of a checksum that is wrong
             except Exception as exc:
-                if not is_client_error(exc) or not left:
+                if not is_client_error(exc) or not left or type(exc).__name__ == "FlexibleChecksumError":
                     raise
                 self.close()
                 back_off(ROUNDS - 1 - left)
@@ -60,13 +56,6 @@ class Stream:
             self._at += count
             return count
         raise AssertionError("unreachable: the last round returns or raises")
-
-    def read(self) -> bytes:
-        """All that is left. Raises like `readinto`."""
-        parts, room = [], memoryview(bytearray(1 << 16))
-        while count := self.readinto(room):
-            parts.append(bytes(room[:count]))
-        return b"".join(parts)
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -78,18 +67,16 @@ class Stream:
         """Have a body to read from; returns whether there is one."""
         if self._body is not None:
             return True
-        ranged = self._end is not None or self._at > 0
-        last = "" if self._end is None else self._end - 1
-        wanted = {"Range": f"bytes={self._at}-{last}"} if ranged else {}
         try:
-            answer = self._client().get_object(**self._where, **wanted)
+            answer = self._client().get_object(**self._where, Range=f"bytes={self._at}-{self._end - 1}")
         except Exception as exc:
-            self.missing = is_missing(exc)
-            if self.missing or status_of(exc) == 416:  # nothing from there on
+            if is_missing(exc) or status_of(exc) == 416:  # nothing from there on
                 return False
             raise
         self._body = answer["Body"]
-        self._skip = self._at if ranged and "ContentRange" not in answer else 0  # it knows no ranges
+        if "ETag" in answer:  # what follows is to be of the same object
+            self._where = {**self._where, "IfMatch": answer["ETag"]}
+        self._skip = 0 if "ContentRange" in answer else self._at  # it knows no ranges
         return True
 
     def _skip_some(self) -> None:

@@ -6,11 +6,13 @@ before the step is what torch.distributed.checkpoint's asynchronous stagers leav
 checkpoints where it is forgotten; here the optimizers are made to do it.
 
 A script that changes weights elsewhere would tear them too. torch counts how often each tensor was changed in place:
-where that count has moved, the copy is given up.
+where that count has moved, the copy is given up. It does not count what is done through `.data`, nor by CUDA graphs,
+which skip the optimizers' wait as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +42,8 @@ class Copying:
     def __init__(self, layout: Layout, memory: memoryview, done: Callable[[bool], None]) -> None:
         self._layout, self._memory, self._done = layout, memory, done
         self._tensors = [part.tensor for _, part in layout.slow_parts]
-        self._versions = _versions(self._tensors)
+        self._counted = [part.source for _, part in layout.slow_parts if part.source is not None]
+        self._versions = _versions(self._counted)
         self._lock = threading.Lock()
         self._changed: bool | None = None  # as soon as that is settled
         self._failure: Exception | None = None
@@ -80,18 +83,22 @@ class Copying:
             for event in self._copied.values():
                 event.synchronize()
             self._judge()
-            self._done(not self._changed)
         except Exception as error:
             self._failure = error
-            self._done(False)
+            for device in self._ready:  # nothing may be copied to where somebody else is going to copy to
+                torch.cuda.synchronize(device)
         finally:
             self._under_way.set()
+        try:
+            self._done(self._failure is None and not self._changed)
+        except Exception as error:
+            self._failure = error
 
     def _judge(self) -> None:
         """Find out whether anything has changed. Once is enough: when this has been done, changes do no harm."""
         with self._lock:
             if self._changed is None:
-                self._changed = _versions(self._tensors) != self._versions
+                self._changed = _versions(self._counted) != self._versions
 
     def _raise(self) -> None:
         if self._failure is not None:
@@ -146,4 +153,6 @@ def pin(memory: memoryview) -> None:
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     error = int(runtime.cudaHostRegister(address, len(whole), 0))
     if error:
+        with contextlib.suppress(RuntimeError):  # CUDA tells of it once more, whoever asks next
+            torch.zeros(1, device="cuda")
         log.warning("memory to save into cannot be pinned (CUDA error %d): saves take longer", error)

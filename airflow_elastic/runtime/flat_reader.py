@@ -1,6 +1,6 @@
 """What a checkpoint holds, and which of it a state of any number of ranks needs: that torch plans (`loading` reads it).
 
-Every byte is compared with its checksum while it is read, and nothing is unpickled before.
+Every byte that is read is compared with its checksum, and nothing is unpickled before its own bytes have been.
 """
 
 from __future__ import annotations

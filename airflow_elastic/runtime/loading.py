@@ -98,7 +98,7 @@ class Loading:
             store: where the files lie.
 
         Raises:
-            CheckpointDamaged: something is not what was committed. Nothing of it was unpickled.
+            CheckpointDamaged: something is not what was committed. Nothing was unpickled that is not.
             StoreError: the storage failed.
         """
         self._check_sizes(store)

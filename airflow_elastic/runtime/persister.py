@@ -21,7 +21,7 @@ from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.runtime.slots import MEMORY
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
-from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.errors import ElasticError, StoreError
 from airflow_elastic.spec.index import Blob, Index, Piece, blocks
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 #: Of the thread that writes while training goes on: where every processor trains, it has about 3 % of one. Who flushes
 #: has nobody to wait for.
 _NICE = 15
+
+_LOCKED_SECONDS = 5.0
 
 
 class Persister:
@@ -76,7 +78,7 @@ class Persister:
         with self._lock:
             for age in self._common(self._done):
                 try:
-                    self._once([age], memory_too=True)
+                    self._insist(age)
                     trouble = None
                 except ElasticError as error:
                     trouble = error
@@ -115,16 +117,26 @@ class Persister:
             except Exception:
                 log.exception("the checkpoint could not be written")
 
-    def _once(self, ages: Iterable[tuple[int, int]], *, memory_too: bool = False) -> None:
-        """Write the first of these states that is there, and to be written."""
+    def _insist(self, age: tuple[int, int]) -> None:
+        """Write it, also where somebody looks into one of its slots just now."""
+        give_up = time.monotonic() + _LOCKED_SECONDS
+        while not self._once([age], memory_too=True) and age in self._common(self._done):
+            if time.monotonic() > give_up:
+                raise StoreError(
+                    f"what is in memory of step {age[1]} is locked by somebody, and is not written"
+                )
+            time.sleep(0.02)
+
+    def _once(self, ages: Iterable[tuple[int, int]], *, memory_too: bool = False) -> bool:
+        """Write the first of these states that is there, and to be written; returns whether there was one."""
         for age in ages:
             held = self._held(age)
-            if held and (memory_too or held[0][1].reason != MEMORY):
+            if held and (memory_too or all(note.reason != MEMORY for _, note in held)):
                 break
             for slot, _ in held:
                 slot.release()
         else:
-            return
+            return False
         newest, committed, began = held[0][1], False, time.monotonic()
         self._tried = (newest.generation, newest.step)
         try:
@@ -143,6 +155,7 @@ class Persister:
                 keeping.prune(self._node.store, self._node.record.spec.checkpoint)
             except ElasticError as error:
                 log.warning("old checkpoints could not be removed, they only take space: %s", error)
+        return True
 
     def _report(self, step: int, reason: str) -> None:
         """Tell the controller that a checkpoint could not be written."""

@@ -33,7 +33,7 @@ _MODEL = "model."  # below this a checkpoint holds the model's tensors, by their
 def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None) -> Manifest:
     """Load a run's checkpoint into a model, in any process: no other rank and no process group is needed.
 
-    Every byte is compared with the manifest before anything is unpickled. The number of ranks that wrote the checkpoint
+    Every byte is compared with its checksum before it is unpickled. The number of ranks that wrote the checkpoint
     does not matter.
 
     Args:

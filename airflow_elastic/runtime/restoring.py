@@ -149,6 +149,8 @@ class Restorer:
             manifest = checkpoints.read(self._store, step)
             each = range(len(manifest.files))  # the first one that is found will do: the others wait for this
             return any(checkpoints.problems(self._store, manifest, only=i.__eq__) for i in each)
+        except checkpoints.OtherVersion:
+            return False
         except CheckpointDamaged:
             return True
 

@@ -103,6 +103,8 @@ class Saver:
             if busy:
                 log.info("step %d is not saved: step %d is still being written", step, self._staged)
                 return False
+        if reason == MEMORY and step == self._staged:
+            return False
         self.join()
         while reason != MEMORY and self._busy():
             time.sleep(_POLL_SECONDS)
@@ -123,14 +125,12 @@ class Saver:
             account=account,
             versions={"airflow_elastic": airflow_elastic.__version__, "torch": torch.__version__},
         )
-        # What is still to be written is not copied into.
-        spare = (self._generation, self._staged) if self._busy() else None
         if reason != MEMORY:
             self._staged = step
         if self._overlap and reason in (*_CAN_BE_LEFT_OUT, MEMORY):
-            self._copying = self._stage.put_beside(plan, note, spare)
+            self._copying = self._stage.put_beside(plan, note, self._unwritten)
         else:
-            self._stage.put(plan, note, spare)
+            self._stage.put(plan, note, self._unwritten)
         return True
 
     def attend(self, optimizers: Iterable[Any]) -> None:
@@ -165,7 +165,11 @@ class Saver:
 
     def _busy(self) -> bool:
         """Whether the agent has not written yet what was saved last."""
-        return self._staged >= 0 and self._words[page.KEPT] != self._staged
+        return self._staged >= 0 and self._words[page.KEPT] < self._staged
+
+    def _unwritten(self) -> tuple[int, int] | None:
+        """Generation and step of what the agent has still to write: nothing is copied over it."""
+        return (self._generation, self._staged) if self._busy() else None
 
 
 def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
@@ -192,5 +196,6 @@ def _halves(state: Any) -> dict[str, Any]:
 
 def _buffers(model: torch.nn.Module) -> frozenset[str]:
     """Keys of the buffers, e.g. a batch norm's means: ranks may differ in them, and DDP takes the first one's."""
-    names = (name.replace("module.", "").replace("_orig_mod.", "") for name, _ in model.named_buffers())
-    return frozenset(f"model.{name}" for name in names)
+    wrappers = ("module", "_orig_mod")  # of DDP and of torch.compile, which a state's names leave out
+    names = (name.split(".") for name, _ in model.named_buffers())
+    return frozenset(".".join(("model", *(word for word in name if word not in wrappers))) for name in names)

@@ -290,7 +290,8 @@ class Session:
         every = self._policy.every_steps
         if every is not None and self.steps % every == 0:
             self.save(reason="steps")
-        elif (often := self._policy.memory_every_steps) is not None and self.steps % often == 0:
+        often = self._policy.memory_every_steps
+        if often is not None and self.steps % often == 0 and self._saved_step != self.steps:
             self._save(MEMORY)
         if self.steps >= self._agree_at:
             self._ask()

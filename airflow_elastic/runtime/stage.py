@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.runtime.copying import Copying, pin
@@ -20,6 +21,9 @@ _POLL_SECONDS = 0.005
 
 #: Where entries of a checkpoint lie in memory, by their key and offsets: a file, and the byte at which each begins.
 Memory = dict[tuple[str, tuple[int, ...]], tuple[Slot, int]]
+
+#: Gives generation and step of a state that must stay; None where none must.
+Spare = Callable[[], tuple[int, int] | None]
 
 
 class Stage:
@@ -77,13 +81,13 @@ class Stage:
             slot.want(layout.total_bytes)
         self._tell_agent()
 
-    def put(self, layout: Layout, note: Note, spare: tuple[int, int] | None = None) -> None:
+    def put(self, layout: Layout, note: Note, spare: Spare = lambda: None) -> None:
         """Copy a state, and tell the agent.
 
         Args:
             layout: the state.
             note: what the slot will hold.
-            spare: generation and step of one that stays, whatever else goes.
+            spare: gives generation and step of one that stays, whatever else goes.
 
         Raises:
             InvalidInput: there is not enough memory; says how much it takes.
@@ -96,7 +100,7 @@ class Stage:
             slot.release()
         self._tell_agent()
 
-    def put_beside(self, layout: Layout, note: Note, spare: tuple[int, int] | None = None) -> Copying:
+    def put_beside(self, layout: Layout, note: Note, spare: Spare = lambda: None) -> Copying:
         """The same while training goes on, but for what may change before the optimizer's next step: that comes first.
 
         Raises:
@@ -115,10 +119,10 @@ class Stage:
         try:
             memory = self._room(slot, layout)
             layout.copy_quick(memory)
+            return Copying(layout, memory, finish)
         except BaseException:
             slot.release()
             raise
-        return Copying(layout, memory, finish)
 
     def _room(self, slot: Slot, layout: Layout) -> memoryview:
         memory = _room(slot, layout.total_bytes, self.procs)
@@ -130,12 +134,15 @@ class Stage:
         with contextlib.suppress(BlockingIOError):  # it has been told, and has not listened yet
             os.write(self._poke, b".")
 
-    def _free(self, note: Note, spare: tuple[int, int] | None) -> Slot:
-        """A slot that nobody reads, held: that of the same step, so that there are no two, or the older one."""
+    def _free(self, note: Note, spare: Spare) -> Slot:
+        """A slot that nobody reads, held: that of the same step, so that there is no second one, or the older one."""
         mine = (note.generation, note.step)
         while True:
-            for slot in sorted(self._slots, key=lambda slot: (slot.age != mine, slot.age or (-1, -1))):
-                if (spare is None or slot.age != spare) and slot.hold():
+            stays = spare()
+            free = [slot for slot in self._slots if stays is None or slot.age != stays]
+            others = sorted(free, key=lambda slot: slot.age or (-1, -1))
+            for slot in [slot for slot in self._slots if slot.age == mine] or others:
+                if slot.hold():
                     return slot
             time.sleep(_POLL_SECONDS)
 

@@ -30,6 +30,9 @@ _FIRST = "other."
 #: What lies below these, but for buffers, changes in an optimizer's step and nowhere else, as a rule.
 _SLOW = ("model.", "optimizer.state.")
 
+#: Devices from which something can be copied while they do something else.
+_BESIDE = ("cpu", "cuda")
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -52,7 +55,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A tensor to copy: what it is, whether it is this rank's to write to storage, and whether only steps change it."""
+    """A tensor to copy: what it is, whether it is this rank's to write to storage, whether only steps change it, and
+    whose count of changes tells of that: of a sharded one, the whole's.
+    """
 
     key: str
     tensor: torch.Tensor
@@ -60,6 +65,7 @@ class _Part:
     offsets: tuple[int, ...]
     kept: bool
     slow: bool = False
+    source: torch.Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -161,7 +167,8 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
 
 
 def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:
-    return _Part(key, tensor.detach(), tuple(tensor.shape), (0,) * tensor.dim(), kept, slow)
+    slow = slow and tensor.device.type in _BESIDE
+    return _Part(key, tensor.detach(), tuple(tensor.shape), (0,) * tensor.dim(), kept, slow, tensor)
 
 
 def _sharded(key: str, tensor: DTensor, *, slow: bool) -> list[_Part]:
@@ -173,7 +180,10 @@ def _sharded(key: str, tensor: DTensor, *, slow: bool) -> list[_Part]:
     _, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
     kept = all(at == 0 for at, how in zip(coordinate, placements, strict=True) if how.is_replicate())
     local = tensor.to_local().detach()
-    return [_Part(key, local, tuple(tensor.shape), tuple(offsets), kept, slow)] if local.numel() else []
+    slow = slow and local.device.type in _BESIDE
+    return (
+        [_Part(key, local, tuple(tensor.shape), tuple(offsets), kept, slow, tensor)] if local.numel() else []
+    )
 
 
 def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.runtime.ranks import Ranks
@@ -170,3 +173,29 @@ def test_an_optimizer_that_cannot_wait_is_waited_for(
     assert not caplog.records, "the one inside can"
     saver.attend([object()])
     assert "training waits for each copy" in caplog.text
+
+
+def test_changes_of_a_sharded_weight_are_noticed_too(tmp_path: Path, held: threading.Event) -> None:
+    with process_group():
+        training = Training(tmp_path)
+        fully_shard(training.model)
+        training.optimizer = torch.optim.AdamW(training.model.parameters(), lr=0.1)
+        training.objects = Stateful(training.model, (training.optimizer,), {})
+        training.saver.attend([training.optimizer])
+        training.backward()
+        training.optimizer.step()
+        assert training.save(1)
+        with torch.no_grad():
+            training.model[0].weight.mul_(2.0)
+        held.set()
+        with pytest.raises(InvalidInput, match="outside of an optimizer's step"):
+            training.optimizer.step()
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()

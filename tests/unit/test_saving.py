@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import threading
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
@@ -20,12 +22,12 @@ from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime import randomness
+from airflow_elastic.runtime import persister, randomness
 from airflow_elastic.runtime.apart import take_apart
 from airflow_elastic.runtime.flat_reader import Loading
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.saving import Position, Stateful, _buffers
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
@@ -106,6 +108,60 @@ def test_a_step_that_is_in_memory_already_can_be_saved_all_the_same(tmp_path: Pa
     worker.persister.write_new()
     assert checkpoints.steps(worker.store) == [2]
     assert checkpoints.read(worker.store, 2).reason == "final"
+
+
+def test_a_save_of_a_step_that_is_being_looked_at_in_memory_waits_and_is_written(tmp_path: Path) -> None:
+    worker = Worker(str(tmp_path))
+    worker.saver.save(objects(1), 1, Position(), reason="memory", metrics={})
+    (slot,) = (slot for slot in worker.node.slots.of[0] if slot.age)
+    assert slot.hold()  # as the agent does, to see what it is
+    final = threading.Thread(
+        target=worker.saver.save,
+        args=(objects(1), 1, Position()),
+        kwargs={"reason": "final", "metrics": {}},
+    )
+    final.start()
+    final.join(0.2)
+    assert final.is_alive(), "there are two slots of one step now"
+    slot.release()
+    final.join(60)
+    worker.persister.write_new()
+    assert checkpoints.read(worker.store, 1).reason == "final"
+
+
+def test_a_step_that_is_still_to_be_written_is_not_copied_into_memory_again(tmp_path: Path) -> None:
+    worker = Worker(str(tmp_path))
+    worker.saver.save(objects(1), 1, Position(), reason="seconds", metrics={})
+    for step in (1, 2, 3):  # and nobody waits for ever
+        worker.saver.save(objects(step), step, Position(), reason="memory", metrics={})
+    ages = [slot.age for slot in worker.node.slots.of[0]]
+    assert sorted(ages) == [(1, 1), (1, 3)]  # type: ignore[type-var]
+    worker.persister.write_new()
+    assert checkpoints.steps(worker.store) == [1]
+
+
+def test_what_somebody_has_locked_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persister, "_LOCKED_SECONDS", 0.1)
+    worker = Worker(str(tmp_path))
+    worker.saver.save(objects(1), 1, Position(), reason="steps", metrics={})
+    (slot,) = (slot for slot in worker.stage._slots if slot.age)
+    assert slot.hold()
+    with pytest.raises(StoreError, match="locked by somebody"):
+        worker.persister.flush()
+    slot.release()
+    worker.persister.flush()
+    assert checkpoints.steps(worker.store) == [1]
+
+
+def test_buffers_are_known_by_the_names_that_states_have() -> None:
+    class Deep(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.submodule = torch.nn.Sequential(torch.nn.BatchNorm1d(2))
+
+    model = torch.nn.Sequential(Deep())
+    names = {name for name in get_model_state_dict(model) if "running" in name or "tracked" in name}
+    assert _buffers(model) == {f"model.{name}" for name in names}
 
 
 def test_a_manifest_says_how_far_the_journal_was(tmp_path: Path) -> None:
@@ -278,6 +334,7 @@ def test_a_manifest_that_cannot_be_read_costs_no_files(tmp_path: Path) -> None:
     assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
     assert keeping.uncommitted(store, 3) == []
     assert store.list(layout.checkpoint_data(9, 1, 1))
+    assert keeping.quarantined(store) == {}, "another release may read it"
 
 
 def test_a_generator_that_was_not_there_keeps_its_own_seed(
