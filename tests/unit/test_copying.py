@@ -139,6 +139,8 @@ def test_what_cannot_be_copied_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert training.save(1)
     with pytest.raises(InvalidInput, match="could not be copied: no copy engine"):
         training.optimizer.step()
+    with pytest.raises(InvalidInput, match="no copy engine"):
+        training.saver.join()
     assert [slot.hold() for slot in training.worker.node.slots.of[0]] == [True, True], (
         "a slot is held for ever"
     )
