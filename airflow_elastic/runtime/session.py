@@ -291,7 +291,7 @@ class Session:
         if every is not None and self.steps % every == 0:
             self.save(reason="steps")
         often = self._policy.memory_every_steps
-        if often is not None and self.steps % often == 0 and self._saved_step != self.steps:
+        if often is not None and self.steps % often == 0:
             self._save(MEMORY)
         if self.steps >= self._agree_at:
             self._ask()
@@ -349,9 +349,7 @@ class Session:
         Raises:
             InvalidInput: there is not enough memory for it, or something in it cannot be kept.
         """
-        if self._saver is None or self._objects is None:
-            return
-        if self._saved_step == self.steps:
+        if self._saver is not None and self._saved_step == self.steps:
             self._saver.join()
             return
         began = time.monotonic()
