@@ -59,9 +59,13 @@ class Driven:
 
     @property
     def step_now(self) -> int:
-        """As the ranks' own pages say, and not as is reported once a second. Only of the local engine."""
+        """As the ranks' own pages say, and not as is reported once a second. Only of the local engine.
+
+        An attempt in a job that goes on has begun before its ranks have: until then the pages are the last one's.
+        """
         record = self.files.record
-        return gather_files(self.files, record).step if record else 0
+        progress = gather_files(self.files, record) if record else None
+        return progress.step if progress and progress.attempt == self.state.attempt.number else 0
 
     async def until(self, holds: Callable[[], Any], what: str) -> Any:
         """Wait for a condition; a run that ends meanwhile will not fulfil it."""

@@ -18,6 +18,9 @@ _NODE_MENDS = {
 }
 _SERVICE_MENDS = {"stop": "start", "pause": "resume"}
 _NEVER = "2000-01-01T00:00:00Z"
+#: Until all operators answer after an outage of the API server, and until one's pod counts as one that hangs.
+OPERATORS_SECONDS = 300.0
+OPERATOR_SECONDS = 40.0
 _POD_FAULTS_THAT_STAY = ("freeze", "throttle", "partition")
 
 
@@ -79,48 +82,55 @@ class Faults:
         for mend in dict.fromkeys(reversed(self._mends)):
             said = self._try(*mend)
             failures += said if mend[0] != "pod-fault" else []  # the pod may be gone, and its faults with it
-        if restarted:  # after an outage kubelets take their time, unless they begin anew
+        if restarted:  # kubelets and proxies wait up to a minute until they look again, unless they begin anew
             self._nodes |= self._gpus.keys()
             for node in self._nodes:
-                failures += self._try("node-fault", node, "kill-kubelet")
+                for fault in ("kill-proxy", "kill-kubelet"):
+                    failures += self._try("node-fault", node, fault)
         mended = datetime.now(UTC)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not failures and (tired := self._nodes - self._at_work(mended)):
             if time.monotonic() > deadline:
                 failures.append(f"not at work again: {', '.join(sorted(tired))}")
             time.sleep(0.2)
-        failures += self._operators_answer(deadline) if restarted and not failures else []
+        failures += self._operators_answer() if restarted and not failures else []
         self._services, self._mends, self._nodes, self._gpus = {}, [], set(), {}
         assert not failures, f"the cluster may not be whole; `cluster up` mends it: {failures}"
 
-    def _operators_answer(self, deadline: float) -> list[str]:
+    def _operators_answer(self) -> list[str]:
         """Wait until the API server reaches all its webhooks: an operator that lost its lease in an outage ends itself.
 
-        Its pod is made anew, as one that ended a few times lately is started again only minutes later.
+        Its pod is made anew, as one that ended a few times lately is started again only minutes later; and again,
+        as one that began before its node's proxy knew the API server's address may hang. One operator after the
+        other, first the one that every new pod must pass: who makes the others' pods in vain waits ever longer.
         """
-        helped: set[_Service] = set()
-        while deaf := {one for one in self._webhooks() if not self._answers(one)}:
-            for one in deaf - helped:
-                pods = ("pods", "-n", one.namespace, "-l", self._selector(one))
-                self._run("kubectl", "delete", *pods, "--wait=false")
-            helped |= deaf
-            if time.monotonic() > deadline:
-                return [f"do not answer: {', '.join(f'{one.namespace}/{one.name}' for one in deaf)}"]
-            time.sleep(0.2)
+        deadline = time.monotonic() + OPERATORS_SECONDS
+        for one in self._webhooks():
+            patience = 0.0
+            while not self._answers(one):
+                if time.monotonic() > deadline:
+                    return [f"does not answer: {one.namespace}/{one.name}"]
+                if time.monotonic() > patience:
+                    pods = ("pods", "-n", one.namespace, "-l", self._selector(one))
+                    self._run("kubectl", "delete", *pods, "--wait=false")
+                    patience = time.monotonic() + OPERATOR_SECONDS
+                time.sleep(0.2)
         return []
 
     def _answers(self, service: _Service) -> bool:
         """Whether anybody is there; a webhook's own answer to a GET of its root is that there is no such page."""
         return all("(NotFound)" in said for said in self._try("kubectl", "get", "--raw", service.root))
 
-    def _webhooks(self) -> set[_Service]:
+    def _webhooks(self) -> list[_Service]:
+        """Who is asked before objects are made, first those who are asked about all pods."""
         kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
-        found = [
-            hook["clientConfig"].get("service")
-            for one in self._get(kinds)
-            for hook in one.get("webhooks", [])
-        ]
-        return {_Service(one["namespace"], one["name"], one.get("port", 443)) for one in found if one}
+        found: dict[_Service, bool] = {}
+        for hook in (hook for one in self._get(kinds) for hook in one.get("webhooks", [])):
+            if service := hook["clientConfig"].get("service"):
+                one = _Service(service["namespace"], service["name"], service.get("port", 443))
+                pods = any("pods" in rule["resources"] for rule in hook["rules"]) and not hook["objectSelector"]
+                found[one] = found.get(one, False) or pods
+        return sorted(found, key=lambda one: (not found[one], one.namespace, one.name))
 
     def _selector(self, service: _Service) -> str:
         said = self._run("kubectl", "get", "service", "-n", service.namespace, service.name, "-o", "json")
