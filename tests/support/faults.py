@@ -82,7 +82,9 @@ class Faults:
         for mend in dict.fromkeys(reversed(self._mends)):
             said = self._try(*mend)
             failures += said if mend[0] != "pod-fault" else []  # the pod may be gone, and its faults with it
-        if restarted:  # kubelets and proxies wait up to a minute until they look again, unless they begin anew
+        if (
+            restarted
+        ):  # kubelets and proxies wait up to a minute until they look again, unless they begin anew
             self._nodes |= self._gpus.keys()
             for node in self._nodes:
                 for fault in ("kill-proxy", "kill-kubelet"):
@@ -128,7 +130,9 @@ class Faults:
         for hook in (hook for one in self._get(kinds) for hook in one.get("webhooks", [])):
             if service := hook["clientConfig"].get("service"):
                 one = _Service(service["namespace"], service["name"], service.get("port", 443))
-                pods = any("pods" in rule["resources"] for rule in hook["rules"]) and not hook["objectSelector"]
+                pods = (
+                    any("pods" in rule["resources"] for rule in hook["rules"]) and not hook["objectSelector"]
+                )
                 found[one] = found.get(one, False) or pods
         return sorted(found, key=lambda one: (not found[one], one.namespace, one.name))
 
