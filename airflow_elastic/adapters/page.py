@@ -47,6 +47,8 @@ WRITTEN: Final = 24  # the newest step whose state the agent has written to stor
 
 KEPT: Final = 18  # the newest step whose state the agent has written to storage, or has failed to
 
+GIVEN: Final = 25  # the newest step whose state the agent has given to its neighbour, or has failed to
+
 
 class Page:
     """A mapped page. `words` is indexed by the constants of this module."""

@@ -42,6 +42,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "every_seconds": ("checkpoint", "every_seconds"),
     "auto_interval": ("checkpoint", "auto_interval"),
     "memory_every_steps": ("checkpoint", "memory_every_steps"),
+    "buddies": ("checkpoint", "buddies"),
     "overlap": ("checkpoint", "overlap"),
     "account_samples": ("checkpoint", "account_samples"),
     "keep": ("checkpoint", "keep_last"),
@@ -71,6 +72,12 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         "--auto-interval", is_flag=True, default=None, help="Save as often as pays, by what is measured."
     ),
     click.option("--memory-every-steps", type=int, metavar="N", help="And into memory, after every N steps."),
+    click.option(
+        "--buddies",
+        is_flag=True,
+        default=None,
+        help="Workers keep each other's states, for when one is lost.",
+    ),
     click.option("--overlap", is_flag=True, default=None, help="Copy what is saved while training goes on."),
     click.option("--account-samples", is_flag=True, default=None, help="Keep what each rank consumes."),
     click.option("--keep", type=int, metavar="N", help="Checkpoints that stay.  [default: 3]"),

@@ -276,8 +276,14 @@ def _end_attempt(state: RunState, cause: Cause, at: float, failure: Failure | No
 
 
 def _grace(state: RunState) -> float:
-    """Seconds to save before being killed: none where there is nothing to save, or nobody who could."""
-    saveable = state.attempt.cause not in (Cause.SUCCEEDED, Cause.FAILURE)
+    """Seconds to save before being killed: none where there is nothing to save, or nobody who could.
+
+    After a failure there is what those who are left keep for a worker that is lost.
+    """
+    failure = state.attempt.failure
+    lost = failure is not None and failure.kind is FailureKind.WORKER_LOST
+    failed = state.attempt.cause in (Cause.SUCCEEDED, Cause.FAILURE)
+    saveable = not failed or (lost and state.spec.checkpoint.buddies)
     return state.spec.health.grace_seconds if saveable else 0.0
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import plugins
 from airflow_elastic.spec.codec import decode
-from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +60,13 @@ class Launcher:
     options: type[Any] | None = None
 
     def refuse(self, spec: RunSpec) -> None:
-        """Raise SpecError for options that the launcher does not have, and for what its `check` refuses."""
+        """Raise SpecError for options it does not have, for what only elastic ones can do, and for what `check` refuses."""
         self.options_of(spec)
+        if spec.checkpoint.buddies and not self.elastic:
+            allowed = (
+                f"false with the launcher {self.name}: its workers do not meet through ours; elastic's do"
+            )
+            raise SpecError(Problem("checkpoint.buddies", True, allowed))
         self.check(spec)
 
     def options_of(self, spec: RunSpec) -> Any:

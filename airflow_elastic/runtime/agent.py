@@ -21,9 +21,11 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.runtime.command_node import run_command
 from airflow_elastic.runtime.elastic_node import run_elastic
+from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.node import Node, Stopped
 from airflow_elastic.runtime.persister import Persister
 from airflow_elastic.runtime.reporter import Reporter
+from airflow_elastic.runtime.sharing import Sharer
 from airflow_elastic.runtime.telling import SharedFolder
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.status import RankError
@@ -56,7 +58,8 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
     def stop(number: int, frame: FrameType | None) -> None:
         node.stop()
 
-    persister = Persister(node)
+    sharer = _keep_each_other(node)
+    persister = Persister(node, sharer.news if sharer else lambda: None)
     node.persist, node.keep_logs = persister.flush, reporter.keep_logs
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -67,6 +70,8 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
             os.chdir(spec.working_dir)
         reporter.start()
         persister.start()
+        if sharer:
+            sharer.start()
         result = (
             run_elastic(node, reporter.now) if find_launcher(spec.launcher).elastic else run_command(node)
         )
@@ -83,6 +88,17 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
         write(result)
         reporter.stop()
         persister.stop()
+        if sharer:
+            sharer.stop()
+
+
+def _keep_each_other(node: Node) -> Sharer | None:
+    """Have this worker keep what a neighbour has staged, and a neighbour what its own ranks have."""
+    spec = node.record.spec
+    if not spec.checkpoint.buddies or not find_launcher(spec.launcher).elastic:
+        return None
+    node.keeper = Keeper(node.address, spec.workers.procs)
+    return Sharer(node)
 
 
 def _with_checkpoint(result: Result, persister: Persister) -> Result:

@@ -16,6 +16,8 @@ from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, atte
 from airflow_elastic.adapters.linux import out_of_memory_kills
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.store import Store
+from airflow_elastic.runtime.keeper import Keeper
+from airflow_elastic.runtime.ring import Neighbour
 from airflow_elastic.runtime.slots import Slots
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
@@ -47,6 +49,8 @@ class Node:
         stop_at: when it was told to end, on the monotonic clock; None while it was not.
         slots: the memory that its ranks save into.
         persist: writes what they have saved to storage.
+        keeper: keeps what its neighbour has staged; None where workers do not keep each other's states.
+        neighbour: who keeps what it has staged, in its generation; None where nobody does.
         keep_logs: carries what they have written to the run's storage, where that is elsewhere.
         unattended: why it ends without having been told to; None where it does not.
         standing_by: whether its ranks have failed, and it waits to be told to start new ones.
@@ -64,6 +68,8 @@ class Node:
     standing_by: bool = False
     slots: Slots = field(init=False)
     persist: Callable[[], None] = field(default=lambda: None)
+    keeper: Keeper | None = None
+    neighbour: Neighbour | None = None
     keep_logs: Callable[[], None] = field(default=lambda: None)
     _park_at: float | None = None
     _oom_kills: int = field(default_factory=out_of_memory_kills)

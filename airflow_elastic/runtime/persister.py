@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checksums, keeping, page
+from airflow_elastic.adapters import checkpoints, checksums, keeping, page
 from airflow_elastic.adapters.jobfiles import attempt_of
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
+from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.slots import MEMORY
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
@@ -26,7 +27,7 @@ from airflow_elastic.spec.index import Blob, Index, Piece, blocks
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from airflow_elastic.runtime.node import Node
     from airflow_elastic.runtime.slots import Note, Slot
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 #: Of the thread that writes while training goes on: where every processor trains, it has about 3 % of one. Who flushes
 #: has nobody to wait for.
-_NICE = 15
+NICE = 15
 
 _LOCKED_SECONDS = 5.0
 
@@ -45,13 +46,15 @@ class Persister:
 
     Args:
         node: the worker.
+        news: called when ranks have staged something.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node, self._slots = node, node.slots
+    def __init__(self, node: Node, news: Callable[[], None] = lambda: None) -> None:
+        self._node, self._slots, self._news = node, node.slots, news
         # Generation and step of what was written last, and of what the thread has tried to write last.
         self._done: tuple[int, int] = (0, -1)
         self._tried: tuple[int, int] = (0, -1)
+        self._for_lost: set[tuple[int, int]] = set()
         self._lock = threading.Lock()  # one at a time: the thread, or whoever flushes
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="persister", daemon=True)
@@ -69,7 +72,8 @@ class Persister:
     def flush(self) -> None:
         """Write what is staged, now; also what could not be written before, and what was meant for memory only.
 
-        All of it, the older state first: another worker may not have come to the newer one.
+        All of it, the older state first: another worker may not have come to the newer one. And what is kept for a
+        worker that is lost.
 
         Raises:
             ElasticError: the newest could not be written.
@@ -82,6 +86,7 @@ class Persister:
                     trouble = None
                 except ElasticError as error:
                     trouble = error
+            self._write_lost()
         if trouble is not None:
             raise trouble
 
@@ -103,13 +108,14 @@ class Persister:
 
     def _work(self) -> None:
         # Training comes first: this gets what processors it leaves. Threads that are started from here inherit it.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         while not self._over.is_set():
             select.select([self._slots.news], [], [])
             os.read(self._slots.news, 4096)
             if self._over.is_set():
                 return
             try:
+                self._news()
                 self.provide()
                 self.write_new()
             except ElasticError as error:
@@ -130,7 +136,7 @@ class Persister:
     def _once(self, ages: Iterable[tuple[int, int]], *, memory_too: bool = False) -> bool:
         """Write the first of these states that is there, and to be written; returns whether there was one."""
         for age in ages:
-            held = self._held(age)
+            held = slots.held(self._slots.of, age)
             if held and (memory_too or all(note.reason != MEMORY for _, note in held)):
                 break
             for slot, _ in held:
@@ -140,7 +146,7 @@ class Persister:
         newest, committed, began = held[0][1], False, time.monotonic()
         self._tried = (newest.generation, newest.step)
         try:
-            committed = self._write(held)
+            committed = self._write(held, self._node.index)
             self._done = self._tried
         except ElasticError as error:
             self._report(newest.step, str(error))
@@ -167,27 +173,31 @@ class Persister:
 
     def _common(self, after: tuple[int, int]) -> list[tuple[int, int]]:
         """Generation and step of the states that all ranks have staged, the older one first."""
-        staged = [{slot.age for slot in mine if slot.age} for mine in self._slots.of]
-        return sorted(age for age in set.intersection(*staged) if age > after)
+        return [age for age in slots.common(self._slots.of) if age > after]
 
-    def _held(self, age: tuple[int, int]) -> list[tuple[Slot, Note]]:
-        """For each rank the slot with this state, held; empty where one of them has it no more."""
-        held: list[tuple[Slot, Note]] = []
-        with contextlib.ExitStack() as let_go:
-            for mine in self._slots.of:
-                slot = next((slot for slot in mine if slot.age == age), None)
-                if slot is None or not slot.hold():
-                    return []
-                let_go.callback(slot.release)
-                note = slot.note()
-                if note is None or slot.age != age:  # copied into meanwhile
-                    return []
-                held.append((slot, note))
-            let_go.pop_all()
-        return held
+    def _write_lost(self) -> None:
+        """Write what is kept for a worker that is lost, as it would have."""
+        keeper = self._node.keeper
+        if keeper is None or (lost := keeper.lost) is None:
+            return
+        committed = checkpoints.steps(self._node.store)
+        for age in slots.common(keeper.slots):
+            if age in self._for_lost or age[0] != keeper.generation or age[1] in committed:
+                continue
+            held = slots.held(keeper.slots, age)
+            try:
+                if held:
+                    log.info("node-%d is lost: its part of step %d is written from here", lost, age[1])
+                    self._write(held, lost)
+                    self._for_lost.add(age)
+            except ElasticError as error:
+                log.warning("the part of node-%d of step %d could not be written: %s", lost, age[1], error)
+            finally:
+                for slot, _ in held:
+                    slot.release()
 
-    def _write(self, held: Sequence[tuple[Slot, Note]]) -> bool:
-        """Write it, and tell of it; returns whether that has made the checkpoint exist."""
+    def _write(self, held: Sequence[tuple[Slot, Note]], worker: int) -> bool:
+        """Write the part of a worker, and tell of it; returns whether that has made the checkpoint exist."""
         node, record = self._node, self._node.record
         note = held[0][1]
         members = node.files.members(note.generation)
@@ -211,7 +221,7 @@ class Persister:
             reason=note.reason,
             versions=note.versions,
         )
-        part = Part(members.nodes.index(node.index), len(members.nodes), manifest)
+        part = Part(members.nodes.index(worker), len(members.nodes), manifest)
         try:
             return tell(node.store, part)
         except Superseded as error:

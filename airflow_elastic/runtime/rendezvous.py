@@ -28,6 +28,7 @@ from airflow_elastic.adapters.jobfiles import Began, Meeting, Members, attempt_o
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.runtime.node import Stopped
 from airflow_elastic.runtime.patience import Patience
+from airflow_elastic.runtime.ring import announce, find_neighbour
 
 if TYPE_CHECKING:
     from airflow_elastic.runtime.node import Node
@@ -74,6 +75,8 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
         if found is None:
             continue
         meeting, store = found
+        if node.keeper is not None:
+            announce(store, node.index, node.keeper.place)
         store.set(f"came/{node.index}", "")
         everybody = [f"came/{index}" for index in members.nodes]
         while _goes_on(node, members, patience):
@@ -83,6 +86,9 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
                         raise_fence(node.store, members.attempt)
                     node.files.create(f"rendezvous/{members.generation:04d}.began", Began(time.time()))
                 node.meeting_store = store
+                if node.keeper is not None:
+                    unit = node.record.spec.workers.node_unit
+                    node.neighbour = find_neighbour(store, node.index, members, unit)
                 return members, meeting, store
             time.sleep(_POLL_SECONDS)
 

@@ -23,6 +23,7 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.slots import MEMORY, Note
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.staging import Layout, Place, lay_out
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.consumed import Account
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 _CAN_BE_LEFT_OUT = ("steps", "seconds")
 
 _POLL_SECONDS = 0.005
+
+_DEFAULT = CheckpointPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Saver:
         generation: number of their rendezvous.
         stage: this rank's slots.
         words: this rank's page, in which the agent says what it has written.
-        overlap: whether saves that come by themselves are copied while training goes on.
+        policy: of the run.
     """
 
     def __init__(
@@ -69,12 +72,13 @@ class Saver:
         generation: int,
         stage: Stage,
         words: memoryview[float],
-        overlap: bool = False,
+        policy: CheckpointPolicy = _DEFAULT,
     ) -> None:
         self._ranks, self._generation, self._stage, self._words = ranks, generation, stage, words
         self._place = Place(ranks.rank, ranks.world_size, stage.procs)
-        self._staged = -1
-        self._overlap = overlap
+        self._staged = -1  # of what is to be written
+        self._newest = -1
+        self._policy, self._overlap = policy, policy.overlap
         self._copying: Copying | None = None
 
     def save(
@@ -90,7 +94,8 @@ class Saver:
         """Copy the state after step `step` into memory of the agent, which writes it to storage. All ranks together.
 
         Where the state before this one is still being written, the script's own save, the last one, and one that was
-        asked for wait for that; one for memory only takes the other place; any other is left out.
+        asked for wait for that; one for memory only takes the other place, where the one before has come to the
+        neighbours; any other is left out.
 
         Returns:
             Whether it was saved.
@@ -106,6 +111,10 @@ class Saver:
         if reason == MEMORY and step == self._staged:
             return False
         self.join()
+        if reason == MEMORY and self._policy.buddies:
+            (ungiven,) = self._ranks.largest(float(self._words[page.GIVEN] < self._newest))()
+            if ungiven:  # by somebody: the state before is the newest that survives the loss of a worker
+                return False
         while reason != MEMORY and self._busy():
             time.sleep(_POLL_SECONDS)
         plan = self._plan(objects)
@@ -125,6 +134,7 @@ class Saver:
             account=account,
             versions={"airflow_elastic": airflow_elastic.__version__, "torch": torch.__version__},
         )
+        self._newest = step
         if reason != MEMORY:
             self._staged = step
         if self._overlap and reason in (*_CAN_BE_LEFT_OUT, MEMORY):

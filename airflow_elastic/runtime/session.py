@@ -108,7 +108,7 @@ class Session:
                 generation=surroundings.generation,
                 stage=stage,
                 words=self._voice.words,
-                overlap=self._policy.overlap,
+                policy=self._policy,
             )
         self._objects: Stateful | None = None
         self._saved_step, self._saved_at = -1, time.monotonic()

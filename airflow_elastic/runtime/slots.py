@@ -11,12 +11,14 @@ has a name, and somebody has to remove it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import mmap
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,10 +107,10 @@ class Slot:
         """Its file; data begins at `HEADER_BYTES`."""
         return self._descriptor
 
-    def hold(self) -> bool:
-        """Take the lock, where nobody else has it."""
+    def hold(self, *, reading: bool = False) -> bool:
+        """Take the lock, where nobody else has it; for `reading`, where nobody writes."""
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, (fcntl.LOCK_SH if reading else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
@@ -199,6 +201,32 @@ def _file_bytes(data_bytes: int) -> int:
     return HEADER_BYTES + data_bytes + _NOTE_BYTES
 
 
+def common(slots: Sequence[Sequence[Slot]]) -> list[tuple[int, int]]:
+    """Generation and step of the states that all ranks have staged, the older one first.
+
+    Args:
+        slots: those of each rank of a worker.
+    """
+    return sorted(set.intersection(*({slot.age for slot in mine if slot.age} for mine in slots)))
+
+
+def held(slots: Sequence[Sequence[Slot]], age: tuple[int, int]) -> list[tuple[Slot, Note]]:
+    """For each rank the slot with this state, held for reading; empty where one of them has it no more."""
+    found: list[tuple[Slot, Note]] = []
+    with contextlib.ExitStack() as let_go:
+        for mine in slots:
+            slot = next((slot for slot in mine if slot.age == age), None)
+            if slot is None or not slot.hold(reading=True):
+                return []
+            let_go.callback(slot.release)
+            note = slot.note()
+            if note is None or slot.age != age:  # copied into meanwhile
+                return []
+            found.append((slot, note))
+        let_go.pop_all()
+    return found
+
+
 class Slots:
     """An agent's slots, for all its ranks; and a pipe through which a rank says that it has filled one."""
 
@@ -218,6 +246,12 @@ class Slots:
             "slots": [[f"{folder}/{descriptor}" for descriptor in mine] for mine in self._descriptors],
         }
         return {ENVIRONMENT: json.dumps(paths)}
+
+    def opened_again(self) -> list[list[Slot]]:
+        """The same, for another thread of the agent: a lock is that of whoever has opened the file."""
+        return [
+            [Slot.open(f"/proc/self/fd/{descriptor}") for descriptor in mine] for mine in self._descriptors
+        ]
 
     def poke(self) -> None:
         """Wake whoever waits for news."""

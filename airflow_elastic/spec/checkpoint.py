@@ -23,6 +23,10 @@ class CheckpointPolicy:
         memory_every_steps: in between, copy the state into the agent's memory after every so many steps. It is written
             when a rank dies or workers have to end, and not before, and training goes on from there where all workers
             have it. Default: not in between.
+        buddies: each worker keeps in its memory what one of another `workers.node_unit` has staged, and writes it where
+            that one is lost: a lost node costs what was done since the newest state in memory, and not in storage.
+            Takes twice a worker's share of the state, in memory (with DDP: the state by the number of workers); and
+            that share goes over the network each time. With the launcher `torchrun`, and more workers than one unit.
         auto_interval: save as often as is best for what a save costs and how often the run fails, as measured; then
             `every_seconds` is the longest interval, by default an hour. Rank 0 logs the interval and its reason.
         overlap: copy weights and optimizer states while the next forward and backward passes go on, and not before
@@ -38,6 +42,7 @@ class CheckpointPolicy:
     every_steps: int | None = None
     every_seconds: float | None = None
     memory_every_steps: int | None = None
+    buddies: bool = False
     auto_interval: bool = False
     overlap: bool = False
     account_samples: bool = False

@@ -293,6 +293,14 @@ class RunSpec:
                     "a name that env does not set too",
                     across=True,
                 )
+            unit = self.workers.node_unit
+            check.that(
+                not self.checkpoint.buddies or self.workers.at_most > unit,
+                "checkpoint.buddies",
+                True,
+                f"false for at most {unit} worker{'s' * (unit > 1)}, which is one unit: nobody else could keep its state",
+                across=True,
+            )
             endless = self.restart.policy == "Always" and not (
                 self.restart.backoff_limit or self.active_deadline_seconds
             )

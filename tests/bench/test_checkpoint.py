@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.testing.ports import free_port
 from tests.bench.figures import count, heading, median, spread, verdict
 from tests.support.saving import Worker
@@ -143,7 +144,13 @@ def test_a_save_that_is_copied_while_training_goes_on(tmp_path: Path) -> None:
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB: what a save costs whose copy overlaps with the next step, {ROUNDS} rounds")
     worker = Worker(str(tmp_path / "run"), keep_last=1)
-    saver = Saver(Ranks(0, 1, None), generation=1, stage=worker.stage, words=worker.words, overlap=True)
+    saver = Saver(
+        Ranks(0, 1, None),
+        generation=1,
+        stage=worker.stage,
+        words=worker.words,
+        policy=CheckpointPolicy(overlap=True),
+    )
     saver.attend(objects.optimizers)
     source, target = torch.ones(size // 4), torch.ones(size // 4)  # torch copies bytes slower than floats
     matrix, out = torch.rand(1024, 1024), torch.empty(1024, 1024)

@@ -16,8 +16,9 @@ from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, SecretRef, Workers
-from tests.support.cluster import GPU, on_dlrover_too, pod_spec, somebody
+from tests.support.cluster import GPU, on_dlrover_too, on_every_engine, pod_spec, somebody
 from tests.support.driving import Driven, driving
+from tests.support.faults import Faults
 from tests.support.kube import phase_of
 from tests.support.s3 import S3Server, s3_server
 
@@ -73,6 +74,34 @@ async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
     assert newest.step >= before, "it was stopped without saving its last step"
     stretches = state.attempts[1].progress.stretches if state.attempts[1].progress else ()
     assert [stretch.world_size for stretch in stretches] == [2, 3, 1]
+
+
+@on_every_engine
+async def test_a_pod_that_is_lost_takes_nothing_along_that_its_buddy_has(
+    engine_name: str,
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    faults: Faults,
+) -> None:
+    policy = CheckpointPolicy(every_steps=10_000, memory_every_steps=2, buddies=True)
+    words = ("--epochs=400", "--step-seconds=0.05")
+    async with driving(
+        shared_folder / "run", training(engine_name, pod_options, *words, checkpoint=policy)
+    ) as driven:
+        await driven.at_step(20)
+        assert driven.state.checkpoint is None
+        pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={driven.state.attempt.job}")
+        faults.pod(namespace, max(pod["metadata"]["name"] for pod in pods), "signal")
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
+        before, after = driven.state.attempts
+        assert after.from_step >= before.last_step - 4 > 0
+        await driven.at_step(after.from_step + 3)
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
 
 
 @on_dlrover_too

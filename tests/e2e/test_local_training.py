@@ -79,6 +79,25 @@ async def test_killed_at_random_it_ends_bit_identical(kills: int, tmp_path: Path
     assert left_over(tmp_path / "run") == []
 
 
+async def test_a_lost_worker_costs_what_came_after_the_newest_state_in_its_buddys_memory(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    policy = CheckpointPolicy(every_steps=1000, memory_every_steps=2, buddies=True)
+    words = ("--epochs=12", "--step-seconds=0.05", f"--out={tmp_path}/out")
+    async with driving(tmp_path / "run", training(*words, checkpoint=policy)) as driven:
+        await driven.at_step(20)
+        assert checkpoints.steps(driven.run.store) == []
+        driven.kill_node(1)
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    before, after = state.attempts
+    assert before.failure is not None
+    assert before.failure.kind is FailureKind.WORKER_LOST
+    assert after.from_step >= before.last_step - 4 > 0
+    assert (tmp_path / "out").read_text() == undisturbed
+    assert left_over(tmp_path / "run") == []
+
+
 async def test_rescaled_in_place_every_sample_is_consumed_once(tmp_path: Path) -> None:
     (tmp_path / "samples").mkdir()
     policy = CheckpointPolicy(every_steps=5, account_samples=True)

@@ -90,13 +90,26 @@ class Driven:
         assert agent is not None
         os.kill(agent.pid, signal.SIGKILL)
 
+    def kill_node(self, index: int) -> None:
+        """Lose a node with all that is on it at the same moment."""
+        ranks = self._ranks(f"AIRFLOW_ELASTIC_WORKER=node-{index}")
+        self.kill_worker(index)
+        for pid in ranks:
+            os.kill(pid, signal.SIGKILL)
+
     def kill_rank(self, rank: int) -> None:
         """Kill one training process; its agent stays and tells."""
-        number = f"RANK={rank}".encode()
+        for pid in self._ranks(f"RANK={rank}"):
+            os.kill(pid, signal.SIGKILL)
+
+    def _ranks(self, variable: str) -> list[int]:
+        """Training processes of this attempt with this in their environment."""
+        found = []
         for process in linux.marked("AIRFLOW_ELASTIC_JOB", self.state.attempt.job or ""):
             with contextlib.suppress(OSError):
-                if number in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
-                    os.kill(process.pid, signal.SIGKILL)
+                if variable.encode() in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
+                    found.append(process.pid)
+        return found
 
 
 @contextlib.asynccontextmanager

@@ -22,20 +22,28 @@ from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.slots import ENVIRONMENT, Slot
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.run import RunSpec, Workers
 
 
 class Worker:
     """A worker of its own for an attempt of a run, one of so many that have a rank each."""
 
     def __init__(
-        self, run: str | Store, *, attempt: int = 1, keep_last: int = 3, index: int = 0, of: int = 1
+        self,
+        run: str | Store,
+        *,
+        attempt: int = 1,
+        keep_last: int = 3,
+        index: int = 0,
+        of: int = 1,
+        policy: CheckpointPolicy | None = None,
     ) -> None:
         self.store = open_store(run) if isinstance(run, str) else run
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder)
         files = JobFiles(Path(folder))
-        spec = RunSpec(("train.py",), checkpoint=CheckpointPolicy(keep_last=keep_last))
+        policy = policy or CheckpointPolicy(keep_last=keep_last)
+        spec = RunSpec(("train.py",), workers=Workers(of), checkpoint=policy)
         members = Members(1, tuple(range(of)), 0.0)
         files.create("members/0001.json", members)
         self.node = Node(
@@ -50,7 +58,9 @@ class Worker:
             os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK),
         )
         self.words = Page.create(Path(f"{self.node.rank_files}-rank-{index}.page")).words
-        self.saver = Saver(Ranks(index, of, None), generation=1, stage=self.stage, words=self.words)
+        self.saver = Saver(
+            Ranks(index, of, None), generation=1, stage=self.stage, words=self.words, policy=policy
+        )
 
     def save(
         self, what: Stateful, step: int, position: Position, *, reason: str, metrics: Mapping[str, float]

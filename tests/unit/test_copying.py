@@ -16,8 +16,11 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.staging import Layout
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import Worker
+
+OVERLAP = CheckpointPolicy(overlap=True)
 
 
 class Training:
@@ -30,7 +33,7 @@ class Training:
         self.objects = Stateful(self.model, (self.optimizer,), {})
         self.worker = Worker(str(uri))
         self.saver = Saver(
-            Ranks(0, 1, None), generation=1, stage=self.worker.stage, words=self.worker.words, overlap=True
+            Ranks(0, 1, None), generation=1, stage=self.worker.stage, words=self.worker.words, policy=OVERLAP
         )
         self.saver.attend([self.optimizer])
         self.device, self.uri = device, uri
@@ -169,7 +172,7 @@ def test_an_optimizer_that_cannot_wait_is_waited_for(
         generation=1,
         stage=training.worker.stage,
         words=training.worker.words,
-        overlap=True,
+        policy=OVERLAP,
     )
     saver.attend([Wrapper(training.optimizer)])
     assert not caplog.records, "the one inside can"

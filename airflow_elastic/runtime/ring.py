@@ -1,0 +1,134 @@
+"""A ring of workers: each keeps in its memory what the one before it would write to storage, were it still there.
+
+Which worker keeps whose follows from the generation's members; where it listens, and a word by which it knows its
+neighbour, stand in the store of their meeting, as do the addresses of everything else in a training job.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_elastic.runtime.slots import Note
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.errors import SpecError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
+    from airflow_elastic.adapters.jobfiles import Members
+
+T = TypeVar("T")
+
+_LENGTH = struct.Struct("<Q")
+
+_LONGEST_DOCUMENT = 256 << 20  # an index of a million tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker listens, and the word that whoever gives it something has to say."""
+
+    addr: str
+    port: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Who keeps a worker's state in a generation."""
+
+    generation: int
+    worker: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first word: what worker of what generation gives its states."""
+
+    token: str
+    generation: int
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A state: notes and checksums of what follows, for each rank of the worker. Without any: the last word."""
+
+    notes: tuple[Note, ...] = ()
+    checksums: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether it is taken, before its bytes are sent and after; and why not."""
+
+    trouble: str | None = None
+
+
+def keeper_of(worker: int, members: Members, node_unit: int) -> int | None:
+    """Who keeps a worker's state: the one at its place in the next node unit. None where all are of one unit."""
+    nodes = members.nodes
+    if len(nodes) <= node_unit:
+        return None
+    return nodes[(nodes.index(worker) + node_unit) % len(nodes)]
+
+
+def announce(store: TCPStore, worker: int, place: Place) -> None:
+    """Say where a worker listens; before it says that it has come."""
+    store.set(f"keeper/{worker}", json.dumps(encode(place)))
+
+
+def find_neighbour(store: TCPStore, worker: int, members: Members, node_unit: int) -> Neighbour | None:
+    """Who keeps this worker's state, when all have come."""
+    other = keeper_of(worker, members, node_unit)
+    if other is None:
+        return None
+    place = decode(Place, json.loads(store.get(f"keeper/{other}")))
+    return Neighbour(members.generation, other, place)
+
+
+def say(connection: socket.socket, document: Any) -> None:
+    """Send a document."""
+    data = json.dumps(encode(document)).encode()
+    connection.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def hear(connection: socket.socket, kind: type[T]) -> T:
+    """Receive a document.
+
+    Raises:
+        OSError: the connection has ended, or what came is no such document.
+    """
+    head = bytearray(_LENGTH.size)
+    fill(connection, memoryview(head))
+    (length,) = _LENGTH.unpack(head)
+    if length > _LONGEST_DOCUMENT:
+        raise OSError(f"a document of {length} bytes was announced: this is no worker of ours")
+    data = bytearray(length)
+    fill(connection, memoryview(data))
+    try:
+        return decode(kind, json.loads(data))
+    except (ValueError, SpecError) as error:
+        raise OSError(f"what came is no {kind.__name__}: {error}") from error
+
+
+def fill(connection: socket.socket, room: memoryview) -> None:
+    """Receive as many bytes as there is room for. Raises OSError where the connection ends before."""
+    while len(room):
+        count = connection.recv_into(room)
+        if not count:
+            raise OSError("the connection has ended")
+        room = room[count:]
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have the kernel find out within half a minute that the other machine is gone without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)

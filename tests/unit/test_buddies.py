@@ -1,0 +1,250 @@
+"""Workers that keep each other's states: what is kept is whole, and is written where its worker is lost, and only then."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.jobfiles import Members
+from airflow_elastic.adapters.mailbox import Mailbox
+from airflow_elastic.runtime import keeper, sharing, slots
+from airflow_elastic.runtime.keeper import Keeper
+from airflow_elastic.runtime.node import LOCALHOST
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.restoring import Restorer, Room
+from airflow_elastic.runtime.ring import Answer, Given, Hello, Neighbour, hear, keeper_of, say
+from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.sharing import Sharer
+from airflow_elastic.runtime.slots import MEMORY
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RunSpec
+from tests.support.saving import Worker
+
+PATIENCE_SECONDS = 30.0
+
+
+def until(holds: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+def objects(seed: int) -> Stateful:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    return Stateful(model, (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),), {})
+
+
+class Pair:
+    """Two workers with a rank each, of which the second is the one that may get lost."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        policy = CheckpointPolicy(buddies=True)
+        self.workers = [Worker(str(run), index=index, of=2, policy=policy) for index in range(2)]
+        for worker in self.workers:
+            worker.node.keeper = Keeper(LOCALHOST, 1)
+        self.sharers = []
+        for worker, other in zip(self.workers, reversed(self.workers), strict=True):
+            worker.node.neighbour = Neighbour(1, other.node.index, self.keeper(other.node.index).place)
+            self.sharers.append(Sharer(worker.node))
+
+    def keeper(self, index: int) -> Keeper:
+        found = self.workers[index].node.keeper
+        assert found is not None
+        return found
+
+    def save(self, what: Stateful, step: int) -> None:
+        """Into memory, when the one before has been given."""
+        for worker, sharer in zip(self.workers, self.sharers, strict=True):
+            saver, at = worker.saver, Position(0, step, step)
+            until(lambda s=saver, p=at: s.save(what, step, p, reason=MEMORY, metrics={}), "the state before")
+            sharer.news()
+
+    def kept(self, index: int) -> list[int]:
+        return [step for _, step in slots.common(self.keeper(index).slots)]
+
+    def lose_second(self) -> None:
+        """As a process does that is killed: its connections end without a word."""
+        connection = self.sharers[1]._connection
+        assert connection is not None
+        connection.shutdown(socket.SHUT_RDWR)
+        until(lambda: self.keeper(0).lost == 1, "the loss to be noticed")
+
+    def steps(self) -> list[int]:
+        return checkpoints.steps(self.workers[0].store)
+
+
+@contextmanager
+def pair(run: Path) -> Iterator[Pair]:
+    two = Pair(run)
+    for sharer in two.sharers:
+        sharer.start()
+    try:
+        yield two
+    finally:
+        for sharer in two.sharers:
+            sharer.stop()
+        for worker in two.workers:
+            two.keeper(worker.node.index).close()
+
+
+def test_what_a_lost_worker_had_in_memory_becomes_a_checkpoint(tmp_path: Path) -> None:
+    saved, loaded = objects(1), objects(2)
+    with pair(tmp_path / "run") as two:
+        two.save(saved, 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        two.lose_second()
+        two.workers[0].persister.flush()
+        assert two.steps() == [3]
+        store = two.workers[0].store
+    manifest = Restorer(store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(loaded)
+    assert manifest is not None
+    assert manifest.step == 3
+    ours, theirs = (torch.nn.utils.parameters_to_vector(one.model.parameters()) for one in (saved, loaded))
+    assert torch.equal(ours, theirs)
+
+
+def test_of_one_that_has_said_goodbye_nothing_is_written(tmp_path: Path) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        two.sharers[1].stop()
+        until(lambda: two.keeper(0)._speaker is None, "the last word")
+        assert two.keeper(0).lost is None
+        two.workers[0].persister.flush()
+        assert two.steps() == []
+
+
+def test_what_has_not_come_to_the_neighbours_is_not_overwritten(tmp_path: Path) -> None:
+    two = Pair(tmp_path / "run")  # whose sharers do nothing
+    saver, at = two.workers[0].saver, Position(0, 3, 3)
+    assert saver.save(objects(1), 3, at, reason=MEMORY, metrics={})
+    assert not saver.save(objects(1), 4, at, reason=MEMORY, metrics={})
+    assert saver.save(objects(1), 5, at, reason="script", metrics={}), "what is asked for does not wait"
+
+
+def test_one_that_comes_back_is_not_lost(tmp_path: Path) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        two.lose_second()
+        two.save(objects(1), 4)  # by this one it notices
+        two.save(objects(1), 5)  # and for this one it connects anew
+        until(lambda: two.keeper(0).lost is None, "the worker to be back")
+        until(lambda: two.kept(0)[-1] == 5, "its newest state to be kept")
+
+
+def test_a_state_that_broke_off_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3] and two.kept(1) == [3], "the states to be kept")
+        monkeypatch.setattr(sharing, "_CHUNK_BYTES", 1000)
+        sent = threading.Event()
+        connection = two.sharers[1]._connection
+        assert connection is not None
+
+        def torn(data: bytes | memoryview) -> None:
+            if len(data) == 1000:  # of a state, and not of a document
+                sent.set()
+                connection.shutdown(socket.SHUT_RDWR)
+            socket.socket.sendall(connection, data)
+
+        monkeypatch.setattr(two.sharers[1], "_connection", _Torn(connection, torn))
+        two.save(objects(1), 4)
+        until(lambda: two.keeper(0).lost == 1, "the loss to be noticed")
+        assert sent.is_set()
+        assert two.kept(0) == [3]
+        two.workers[0].persister.flush()
+        assert two.steps() == [3]
+
+
+class _Torn:
+    """A connection that breaks when something in particular is sent."""
+
+    def __init__(self, connection: socket.socket, sendall: Callable[[bytes | memoryview], None]) -> None:
+        self._connection, self.sendall = connection, sendall
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+
+@contextmanager
+def speaking(to: Keeper, token: str) -> Iterator[socket.socket]:
+    with socket.create_connection((to.place.addr, to.place.port), timeout=PATIENCE_SECONDS) as connection:
+        say(connection, Hello(token, 1, 1))
+        yield connection
+
+
+def test_whoever_does_not_know_the_word_is_not_listened_to(tmp_path: Path) -> None:
+    with pair(tmp_path / "run") as two, speaking(two.keeper(0), "guess") as connection:
+        with pytest.raises(OSError, match="ended"):
+            hear(connection, Answer)
+        assert two.keeper(0).generation == 0
+
+
+def test_what_has_changed_on_its_way_is_not_kept(tmp_path: Path) -> None:
+    with pair(tmp_path / "run") as two:
+        two.workers[1].saver.save(objects(1), 3, Position(0, 3, 3), reason=MEMORY, metrics={})
+        ((slot, note),) = slots.held(two.workers[1].node.slots.of, (1, 3))
+        data = bytearray(slot.data(note.kept_bytes))
+        keep = two.keeper(0)
+        with speaking(keep, keep.place.token) as connection:
+            say(connection, Given((note,), (keeper.checksums.of(bytes(data)),)))
+            assert hear(connection, Answer).trouble is None
+            data[7] ^= 1
+            connection.sendall(data)
+            assert "changed" in str(hear(connection, Answer).trouble)
+        assert two.kept(0) == []
+
+
+def test_too_little_memory_is_said_before_any_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "free_bytes", lambda: 1000)
+    with pair(tmp_path / "run") as two:
+        mailbox = Mailbox(two.workers[0].store)
+        two.save(objects(1), 3)
+        until(lambda: len(mailbox.read()) == 2, "both to tell")
+        two.save(objects(1), 4)
+        until(lambda: all(sharer._tried == (1, 4) for sharer in two.sharers), "the next one to be refused")
+        requests = mailbox.read()
+    assert two.kept(0) == two.kept(1) == []
+    assert len(requests) == 2, "once is enough"
+    reason = requests[0].checkpoint.reason if requests[0].checkpoint else ""
+    assert "2 times" in reason
+    assert "turn checkpoint.buddies off" in reason
+
+
+@given(units=st.integers(2, 6), unit=st.integers(1, 4))
+def test_each_keeps_one_and_none_of_its_own_unit(units: int, unit: int) -> None:
+    nodes = tuple(range(10, 10 + units * unit))
+    members = Members(1, nodes, 0.0)
+    keepers = [keeper_of(worker, members, unit) for worker in nodes]
+    assert sorted(one for one in keepers if one is not None) == list(nodes)
+    assert all(
+        (worker - 10) // unit != (one - 10) // unit for worker, one in zip(nodes, keepers, strict=True) if one
+    )
+
+
+def test_one_unit_has_nobody_to_keep_it() -> None:
+    assert keeper_of(0, Members(1, (0, 1), 0.0), 2) is None
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"checkpoint\.buddies"):
+        RunSpec.from_dict({"command": ["train.py"], "checkpoint": {"buddies": True}})
