@@ -60,7 +60,7 @@ class Launcher:
     options: type[Any] | None = None
 
     def refuse(self, spec: RunSpec) -> None:
-        """Raise SpecError for options it does not have, for what only elastic ones can do, and for what `check` refuses."""
+        """Raise SpecError for options it does not have, for what only elastic ones can do, and what `check` refuses."""
         self.options_of(spec)
         if spec.checkpoint.buddies and not self.elastic:
             allowed = (

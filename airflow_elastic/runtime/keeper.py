@@ -11,7 +11,7 @@ import threading
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.memory import free_bytes
-from airflow_elastic.runtime.ring import Answer, Given, Hello, Place, fill, hear, keep_alive, say
+from airflow_elastic.runtime.ring import Answer, Given, Hello, Address, fill, hear, keep_alive, say
 from airflow_elastic.runtime.slots import COUNT, Slots
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Keeper:
         self._lock = threading.Lock()
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family)
-        self.place = Place(address, self._listener.getsockname()[1], secrets.token_hex(16))
+        self.place = Address(address, self._listener.getsockname()[1], secrets.token_hex(16))
         threading.Thread(target=self._listen, name="keeper", daemon=True).start()
 
     @property

@@ -29,7 +29,7 @@ _LONGEST_DOCUMENT = 256 << 20  # an index of a million tensors
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Address:
     """Where a worker listens, and the word that whoever gives it something has to say."""
 
     addr: str
@@ -43,7 +43,7 @@ class Neighbour:
 
     generation: int
     worker: int
-    place: Place
+    place: Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def keeper_of(worker: int, members: Members, node_unit: int) -> int | None:
     return nodes[(nodes.index(worker) + node_unit) % len(nodes)]
 
 
-def announce(store: TCPStore, worker: int, place: Place) -> None:
+def announce(store: TCPStore, worker: int, place: Address) -> None:
     """Say where a worker listens; before it says that it has come."""
     store.set(f"keeper/{worker}", json.dumps(encode(place)))
 
@@ -88,7 +88,7 @@ def find_neighbour(store: TCPStore, worker: int, members: Members, node_unit: in
     other = keeper_of(worker, members, node_unit)
     if other is None:
         return None
-    place = decode(Place, json.loads(store.get(f"keeper/{other}")))
+    place = decode(Address, json.loads(store.get(f"keeper/{other}")))
     return Neighbour(members.generation, other, place)
 
 

@@ -298,7 +298,7 @@ class RunSpec:
                 not self.checkpoint.buddies or self.workers.at_most > unit,
                 "checkpoint.buddies",
                 True,
-                f"false for at most {unit} worker{'s' * (unit > 1)}, which is one unit: nobody else could keep its state",
+                f"false for at most {unit} worker{'s' * (unit > 1)}, one unit: nobody else could keep its state",
                 across=True,
             )
             endless = self.restart.policy == "Always" and not (

@@ -144,13 +144,8 @@ def test_a_save_that_is_copied_while_training_goes_on(tmp_path: Path) -> None:
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB: what a save costs whose copy overlaps with the next step, {ROUNDS} rounds")
     worker = Worker(str(tmp_path / "run"), keep_last=1)
-    saver = Saver(
-        Ranks(0, 1, None),
-        generation=1,
-        stage=worker.stage,
-        words=worker.words,
-        policy=CheckpointPolicy(overlap=True),
-    )
+    policy = CheckpointPolicy(overlap=True)
+    saver = Saver(Ranks(0, 1, None), generation=1, stage=worker.stage, words=worker.words, policy=policy)
     saver.attend(objects.optimizers)
     source, target = torch.ones(size // 4), torch.ones(size // 4)  # torch copies bytes slower than floats
     matrix, out = torch.rand(1024, 1024), torch.empty(1024, 1024)

@@ -1,4 +1,4 @@
-"""Workers that keep each other's states: what is kept is whole, and is written where its worker is lost, and only then."""
+"""Workers that keep each other's states: what is kept is whole, and is written where its worker is lost, not before."""
 
 from __future__ import annotations
 
