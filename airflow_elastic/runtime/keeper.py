@@ -11,7 +11,7 @@ import threading
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.memory import free_bytes
-from airflow_elastic.runtime.ring import Answer, Given, Hello, Address, fill, hear, keep_alive, say
+from airflow_elastic.runtime.ring import Address, Answer, Given, Hello, fill, hear, keep_alive, say
 from airflow_elastic.runtime.slots import COUNT, Slots
 
 log = logging.getLogger(__name__)
