@@ -159,9 +159,10 @@ class Node:
     def parked(self) -> bool:
         """Have the ranks finish their step and save; whether they have, or have had all the time they get.
 
-        Ranks that do not use our runtime are not waited for: they cannot know.
+        Ranks that do not use our runtime are not waited for: they cannot know. Nor are those that have lost a peer,
+        where that is known here: they cannot finish a step, and what is kept here is to be written.
         """
-        if self.replaced():
+        if self.replaced() or (self.keeper is not None and self.keeper.lost is not None):
             return True
         self._park_at = self._park_at or time.monotonic()
         pages = [Page(path) for path in self.pages()]

@@ -1,0 +1,78 @@
+"""How soon a neighbour has what a worker's ranks have saved into memory."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_elastic.adapters import checksums
+from airflow_elastic.runtime import slots
+from airflow_elastic.runtime.ring import fill
+from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.slots import MEMORY
+from tests.bench.figures import count, heading, median, spread
+from tests.bench.test_checkpoint import build, size_of
+from tests.support.buddies import pair, until
+
+ROUNDS = count("ROUNDS", 5)
+
+
+def raw_transfer(data: memoryview, room: memoryview) -> float:
+    """The same bytes from memory to memory through a socket of this machine, and nothing else."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def receive() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                fill(connection, room)
+
+        receiver = threading.Thread(target=receive)
+        receiver.start()
+        began = time.perf_counter()
+        with socket.create_connection(listener.getsockname()) as connection:
+            connection.sendall(data)
+            receiver.join()
+        return time.perf_counter() - began
+
+
+@pytest.mark.timeout(3600)
+def test_a_state_comes_to_its_keeper(tmp_path: Path) -> None:
+    objects = build()
+    with pair(tmp_path / "run") as two:
+        worker, sharer, keep = two.workers[0], two.sharers[0], two.keeper(1)
+        saver = worker.saver
+        given, raw, sums = [], [], []
+        share = 0
+        for step in range(1, ROUNDS + 3):
+            until(
+                lambda s=step: saver.save(objects, s, Position(0, s, s), reason=MEMORY, metrics={}),  # type: ignore[misc]
+                "the one before to be given",
+            )
+            began = time.perf_counter()
+            sharer.news()
+            until(lambda s=step: (1, s) in slots.common(keep.slots), "the state to be kept")  # type: ignore[misc]
+            took = time.perf_counter() - began
+            ((slot, note),) = slots.held(worker.node.slots.of, (1, step))
+            data = slot.data(note.kept_bytes)
+            share = len(data)
+            floor = raw_transfer(data, memoryview(bytearray(share)))
+            at = time.perf_counter()
+            checksums.of(data)
+            summed = time.perf_counter() - at
+            slot.release()
+            if step > 2:  # both places have their memory
+                given.append(took)
+                raw.append(floor)
+                sums.append(summed)
+    size = size_of(objects)
+    heading(
+        f"{size / 1e9:.3f} GB, of which a worker of two gives {share / 1e9:.3f} GB to its neighbour, {ROUNDS} rounds"
+    )
+    print(f"  given, checked and kept: {spread(given)}")
+    print(f"  the same bytes through a socket, unchecked: {spread(raw)}")
+    print(f"  one checksum of them: {spread(sums)}")
+    print(f"  ratio to the socket alone: {median(given) / median(raw):.2f}x")

@@ -1,0 +1,83 @@
+"""Two workers in this process that keep each other's states."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.runtime import slots
+from airflow_elastic.runtime.keeper import Keeper
+from airflow_elastic.runtime.node import LOCALHOST
+from airflow_elastic.runtime.ring import Neighbour
+from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.sharing import Sharer
+from airflow_elastic.runtime.slots import MEMORY
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from tests.support.saving import Worker
+
+PATIENCE_SECONDS = 30.0
+
+
+def until(holds: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+class Pair:
+    """Two workers with a rank each, of which the second is the one that may get lost."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        policy = CheckpointPolicy(buddies=True)
+        self.workers = [Worker(str(run), index=index, of=2, policy=policy) for index in range(2)]
+        for worker in self.workers:
+            worker.node.keeper = Keeper(LOCALHOST, 1)
+        self.sharers = []
+        for worker, other in zip(self.workers, reversed(self.workers), strict=True):
+            worker.node.neighbour = Neighbour(1, other.node.index, self.keeper(other.node.index).place)
+            self.sharers.append(Sharer(worker.node))
+
+    def keeper(self, index: int) -> Keeper:
+        found = self.workers[index].node.keeper
+        assert found is not None
+        return found
+
+    def save(self, what: Stateful, step: int) -> None:
+        """Into memory, when the one before has been given."""
+        for worker, sharer in zip(self.workers, self.sharers, strict=True):
+            saver, at = worker.saver, Position(0, step, step)
+            until(lambda s=saver, p=at: s.save(what, step, p, reason=MEMORY, metrics={}), "the state before")
+            sharer.news()
+
+    def kept(self, index: int) -> list[int]:
+        return [step for _, step in slots.common(self.keeper(index).slots)]
+
+    def lose_second(self) -> None:
+        """As a process does that is killed: its connections end without a word."""
+        connection = self.sharers[1]._connection
+        assert connection is not None
+        connection.shutdown(socket.SHUT_RDWR)
+        until(lambda: self.keeper(0).lost == 1, "the loss to be noticed")
+
+    def steps(self) -> list[int]:
+        return checkpoints.steps(self.workers[0].store)
+
+
+@contextmanager
+def pair(run: Path) -> Iterator[Pair]:
+    two = Pair(run)
+    for sharer in two.sharers:
+        sharer.start()
+    try:
+        yield two
+    finally:
+        for sharer in two.sharers:
+            sharer.stop()
+        for worker in two.workers:
+            two.keeper(worker.node.index).close()
