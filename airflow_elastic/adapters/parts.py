@@ -70,6 +70,8 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
     if None in told:
         return False  # who was last at the same time has committed it, and has removed them
     parts = [decode(Part, json.loads(data)) for data in told if data is not None]
+    if len({one.manifest.reason for one in parts}) > 1:
+        return False  # a step that was saved more than once: they may be of different states
     files = sorted((file for one in parts for file in one.manifest.files), key=lambda file: file.key)
     first = min(parts, key=lambda one: one.node)
     manifest = replace(

@@ -278,12 +278,10 @@ def _end_attempt(state: RunState, cause: Cause, at: float, failure: Failure | No
 def _grace(state: RunState) -> float:
     """Seconds to save before being killed: none where there is nothing to save, or nobody who could.
 
-    After a failure there is what those who are left keep for a worker that is lost.
+    After a failure, whatever it was taken for, workers that keep each other's states have these to write.
     """
-    failure = state.attempt.failure
-    lost = failure is not None and failure.kind is FailureKind.WORKER_LOST
-    failed = state.attempt.cause in (Cause.SUCCEEDED, Cause.FAILURE)
-    saveable = not failed or (lost and state.spec.checkpoint.buddies)
+    cause, buddies = state.attempt.cause, state.spec.checkpoint.buddies
+    saveable = cause is not Cause.SUCCEEDED and (cause is not Cause.FAILURE or buddies)
     return state.spec.health.grace_seconds if saveable else 0.0
 
 

@@ -89,13 +89,22 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
         reporter.stop()
         persister.stop()
         if sharer:
-            sharer.stop()
+            sharer.stop(goodbye=_flushed(persister))
+
+
+def _flushed(persister: Persister) -> bool:
+    """Whether all that was staged is written: where it is not, a neighbour may yet be able to."""
+    try:
+        persister.flush()
+    except ElasticError:
+        return False
+    return True
 
 
 def _keep_each_other(node: Node) -> Sharer | None:
     """Have this worker keep what a neighbour has staged, and a neighbour what its own ranks have."""
     spec = node.record.spec
-    if not spec.checkpoint.buddies or not find_launcher(spec.launcher).elastic:
+    if not spec.checkpoint.buddies:
         return None
     node.keeper = Keeper(node.address, spec.workers.procs)
     return Sharer(node)

@@ -12,12 +12,13 @@ import threading
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.memory import free_bytes
 from airflow_elastic.runtime.ring import Address, Answer, Given, Hello, fill, hear, keep_alive, say
-from airflow_elastic.runtime.slots import COUNT, Slots
+from airflow_elastic.runtime.slots import COUNT, Slot, Slots, common
 
 log = logging.getLogger(__name__)
 
 #: How long whoever connects may take to say who it is.
 _HELLO_SECONDS = 10.0
+_HELLO_BYTES = 4096
 
 
 class Keeper:
@@ -30,17 +31,17 @@ class Keeper:
     Attributes:
         place: where it listens.
         slots: what is kept, for each rank.
-        generation: of whoever's it is.
     """
 
     def __init__(self, address: str, procs: int) -> None:
         both = Slots(procs)
         self.slots, self._mine = both.of, both.opened_again()
-        self.generation = 0
-        self._worker: int | None = None
+        self._checksums: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._hello = Hello("", 0, -1, 0)
         self._speaker: socket.socket | None = None  # whoever gives, as long as it does
         self._lost = False
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the four above
+        self._taking = threading.Lock()  # one state at a time, of one connection
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family)
         self.place = Address(address, self._listener.getsockname()[1], secrets.token_hex(16))
@@ -50,7 +51,16 @@ class Keeper:
     def lost(self) -> int | None:
         """The worker whose state this is, where that has gone without a word."""
         with self._lock:
-            return self._worker if self._lost else None
+            return self._hello.worker if self._lost else None
+
+    @property
+    def generation(self) -> int:
+        """That of the worker whose state this is; 0 before the first."""
+        return self._hello.generation
+
+    def checksums(self, age: tuple[int, int]) -> tuple[str, ...]:
+        """Those of what each rank's data was where it came from."""
+        return self._checksums.get(age, ())
 
     def close(self) -> None:
         """End."""
@@ -85,13 +95,13 @@ class Keeper:
     def _greeted(self, connection: socket.socket) -> Hello | None:
         try:
             connection.settimeout(_HELLO_SECONDS)
-            hello = hear(connection, Hello)
+            hello = hear(connection, Hello, longest=_HELLO_BYTES)
             connection.settimeout(None)
             keep_alive(connection)
         except OSError as error:
             log.warning("somebody has connected, and has not said who it is: %s", error)
             return None
-        if not secrets.compare_digest(hello.token, self.place.token):
+        if not secrets.compare_digest(hello.token.encode(), self.place.token.encode()):
             log.warning("somebody has connected who is no worker of this job, and is not listened to")
             return None
         return hello
@@ -99,16 +109,20 @@ class Keeper:
     def _begins(self, hello: Hello, connection: socket.socket) -> bool:
         """Whether this one's states are what is to be kept from now on."""
         with self._lock:
-            if hello.generation < self.generation:
-                return False
-            self.generation, self._worker = hello.generation, hello.worker
-            self._speaker, self._lost = connection, False
+            if (hello.generation, hello.number) < (self._hello.generation, self._hello.number):
+                return False  # it has waited in a queue
+            if self._speaker is not None:
+                with contextlib.suppress(OSError):
+                    self._speaker.shutdown(socket.SHUT_RDWR)
+            self._hello, self._speaker, self._lost = hello, connection, False
             return True
 
     def _take(self, connection: socket.socket, given: Given) -> None:
-        """Take a state into the older place of each rank. Raises OSError where the connection ends."""
-        chosen = [min(mine, key=lambda slot: slot.age or (-1, -1)) for mine in self._mine]
-        with contextlib.ExitStack() as let_go:
+        """Take a state into a place of each rank. Raises OSError where the connection ends, or another has begun."""
+        with self._taking, contextlib.ExitStack() as let_go:
+            self._check_speaker(connection)
+            age = (given.notes[0].generation, given.notes[0].step)
+            chosen = [_place(mine, age) for mine in self._mine]
             for slot in chosen:
                 if not slot.hold():
                     say(connection, Answer("what is kept is just being written"))
@@ -117,30 +131,45 @@ class Keeper:
             try:
                 self._check_memory(given)
                 rooms = [slot.room(note.kept_bytes) for slot, note in zip(chosen, given.notes, strict=True)]
-            except (MemoryError, ValueError, _TooLarge) as error:
+            except (MemoryError, OSError, ValueError) as error:
                 say(connection, Answer(str(error)))
                 return
             say(connection, Answer())
             for room in rooms:
                 fill(connection, room)
-            if [checksums.of(room) for room in rooms] != list(given.checksums):
+            self._check_speaker(connection)  # what was on its way may arrive though its sender has given up
+            if tuple(checksums.of(room) for room in rooms) != given.checksums:
                 say(connection, Answer("it has changed on its way"))
                 return
-            for slot, note in zip(chosen, given.notes, strict=True):
-                slot.finish(note.kept_bytes, note)
+            self._checksums = {
+                **{old: self.checksums(old) for old in common(self._mine)},
+                age: given.checksums,
+            }
+            try:
+                for slot, note in zip(chosen, given.notes, strict=True):
+                    slot.finish(note.kept_bytes, note)
+            except OSError as error:
+                say(connection, Answer(str(error)))
+                return
         say(connection, Answer())
 
+    def _check_speaker(self, connection: socket.socket) -> None:
+        with self._lock:
+            if self._speaker is not connection:
+                raise OSError("another connection has taken its place")
+
     def _check_memory(self, given: Given) -> None:
-        """Raises _TooLarge where there is not enough memory for all places; before any of it is used."""
+        """Raises MemoryError where there is not enough for all places; before any of it is used."""
         have = sum(os.fstat(slot.fileno()).st_size for mine in self._mine for slot in mine)
         wanted = COUNT * sum(note.kept_bytes for note in given.notes)
         free = free_bytes()
         if free is not None and wanted - have > free:
-            raise _TooLarge(
+            raise MemoryError(
                 f"keeping it takes {COUNT} times {wanted / COUNT / 1e9:.3g} GB, and only {free / 1e9:.3g} GB are free: "
                 "give workers more memory, or turn checkpoint.buddies off"
             )
 
 
-class _TooLarge(Exception):
-    """There is not enough memory to keep a state."""
+def _place(mine: list[Slot], age: tuple[int, int]) -> Slot:
+    """That of the same step, so that there is no second one, or the older one."""
+    return min(mine, key=lambda slot: (slot.age != age, slot.age or (-1, -1)))

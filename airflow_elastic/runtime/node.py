@@ -72,6 +72,7 @@ class Node:
     neighbour: Neighbour | None = None
     keep_logs: Callable[[], None] = field(default=lambda: None)
     _park_at: float | None = None
+    _half_over: bool = False
     _oom_kills: int = field(default_factory=out_of_memory_kills)
 
     def __post_init__(self) -> None:
@@ -175,7 +176,13 @@ class Node:
         finally:
             for one in pages:
                 one.close()
-        return time.monotonic() - self._park_at > self.record.spec.health.grace_seconds
+        waited, grace = time.monotonic() - self._park_at, self.record.spec.health.grace_seconds
+        if waited > grace / 2 and not self._half_over:
+            self._half_over = (
+                True  # they may hang: what they have saved before is written while there is time
+            )
+            self.flush()
+        return waited > grace
 
     def flush(self) -> None:
         """Have what the ranks have saved written to storage, before anything follows that builds on it."""
@@ -200,7 +207,7 @@ class Node:
         if attempt_of(self.record, members) > self.attempt:
             self.flush()  # while it still is that attempt's: the one that begins builds on it
             self.keep_logs()
-        self.members, self._park_at, self.standing_by = members, None, False
+        self.members, self._park_at, self._half_over, self.standing_by = members, None, False, False
         self._oom_kills = out_of_memory_kills()
 
     def order_saves(self, count: int) -> None:

@@ -180,16 +180,20 @@ class Persister:
         keeper = self._node.keeper
         if keeper is None or (lost := keeper.lost) is None:
             return
-        committed = checkpoints.steps(self._node.store)
         for age in slots.common(keeper.slots):
-            if age in self._for_lost or age[0] != keeper.generation or age[1] in committed:
+            if age in self._for_lost or age[0] != keeper.generation:
                 continue
             held = slots.held(keeper.slots, age)
             try:
-                if held:
-                    log.info("node-%d is lost: its part of step %d is written from here", lost, age[1])
-                    self._write(held, lost)
-                    self._for_lost.add(age)
+                if not held or age[1] in checkpoints.steps(self._node.store):
+                    continue
+                if keeper.checksums(age) != tuple(
+                    checksums.of(slot.data(note.kept_bytes)) for slot, note in held
+                ):
+                    raise StoreError("what is kept is not what came")
+                log.info("node-%d is lost: its part of step %d is written from here", lost, age[1])
+                self._write(held, lost)
+                self._for_lost.add(age)
             except ElasticError as error:
                 log.warning("the part of node-%d of step %d could not be written: %s", lost, age[1], error)
             finally:
@@ -242,9 +246,10 @@ class Persister:
                 index = json.dumps(encode(_checked(one.kept, memory))).encode()
                 files.append(self._put(f"{name}.json", memoryview(index)))
         except ElasticError:
-            # Nobody knows of these files yet, and it may be the disk that is full.
-            with contextlib.suppress(ElasticError):
-                self._node.store.delete([file.key for file in files])
+            # Nobody knows of these files yet, and it may be the disk that is full. Or a buddy has written them, too.
+            if self._node.keeper is None:
+                with contextlib.suppress(ElasticError):
+                    self._node.store.delete([file.key for file in files])
             raise
         return files
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _LENGTH = struct.Struct("<Q")
 
-_LONGEST_DOCUMENT = 256 << 20  # an index of a million tensors
+_LONGEST = 256 << 20  # an index of a million tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,12 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first word: what worker of what generation gives its states."""
+    """The first word: what worker of what generation gives its states, and over its how manieth connection."""
 
     token: str
     generation: int
     worker: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,8 @@ def say(connection: socket.socket, document: Any) -> None:
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
 
-def hear(connection: socket.socket, kind: type[T]) -> T:
-    """Receive a document.
+def hear(connection: socket.socket, kind: type[T], *, longest: int = _LONGEST) -> T:
+    """Receive a document, of so many bytes at most.
 
     Raises:
         OSError: the connection has ended, or what came is no such document.
@@ -107,7 +108,7 @@ def hear(connection: socket.socket, kind: type[T]) -> T:
     head = bytearray(_LENGTH.size)
     fill(connection, memoryview(head))
     (length,) = _LENGTH.unpack(head)
-    if length > _LONGEST_DOCUMENT:
+    if length > longest:
         raise OSError(f"a document of {length} bytes was announced: this is no worker of ours")
     data = bytearray(length)
     fill(connection, memoryview(data))

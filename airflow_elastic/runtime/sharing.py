@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checksums, page
@@ -16,6 +17,7 @@ from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.persister import NICE
 from airflow_elastic.runtime.ring import Answer, Given, Hello, hear, keep_alive, say
 from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.index import Index
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +33,9 @@ _SEND_SECONDS = 10.0
 
 _CHUNK_BYTES = 4 << 20
 
+#: Ranks' news are heard by the thread that writes to storage, which does not listen meanwhile.
+_LOOK_SECONDS = 0.5
+
 
 class Sharer:
     """A thread of the agent that gives the newest state to the neighbour.
@@ -41,10 +46,11 @@ class Sharer:
 
     def __init__(self, node: Node) -> None:
         self._node, self._slots = node, node.slots.opened_again()
-        self._tried: tuple[int, int] = (0, -1)
+        self._tried: tuple[int, int, str] = (0, -1, "")  # generation, step, and why it was saved
+        self._connections = 0
         self._connection: socket.socket | None = None
         self._to: Neighbour | None = None
-        self._refused: str | None = None  # what was told last
+        self._refused = False  # and told
         self._news, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="sharing", daemon=True)
 
@@ -56,17 +62,18 @@ class Sharer:
         """Ranks have staged something."""
         self._news.set()
 
-    def stop(self) -> None:
-        """End, and say so: the neighbour does not take this worker for lost."""
+    def stop(self, *, goodbye: bool) -> None:
+        """End; after a goodbye, the neighbour does not take this worker for lost."""
         self._over.set()
         self._news.set()
         self._thread.join(timeout=2 * _SEND_SECONDS)
-        self._part()
+        if goodbye and not self._thread.is_alive():
+            self._part()
 
     def _work(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         while not self._over.is_set():
-            self._news.wait()
+            self._news.wait(_LOOK_SECONDS)
             self._news.clear()
             try:
                 self._share()
@@ -83,20 +90,30 @@ class Sharer:
         if self._to is not None and self._to != neighbour:
             self._part()
         for age in reversed(slots.common(self._slots)):
-            if age <= self._tried or age[0] != self._node.generation or self._over.is_set():
+            if age < self._tried[:2] or age[0] != self._node.generation or self._over.is_set():
                 return
             held = slots.held(self._slots, age)
-            if not held:  # the ranks have gone over to the next one
-                continue
-            self._tried = age
             try:
-                if neighbour is not None:
-                    self._give(neighbour, held)
+                if not held:  # the ranks have gone over to the next one
+                    continue
+                this = (*age, held[0][1].reason)
+                if this != self._tried:  # a step can be saved once more
+                    self._try(neighbour, held, this)
+                return
             finally:
                 for slot, _ in held:
                     slot.release()
-                self._tell_ranks(age[1])
-            return
+
+    def _try(
+        self, neighbour: Neighbour | None, held: Sequence[tuple[Slot, Note]], this: tuple[int, int, str]
+    ) -> None:
+        self._tried = this
+        try:
+            if neighbour is not None:
+                self._give(neighbour, held)
+        finally:
+            if this[0] == self._node.generation:
+                self._tell_ranks(this[1])
 
     def _tell_ranks(self, step: int) -> None:
         """Also where it was not taken: the next state is to be tried."""
@@ -108,19 +125,22 @@ class Sharer:
     def _give(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
         connection = self._connection or self._connect(neighbour)
         data = [slot.data(note.kept_bytes) for slot, note in held]
-        notes = tuple(note for _, note in held)
+        notes = tuple(replace(note, rest=Index((), ())) for _, note in held)
         say(connection, Given(notes, tuple(checksums.of(each) for each in data)))
         if self._is_taken(connection, notes[0].step):
             for each in data:
                 for at in range(0, len(each), _CHUNK_BYTES):
+                    if self._over.is_set():
+                        raise OSError("this worker ends")
                     connection.sendall(each[at : at + _CHUNK_BYTES])
-            self._is_taken(connection, notes[0].step)
+            if self._is_taken(connection, notes[0].step):
+                self._refused = False
 
     def _is_taken(self, connection: socket.socket, step: int) -> bool:
         trouble = hear(connection, Answer).trouble
-        if trouble is None or trouble == self._refused:
+        if trouble is None or self._refused:
             return trouble is None
-        self._refused = trouble
+        self._refused = True
         reason = f"its neighbour does not keep it: {trouble}"
         log.warning("step %d: %s", step, reason)
         try:
@@ -135,7 +155,8 @@ class Sharer:
         self._connection = socket.create_connection((place.addr, place.port), timeout=_SEND_SECONDS)
         self._to = neighbour
         keep_alive(self._connection)
-        say(self._connection, Hello(place.token, neighbour.generation, self._node.index))
+        self._connections += 1
+        say(self._connection, Hello(place.token, neighbour.generation, self._node.index, self._connections))
         return self._connection
 
     def _part(self) -> None:

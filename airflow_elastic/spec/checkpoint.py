@@ -26,7 +26,8 @@ class CheckpointPolicy:
         buddies: each worker keeps in its memory what one of another `workers.node_unit` has staged, and writes it where
             that one is lost: a lost node costs what was done since the newest state in memory, and not in storage.
             Takes twice a worker's share of the state, in memory (with DDP: the state by the number of workers); and
-            that share goes over the network each time. With the launcher `torchrun`, and more workers than one unit.
+            that share goes over the network each time. With the launcher `torchrun`, and more workers than one unit,
+            which is best the workers of one machine: those of one unit never keep each other's.
         auto_interval: save as often as is best for what a save costs and how often the run fails, as measured; then
             `every_seconds` is the longest interval, by default an hour. Rank 0 logs the interval and its reason.
         overlap: copy weights and optimizer states while the next forward and backward passes go on, and not before

@@ -97,7 +97,7 @@ async def test_a_pod_that_is_lost_takes_nothing_along_that_its_buddy_has(
         await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
         await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
         before, after = driven.state.attempts
-        assert after.from_step >= before.last_step - 4 > 0
+        assert after.from_step >= before.last_step - 8 > 0
         await driven.at_step(after.from_step + 3)
         driven.run.ask_stop(by="test")
         state = await driven.end()

@@ -10,6 +10,9 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Workers
 from tests.support.driving import Driven, driving, left_over, training
 
+#: A state every other step, which is left out while the one before is on its way; and what ranks do until they notice.
+SLACK = 8
+
 
 async def losing(driven: Driven, worker: int) -> None:
     driven.kill_node(worker)
@@ -30,7 +33,7 @@ async def test_a_lead_that_is_lost_takes_nothing_along(tmp_path: Path) -> None:
     before, after = state.attempts
     assert before.failure is not None
     assert before.failure.kind is FailureKind.WORKER_LOST
-    assert after.from_step >= before.last_step - 4 > 0
+    assert after.from_step >= before.last_step - SLACK > 0
     assert left_over(tmp_path / "run") == []
 
 
@@ -43,13 +46,13 @@ async def test_the_ring_follows_a_scale_step(tmp_path: Path) -> None:
         await driven.until(
             lambda: (p := driven.run.progress(driven.state)) and p.world_size == 3, "three ranks"
         )
-        (saved,) = checkpoints.steps(driven.run.store)
-        await driven.at_step(saved + 12)
+        saved = max(checkpoints.steps(driven.run.store))
+        await driven.at_step(saved + 2 * SLACK)
         await losing(driven, 2)
         driven.run.ask_stop(by="test")
         state = await driven.end()
     before, after = state.attempts
-    assert after.from_step >= before.last_step - 4 > saved
+    assert after.from_step >= before.last_step - SLACK > saved
 
 
 async def test_without_buddies_it_costs_everything(tmp_path: Path) -> None:

@@ -78,6 +78,6 @@ def pair(run: Path) -> Iterator[Pair]:
         yield two
     finally:
         for sharer in two.sharers:
-            sharer.stop()
+            sharer.stop(goodbye=True)
         for worker in two.workers:
             two.keeper(worker.node.index).close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import itertools
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_elastic.adapters import checksums, page
 from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.runtime import keeper, sharing, slots
@@ -21,7 +25,7 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.ring import Answer, Given, Hello, hear, keeper_of, say
 from airflow_elastic.runtime.saving import Position, Stateful
-from airflow_elastic.runtime.slots import MEMORY
+from airflow_elastic.runtime.slots import MEMORY, Note
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
 from tests.support.buddies import PATIENCE_SECONDS, Pair, pair, until
@@ -53,7 +57,7 @@ def test_of_one_that_has_said_goodbye_nothing_is_written(tmp_path: Path) -> None
     with pair(tmp_path / "run") as two:
         two.save(objects(1), 3)
         until(lambda: two.kept(0) == [3], "the state to be kept")
-        two.sharers[1].stop()
+        two.sharers[1].stop(goodbye=True)
         until(lambda: two.keeper(0)._speaker is None, "the last word")
         assert two.keeper(0).lost is None
         two.workers[0].persister.flush()
@@ -116,9 +120,9 @@ class _Torn:
 
 
 @contextmanager
-def speaking(to: Keeper, token: str) -> Iterator[socket.socket]:
+def speaking(to: Keeper, token: str, number: int = 1) -> Iterator[socket.socket]:
     with socket.create_connection((to.place.addr, to.place.port), timeout=PATIENCE_SECONDS) as connection:
-        say(connection, Hello(token, 1, 1))
+        say(connection, Hello(token, 1, 1, number))
         yield connection
 
 
@@ -136,7 +140,7 @@ def test_what_has_changed_on_its_way_is_not_kept(tmp_path: Path) -> None:
         data = bytearray(slot.data(note.kept_bytes))
         keep = two.keeper(0)
         with speaking(keep, keep.place.token) as connection:
-            say(connection, Given((note,), (keeper.checksums.of(bytes(data)),)))
+            say(connection, Given((note,), (checksums.of(bytes(data)),)))
             assert hear(connection, Answer).trouble is None
             data[7] ^= 1
             connection.sendall(data)
@@ -144,16 +148,85 @@ def test_what_has_changed_on_its_way_is_not_kept(tmp_path: Path) -> None:
         assert two.kept(0) == []
 
 
+@contextmanager
+def staged(two: Pair, step: int) -> Iterator[tuple[Note, bytearray]]:
+    """What the second worker's rank has in memory after a step."""
+    worker = two.workers[1]
+    worker.words[page.GIVEN] = step  # whatever was before
+    assert worker.saver.save(objects(step), step, Position(0, step, step), reason=MEMORY, metrics={})
+    ((slot, note),) = slots.held(worker.node.slots.of, (1, step))
+    yield note, bytearray(slot.data(note.kept_bytes))
+    slot.release()
+
+
+def test_what_is_still_on_its_way_when_its_sender_begins_anew_is_mixed_into_nothing(tmp_path: Path) -> None:
+    two = Pair(tmp_path / "run")
+    keep = two.keeper(0)
+    with staged(two, 3) as (note, data), speaking(keep, keep.place.token, 1) as late:
+        say(late, Given((note,), (checksums.of(bytes(data)),)))
+        assert hear(late, Answer).trouble is None
+        late.sendall(data[: len(data) // 2])
+        with staged(two, 4) as (newer, newer_data), speaking(keep, keep.place.token, 2) as connection:
+            say(connection, Given((newer,), (checksums.of(bytes(newer_data)),)))
+            assert hear(connection, Answer).trouble is None
+            with contextlib.suppress(OSError):  # cut off
+                late.sendall(data[len(data) // 2 :])
+            connection.sendall(newer_data)
+            assert hear(connection, Answer).trouble is None
+            assert two.kept(0) == [4]
+            ((slot, _),) = slots.held(keep.slots, (1, 4))
+            assert slot.data(newer.kept_bytes) == newer_data
+            slot.release()
+            with speaking(keep, keep.place.token, 1) as queued, pytest.raises(OSError, match="ended"):
+                hear(queued, Answer)
+            assert keep.lost is None
+
+
+def test_memory_that_is_not_there_after_all_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Pair(tmp_path / "run")
+    keep = two.keeper(0)
+
+    def room(slot: slots.Slot, size: int) -> memoryview:
+        raise OSError(errno.ENOMEM, "only 0 GB are free")
+
+    with staged(two, 3) as (note, data), speaking(keep, keep.place.token) as connection:
+        monkeypatch.setattr(slots.Slot, "room", room)
+        say(connection, Given((note,), (checksums.of(bytes(data)),)))
+        assert "only 0 GB" in str(hear(connection, Answer).trouble)
+        assert keep.lost is None
+
+
+def test_a_step_that_is_saved_once_more_is_given_once_more(tmp_path: Path) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        two.workers[1].saver.save(objects(2), 3, Position(0, 3, 3), reason="script", metrics={})
+        two.sharers[1].news()
+
+        def reasons() -> list[str]:
+            return [note.reason for slot in two.keeper(0).slots[0] if slot.age and (note := slot.note())]
+
+        until(lambda: reasons() == ["script"], "the later one in its place")
+        two.lose_second()
+        two.workers[0].persister.flush()  # whose own part is of the one before
+        assert two.steps() == []
+
+
 def test_too_little_memory_is_said_before_any_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "free_bytes", lambda: 1000)
+    less_and_less = itertools.count(1000, -1)
+    monkeypatch.setattr(keeper, "free_bytes", lambda: next(less_and_less))
     with pair(tmp_path / "run") as two:
         mailbox = Mailbox(two.workers[0].store)
         two.save(objects(1), 3)
         until(lambda: len(mailbox.read()) == 2, "both to tell")
         two.save(objects(1), 4)
-        until(lambda: all(sharer._tried == (1, 4) for sharer in two.sharers), "the next one to be refused")
+        until(
+            lambda: all(sharer._tried[:2] == (1, 4) for sharer in two.sharers), "the next one to be refused"
+        )
         requests = mailbox.read()
     assert two.kept(0) == two.kept(1) == []
     assert len(requests) == 2, "once is enough"

@@ -10,6 +10,7 @@ from airflow_elastic.core.machine import create, due, evolve
 from airflow_elastic.core.state import Cause, FailureKind, Phase, Unsaved
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy
 from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus
 from tests.support.builders import at_step, created, done, failed, job, lost, rank, spec, story, worker
@@ -37,6 +38,13 @@ def test_success_is_cleaned_up_and_written_down() -> None:
     state = evolve(state, ev.RunEnded(4.0, "succeeded", "training is complete"))
     assert state.ended
     assert due(state) == ()
+
+
+def test_workers_that_keep_each_others_states_have_time_to_write_them_after_a_failure() -> None:
+    run = spec(checkpoint=CheckpointPolicy(buddies=True))
+    for ended, grace in ((done(), 0.0), (lost(), 30.0)):
+        state = story(*LIVE, ev.WorkersEnded(3.0, 1, ended), run=run)
+        assert due(state) == (Delete(1, grace),)
 
 
 def test_a_lost_worker_is_followed_by_a_new_attempt_only_when_nothing_is_left() -> None:
