@@ -21,6 +21,9 @@ from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 
 T = TypeVar("T")
 
+#: A value of such a type is what it has to be, and most values are: indexes of checkpoints have thousands.
+_EXACT = (str, int, bool)
+
 _PLAIN: dict[type, str] = {str: "a string", int: "an integer", bool: "true or false", float: "a number"}
 
 
@@ -46,6 +49,8 @@ def decode(cls: type[T], data: Any) -> T:
 
 
 def _decode(hint: Any, data: Any) -> Any:
+    if type(data) is hint and hint in _EXACT:
+        return data
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _decode_optional(hint, data)
@@ -85,6 +90,8 @@ def _decode_enum(hint: type[enum.Enum], data: Any) -> enum.Enum:
 def _decode_tuple(inner: Any, data: Any) -> tuple[Any, ...]:
     if not isinstance(data, list | tuple):
         raise SpecError(Problem("", data, "a list"))
+    if inner in _EXACT and all(type(item) is inner for item in data):
+        return tuple(data)
     return tuple(_gather({str(i): (inner, item) for i, item in enumerate(data)}).values())
 
 
@@ -106,10 +113,9 @@ def _decode_dataclass(cls: type, data: Any) -> Any:
             meant = f"; did you mean {close[0]}?" if close else ""
             text = f"there is no such field; there are {', '.join(hints)}{meant}"
             problems.append(Problem(str(key), ABSENT, text))
-    for field in dataclasses.fields(cls):
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and field.name not in data:
-            problems.append(Problem(field.name, ABSENT, "this field is required"))
+    for name in _required(cls):
+        if name not in data:
+            problems.append(Problem(name, ABSENT, "this field is required"))
     problems += _try_each({key: (hints[key], item) for key, item in data.items() if key in hints}, values)
     if problems:
         raise SpecError(*problems, *_further(cls, values))
@@ -118,11 +124,8 @@ def _decode_dataclass(cls: type, data: Any) -> Any:
 
 def _further(cls: type, values: Mapping[str, Any]) -> list[Problem]:
     """What is wrong with those values that could be read, where others could not: all is to be told at once."""
-    required = (
-        f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING
-    )
     try:
-        cls(**{**dict.fromkeys(required), **values})
+        cls(**{**dict.fromkeys(_required(cls)), **values})
     except SpecError as error:
         return [p for p in error.problems if p.path.partition(".")[0] in values and not p.across]
     except (TypeError, AttributeError):  # its rules cannot do without what could not be read
@@ -153,3 +156,11 @@ def _try_each(parts: Mapping[str, tuple[Any, Any]], values: dict[str, Any]) -> l
 def _hints(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+
+
+@cache
+def _required(cls: type) -> tuple[str, ...]:
+    """The fields without a default."""
+    return tuple(
+        f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING
+    )

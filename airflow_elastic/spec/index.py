@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 #: Each so many bytes of an entry, from its first on, have a checksum of their own: who needs a part reads no more.
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 512 << 10
 
 
 def blocks(size: int) -> Iterator[tuple[int, int]]:

@@ -39,6 +39,7 @@ def raw_transfer(data: memoryview, room: memoryview) -> float:
         return time.perf_counter() - began
 
 
+@pytest.mark.bench
 @pytest.mark.timeout(3600)
 def test_a_state_comes_to_its_keeper(tmp_path: Path) -> None:
     objects = build()

@@ -170,7 +170,9 @@ class TestPyTorchJob(ClusterEngine):
 
         await kube.until(nothing_left, "the pods to go with the job")
 
-    @pytest.mark.parametrize("further", [{}, {"elastic_policy": {}}, {"master": True}])
+    @pytest.mark.parametrize(
+        "further", [{}, pytest.param({"elastic_policy": {}}, marks=pytest.mark.slow), {"master": True}]
+    )
     async def test_a_worker_that_succeeds_ends_no_other(
         self, engine: KubeEngine, uri: str, client: Client, further: dict[str, Any]
     ) -> None:

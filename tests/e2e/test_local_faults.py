@@ -188,6 +188,7 @@ def s3_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"s3://{server.bucket}/runs/{os.getpid()}"
 
 
+@pytest.mark.slow  # of every commit: a rank that dies there, and a whole training on a real server
 async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
     policy = CheckpointPolicy(every_steps=10, keep_last=2)
     spec = training("--epochs=8", "--step-seconds=0.05", checkpoint=policy, workers=Workers(2, procs=2))

@@ -247,7 +247,8 @@ async def test_a_planned_scale_step_happens_at_its_step(tmp_path: Path) -> None:
     assert state.attempt.progress.stretches[1].from_step >= 10
 
 
-@pytest.mark.parametrize("launcher", ["accelerate", pytest.param("torchrun-plain", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["accelerate", "torchrun-plain"])
 async def test_launchers_that_do_not_scale_in_place_are_resubmitted(launcher: str, tmp_path: Path) -> None:
     spec = training("--epochs=5", "--step-seconds=0.05", launcher=launcher, workers=Workers(2, min=1, max=2))
     async with driving(tmp_path, spec) as driven:
