@@ -13,9 +13,10 @@ from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL, MANAGED_BY, MANAGED_LABEL
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Health, Workers
 from tests.cluster.test_training import training
-from tests.support.cluster import on_dlrover_too
+from tests.support.cluster import on_dlrover_too, on_every_engine
 from tests.support.driving import Driven, driving
 
 DLROVER_TYPE = "elasticjob.dlrover/replica-type"  # it leaves no other label on its pods
@@ -92,6 +93,37 @@ async def test_a_lost_node_costs_one_restart_and_nothing_committed(
         state = await driven.end()
     assert (len(state.attempts), state.restarts_used) == (2, 1)
     assert state.attempts[1].from_step >= committed > 0
+
+
+@pytest.mark.slow
+@on_every_engine
+@pytest.mark.parametrize("fault", [("partition", "all"), ("power-off", None)], ids=str)
+async def test_a_node_that_falls_silent_takes_nothing_along_that_a_buddy_has(
+    fault: tuple[str, str | None],
+    engine_name: str,
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    faults: Any,
+) -> None:
+    """Nobody says goodbye, and ranks that wait for it hang."""
+    policy = CheckpointPolicy(every_steps=10_000, memory_every_steps=2, buddies=True)
+    words = ("--epochs=400", "--step-seconds=0.05")
+    async with driving(
+        shared_folder / "run", training(engine_name, apart(pod_options), *words, checkpoint=policy)
+    ) as driven:
+        await driven.at_step(20)
+        faults.node(await node_of_last(driven, client, namespace), *fault)
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
+        before, after = driven.state.attempts
+        assert after.from_step >= before.last_step - 8 > 0
+        await driven.at_step(after.from_step + 3)
+        faults.heal()
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (len(state.attempts), state.restarts_used) == (2, 1)
 
 
 @pytest.mark.slow
