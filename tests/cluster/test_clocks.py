@@ -13,16 +13,15 @@ from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec.run import Health
 from tests.cluster.test_training import training
 from tests.support import kube
-from tests.support.cluster import on_every_engine, pod_spec
+from tests.support.cluster import on_dlrover_too, pod_spec, pods_of
 from tests.support.driving import driving
 from tests.support.faults import Faults
 
 
-@on_every_engine
+@on_dlrover_too
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [min, max], ids=["lead", "last"])
 async def test_a_pod_that_freezes_is_found_by_the_clock_and_holds_up_nobody(
@@ -39,7 +38,7 @@ async def test_a_pod_that_freezes_is_found_by_the_clock_and_holds_up_nobody(
     spec = training(engine_name, pod_options, "--epochs=4000", "--step-seconds=0.05", health=health)
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
-        pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={driven.state.attempt.job}")
+        pods = await pods_of(driven, client, namespace)
         faults.pod(namespace, which(pod["metadata"]["name"] for pod in pods), "freeze")
         await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
         first, committed = driven.state.attempts[0], driven.state.checkpoint
@@ -56,7 +55,7 @@ async def test_a_pod_that_freezes_is_found_by_the_clock_and_holds_up_nobody(
     assert state.attempts[1].from_step >= committed.step > 0
 
 
-@on_every_engine
+@on_dlrover_too
 async def test_a_run_that_takes_too_long_is_ended_and_leaves_nothing(
     engine_name: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
@@ -72,6 +71,8 @@ async def test_a_run_that_takes_too_long_is_ended_and_leaves_nothing(
         await client.get(engine.kind.resource, namespace, str(state.attempt.job))
 
     async def none_left() -> bool:
-        return not (await client.list(PODS, namespace, labels=f"{JOB_LABEL}={state.attempt.job}"))[0]
+        return not (
+            await client.list(PODS, namespace, labels=f"{engine.kind.pod_label}={state.attempt.job}")
+        )[0]
 
     await kube.until(none_left, "the pods to go")

@@ -8,27 +8,18 @@ from typing import Any
 import pytest
 
 from airflow_elastic.adapters.kube import Client
-from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.core.state import Cause, FailureKind
-from airflow_elastic.engines import find_engine
-from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL, MANAGED_BY, MANAGED_LABEL
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Health, Workers
 from tests.cluster.test_training import training
-from tests.support.cluster import on_dlrover_too, on_every_engine
+from tests.support.cluster import DLROVER_TYPE, on_dlrover_too, pods_of
 from tests.support.driving import Driven, driving
-
-DLROVER_TYPE = "elasticjob.dlrover/replica-type"  # it leaves no other label on its pods
 
 
 async def node_of_last(driven: Driven, client: Client, namespace: str) -> str:
     """The node of the last worker; those of the equipment's own programs are left alone."""
-    engine = find_engine(driven.state.spec.engine)
-    assert isinstance(engine, KubeEngine)
-    workers = f"{engine.kind.pod_label}={driven.state.attempt.job},{DLROVER_TYPE} notin (dlrover-master)"
-    pods, _ = await client.list(PODS, namespace, labels=workers)
-    return str(max(pods, key=lambda pod: pod["metadata"]["name"])["spec"]["nodeName"])
+    return str((await pods_of(driven, client, namespace))[-1]["spec"]["nodeName"])
 
 
 def apart(options: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +87,7 @@ async def test_a_lost_node_costs_one_restart_and_nothing_committed(
 
 
 @pytest.mark.slow
-@on_every_engine
+@on_dlrover_too
 @pytest.mark.parametrize("fault", [("partition", "all"), ("power-off", None)], ids=str)
 async def test_a_node_that_falls_silent_takes_nothing_along_that_a_buddy_has(
     fault: tuple[str, str | None],

@@ -14,12 +14,11 @@ from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.core.state import Cause, FailureKind, RunState
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec.run import Workers
 from tests.cluster.test_node_faults import apart, node_of_last
 from tests.cluster.test_training import training
 from tests.support import kube
-from tests.support.cluster import GPU, on_every_engine, somebody, suspend
+from tests.support.cluster import GPU, on_dlrover_too, on_every_engine, pods_of, somebody, suspend
 from tests.support.driving import Driven, driving
 from tests.support.faults import Faults
 
@@ -43,8 +42,7 @@ async def finish(driven: Driven) -> RunState:
 
 
 async def last_pod(driven: Driven, client: Client, namespace: str) -> str:
-    pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={driven.state.attempt.job}")
-    return str(max(pod["metadata"]["name"] for pod in pods))
+    return str((await pods_of(driven, client, namespace))[-1]["metadata"]["name"])
 
 
 # -- the API server ----------------------------------------------------------------------------------------------------
@@ -97,7 +95,7 @@ async def test_a_worker_that_dies_while_the_api_server_is_out_of_reach_is_replac
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-@on_every_engine
+@on_dlrover_too
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["reboot", "stop-kubelet"])
 async def test_a_node_that_goes_down_or_dumb_costs_one_restart(
@@ -126,7 +124,7 @@ async def test_a_node_that_goes_down_or_dumb_costs_one_restart(
     assert state.attempts[1].from_step >= committed > 0
 
 
-@on_every_engine
+@on_dlrover_too
 @pytest.mark.slow
 async def test_a_gpu_gone_unhealthy_ends_nothing_and_no_later_attempt_waits_for_it(
     engine_name: str,
@@ -195,7 +193,7 @@ async def test_an_operator_that_is_away_is_waited_for(
     assert (len(state.attempts), state.restarts_used) == (2, 1)
 
 
-@on_every_engine
+@on_dlrover_too
 @pytest.mark.slow
 async def test_preempted_by_a_pod_of_higher_priority_it_saves_waits_and_goes_on_at_no_cost(
     engine_name: str,
@@ -267,7 +265,7 @@ async def test_suspended_while_it_trains_it_saves_and_goes_on_at_no_cost(
     assert state.restarts_used <= 1
 
 
-@on_every_engine
+@on_dlrover_too
 @pytest.mark.slow
 async def test_a_pod_that_is_throttled_is_told_as_a_straggler(
     engine_name: str,

@@ -16,7 +16,7 @@ from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, SecretRef, Workers
-from tests.support.cluster import GPU, on_dlrover_too, on_every_engine, pod_spec, somebody
+from tests.support.cluster import GPU, on_dlrover_too, pod_spec, pods_of, somebody
 from tests.support.driving import Driven, driving
 from tests.support.faults import Faults
 from tests.support.kube import phase_of
@@ -76,7 +76,7 @@ async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
     assert [stretch.world_size for stretch in stretches] == [2, 3, 1]
 
 
-@on_every_engine
+@on_dlrover_too
 async def test_a_pod_that_is_lost_takes_nothing_along_that_its_buddy_has(
     engine_name: str,
     shared_folder: Path,
@@ -92,8 +92,8 @@ async def test_a_pod_that_is_lost_takes_nothing_along_that_its_buddy_has(
     ) as driven:
         await driven.at_step(20)
         assert driven.state.checkpoint is None
-        pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={driven.state.attempt.job}")
-        faults.pod(namespace, max(pod["metadata"]["name"] for pod in pods), "signal")
+        last = (await pods_of(driven, client, namespace))[-1]["metadata"]["name"]
+        faults.pod(namespace, last, "signal")
         await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
         await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
         before, after = driven.state.attempts

@@ -24,6 +24,7 @@ from airflow_elastic.spec.run import Health, RunSpec, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import EngineConformance, running, until
 from tests.support import kube
+from tests.support.driving import Driven
 
 
 def _on(*slow: str) -> pytest.MarkDecorator:
@@ -79,6 +80,19 @@ def somebody(image: str, *, gpus: int, **spec: Any) -> dict[str, Any]:
     }
     body = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container], **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "somebody"}, "spec": body}
+
+
+#: DLRover leaves no label of ours on its pods, and its master is a pod like any other.
+DLROVER_TYPE = "elasticjob.dlrover/replica-type"
+
+
+async def pods_of(driven: Driven, client: Client, namespace: str) -> list[dict[str, Any]]:
+    """The pods of a run's workers, in the order of their names."""
+    engine = find_engine(driven.state.spec.engine)
+    assert isinstance(engine, KubeEngine)
+    workers = f"{engine.kind.pod_label}={driven.state.attempt.job},{DLROVER_TYPE} notin (dlrover-master)"
+    pods, _ = await client.list(PODS, namespace, labels=workers)
+    return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
 
 async def suspend(client: Client, resource: Resource, namespace: str, name: str, *, so: bool = True) -> None:
