@@ -193,7 +193,7 @@ async def test_an_operator_that_is_away_is_waited_for(
     assert (len(state.attempts), state.restarts_used) == (2, 1)
 
 
-@on_dlrover_too
+@on_every_engine
 @pytest.mark.slow
 async def test_preempted_by_a_pod_of_higher_priority_it_saves_waits_and_goes_on_at_no_cost(
     engine_name: str,
