@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, attempt_of
 from airflow_elastic.adapters.linux import out_of_memory_kills
+from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime.keeper import Keeper
@@ -212,10 +213,23 @@ class Node:
 
     def order_saves(self, count: int) -> None:
         """Tell the ranks how many orders to save there have been."""
+        self.tell_ranks({page.SAVE: count})
+
+    def tell_ranks(self, words: Mapping[int, float]) -> None:
+        """Write these words into the pages of this generation's ranks, in this order."""
         for path in self.pages():
             one = Page(path)
-            one.words[page.SAVE] = count
+            for number, word in words.items():
+                one.words[number] = word
             one.close()
+
+    def tell_unsaved(self, step: int, reason: str) -> None:
+        """Tell the controller that a state is not where it should be by now."""
+        trouble = CheckpointTrouble(self.attempt, step, reason)
+        try:
+            Mailbox(self.store).post("unsaved", by=f"node-{self.index}", checkpoint=trouble)
+        except ElasticError as error:
+            log.warning("that checkpoint %d could not be written cannot be told either: %s", step, error)
 
     def step(self) -> int:
         """The newest step that all ranks of this worker have done; 0 where they do not tell."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checkpoints, checksums, keeping, page
 from airflow_elastic.adapters.jobfiles import attempt_of
-from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.runtime import slots
@@ -149,7 +148,7 @@ class Persister:
             committed = self._write(held, self._node.index)
             self._done = self._tried
         except ElasticError as error:
-            self._report(newest.step, str(error))
+            self._node.tell_unsaved(newest.step, str(error))
             raise
         finally:
             for slot, _ in held:
@@ -162,14 +161,6 @@ class Persister:
             except ElasticError as error:
                 log.warning("old checkpoints could not be removed, they only take space: %s", error)
         return True
-
-    def _report(self, step: int, reason: str) -> None:
-        """Tell the controller that a checkpoint could not be written."""
-        trouble = CheckpointTrouble(self._node.attempt, step, reason)
-        try:
-            Mailbox(self._node.store).post("unsaved", by=f"node-{self._node.index}", checkpoint=trouble)
-        except ElasticError as error:
-            log.warning("that checkpoint %d could not be written cannot be told either: %s", step, error)
 
     def _common(self, after: tuple[int, int]) -> list[tuple[int, int]]:
         """Generation and step of the states that all ranks have staged, the older one first."""
@@ -268,13 +259,8 @@ class Persister:
             one.close()
 
     def _tell_ranks(self, step: int, seconds: float, *, written: bool) -> None:
-        for path in self._node.pages():
-            one = Page(path)
-            one.words[page.WRITING] = seconds
-            if written:
-                one.words[page.WRITTEN] = float(step)
-            one.words[page.KEPT] = float(step)
-            one.close()
+        newest = {page.WRITTEN: float(step)} if written else {}
+        self._node.tell_ranks({page.WRITING: seconds, **newest, page.KEPT: float(step)})
 
 
 def _checked(index: Index, data: memoryview) -> Index:

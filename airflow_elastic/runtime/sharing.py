@@ -11,12 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checksums, page
-from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
-from airflow_elastic.adapters.page import Page
 from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.persister import NICE
 from airflow_elastic.runtime.ring import Answer, Given, Hello, hear, keep_alive, say
-from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.index import Index
 
 if TYPE_CHECKING:
@@ -73,10 +70,10 @@ class Sharer:
     def _work(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         while not self._over.is_set():
-            self._news.wait(_LOOK_SECONDS)
+            heard = self._news.wait(_LOOK_SECONDS)
             self._news.clear()
             try:
-                self._share()
+                self._share(heard=heard)
             except OSError as error:
                 log.warning("the neighbour could not be given what is saved: %s", error)
                 self._disconnect()
@@ -84,13 +81,18 @@ class Sharer:
                 log.exception("the neighbour could not be given what is saved")
                 self._disconnect()
 
-    def _share(self) -> None:
-        """Give the newest state that all ranks have staged, unless that was tried already. Raises OSError."""
+    def _share(self, *, heard: bool) -> None:
+        """Give the newest state that all ranks have staged, unless that was tried already. Raises OSError.
+
+        Whether a step was saved once more stands in notes, which take their time to read: only when there is news.
+        """
         neighbour = self._node.neighbour
         if self._to is not None and self._to != neighbour:
             self._part()
         for age in reversed(slots.common(self._slots)):
             if age < self._tried[:2] or age[0] != self._node.generation or self._over.is_set():
+                return
+            if age == self._tried[:2] and not heard:
                 return
             held = slots.held(self._slots, age)
             try:
@@ -111,16 +113,9 @@ class Sharer:
         try:
             if neighbour is not None:
                 self._give(neighbour, held)
-        finally:
+        finally:  # also where it was not taken: the next state is to be tried
             if this[0] == self._node.generation:
-                self._tell_ranks(this[1])
-
-    def _tell_ranks(self, step: int) -> None:
-        """Also where it was not taken: the next state is to be tried."""
-        for path in self._node.pages():
-            one = Page(path)
-            one.words[page.GIVEN] = float(step)
-            one.close()
+                self._node.tell_ranks({page.GIVEN: float(this[1])})
 
     def _give(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
         connection = self._connection or self._connect(neighbour)
@@ -143,11 +138,7 @@ class Sharer:
         self._refused = True
         reason = f"its neighbour does not keep it: {trouble}"
         log.warning("step %d: %s", step, reason)
-        try:
-            told = CheckpointTrouble(self._node.attempt, step, reason)
-            Mailbox(self._node.store).post("unsaved", by=f"node-{self._node.index}", checkpoint=told)
-        except ElasticError as error:
-            log.warning("that cannot be told either: %s", error)
+        self._node.tell_unsaved(step, reason)
         return False
 
     def _connect(self, neighbour: Neighbour) -> socket.socket:

@@ -134,18 +134,15 @@ def test_whoever_does_not_know_the_word_is_not_listened_to(tmp_path: Path) -> No
 
 
 def test_what_has_changed_on_its_way_is_not_kept(tmp_path: Path) -> None:
-    with pair(tmp_path / "run") as two:
-        two.workers[1].saver.save(objects(1), 3, Position(0, 3, 3), reason=MEMORY, metrics={})
-        ((slot, note),) = slots.held(two.workers[1].node.slots.of, (1, 3))
-        data = bytearray(slot.data(note.kept_bytes))
-        keep = two.keeper(0)
-        with speaking(keep, keep.place.token) as connection:
-            say(connection, Given((note,), (checksums.of(bytes(data)),)))
-            assert hear(connection, Answer).trouble is None
-            data[7] ^= 1
-            connection.sendall(data)
-            assert "changed" in str(hear(connection, Answer).trouble)
-        assert two.kept(0) == []
+    two = Pair(tmp_path / "run")
+    keep = two.keeper(0)
+    with staged(two, 3) as (note, data), speaking(keep, keep.place.token) as connection:
+        say(connection, Given((note,), (checksums.of(bytes(data)),)))
+        assert hear(connection, Answer).trouble is None
+        data[7] ^= 1
+        connection.sendall(data)
+        assert "changed" in str(hear(connection, Answer).trouble)
+    assert two.kept(0) == []
 
 
 @contextmanager
