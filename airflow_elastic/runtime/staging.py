@@ -30,6 +30,11 @@ _FIRST = "other."
 #: What lies below these, but for buffers, changes in an optimizer's step and nowhere else, as a rule.
 _SLOW = ("model.", "optimizer.state.")
 
+#: Values of these types are what their repr says; so many of them are kept serialised.
+_PLAIN = frozenset((bool, int, float, str, type(None)))
+_MOST_SEEN = 1000
+_seen: dict[tuple[type, str] | None, bytes] = {}
+
 #: Devices from which something can be copied while they do something else.
 _BESIDE = ("cpu", "cuda")
 
@@ -121,11 +126,11 @@ class Layout:
 
 
 def _copy(parts: Iterable[tuple[int, _Part]], memory: memoryview, *, wait: bool) -> None:
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
     for at, part in parts:
-        if part.size:
-            room = whole[at : at + part.size].view(part.tensor.dtype).view(part.tensor.shape)
-            room.copy_(part.tensor, non_blocking=not wait)
+        tensor = part.tensor
+        if count := tensor.numel():
+            room = torch.frombuffer(memory, dtype=tensor.dtype, count=count, offset=at).view(tensor.shape)
+            room.copy_(tensor, non_blocking=not wait)
 
 
 def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collection[str] = ()) -> Layout:
@@ -230,6 +235,10 @@ def _aligned(size: int) -> int:
 
 
 def _serialised(key: str, value: Any) -> bytes:
+    # Most are settings of an optimizer, the same in each save, and torch takes as long over one as over a large tensor.
+    known = (type(value), repr(value)) if type(value) in _PLAIN else None
+    if known in _seen:
+        return _seen[known]
     buffer = io.BytesIO()
     try:
         torch.save(value, buffer, pickle_module=_WHOLE)
@@ -238,6 +247,10 @@ def _serialised(key: str, value: Any) -> bytes:
             f"{key} holds a DTensor in an object that is kept as one value, as it is on the first rank: its other "
             "parts would be lost. Keep it in dicts, lists or tuples, or in a module of its own"
         ) from None
+    if known is not None:
+        if len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        _seen[known] = buffer.getvalue()
     return buffer.getvalue()
 
 

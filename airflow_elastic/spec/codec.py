@@ -24,13 +24,18 @@ T = TypeVar("T")
 #: A value of such a type is what it has to be, and most values are: indexes of checkpoints have thousands.
 _EXACT = (str, int, bool)
 
+_LEAVES = frozenset((str, int, bool, float))
+
 _PLAIN: dict[type, str] = {str: "a string", int: "an integer", bool: "true or false", float: "a number"}
 
 
 def encode(value: Any) -> Any:
     """Turn dataclasses, tuples and mappings into dicts and lists. Fields that hold None are left out."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
+    kind = type(value)
+    if kind in _LEAVES:
+        return value
+    if (names := _names(kind)) is not None:
+        pairs = ((name, getattr(value, name)) for name in names)
         return {name: encode(item) for name, item in pairs if item is not None}
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
@@ -150,6 +155,12 @@ def _try_each(parts: Mapping[str, tuple[Any, Any]], values: dict[str, Any]) -> l
         except SpecError as error:
             problems += [p.at(f"{name}.{p.path}".rstrip(".")) for p in error.problems]
     return problems
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass; None for any other type."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 @cache

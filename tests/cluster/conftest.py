@@ -142,15 +142,22 @@ def pod_options(kubeconfig: str, namespace: str, request: pytest.FixtureRequest)
 
 
 @pytest.fixture
-def job_master(access: Access, namespace: str) -> Iterator[dict[str, Any]]:
-    """What options say of DLRover's job master, with its documented rights; and its operator at work."""
+def dlrover_operator(access: Access, namespace: str) -> Iterator[dlrover.Operator]:
+    """Who stands in for DLRover's operator, at work in the namespace."""
+    with dlrover.operating_beside(access, namespace) as operator:
+        yield operator
+
+
+@pytest.fixture
+def job_master(access: Access, namespace: str, dlrover_operator: dlrover.Operator) -> dict[str, Any]:
+    """What options say of DLRover's job master, with its documented rights; and its operator is at work."""
     python = os.environ.get(dlrover.PYTHON)
     if not python:
         pytest.skip(dlrover.NEEDED)
     rights = documented_rights("elasticjob, master")
     made = kube.at_once(kube.create_account(access, namespace, rights))
-    with dlrover.operating_beside(access, namespace):
-        yield dlrover.options(python, made)["master"]
+    master: dict[str, Any] = dlrover.options(python, made)["master"]
+    return master
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.spec.run import Health
 from tests.cluster.test_training import training
 from tests.support import kube
-from tests.support.cluster import on_dlrover_too, pod_spec, pods_of
+from tests.support.cluster import on_every_engine, pod_spec, pods_of
 from tests.support.driving import driving
 from tests.support.faults import Faults
 
 
-@on_dlrover_too
+@on_every_engine
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [min, max], ids=["lead", "last"])
 async def test_a_pod_that_freezes_is_found_by_the_clock_and_holds_up_nobody(
@@ -55,7 +55,7 @@ async def test_a_pod_that_freezes_is_found_by_the_clock_and_holds_up_nobody(
     assert state.attempts[1].from_step >= committed.step > 0
 
 
-@on_dlrover_too
+@on_every_engine
 async def test_a_run_that_takes_too_long_is_ended_and_leaves_nothing(
     engine_name: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:

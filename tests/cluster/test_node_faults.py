@@ -10,10 +10,9 @@ import pytest
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL, MANAGED_BY, MANAGED_LABEL
-from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Health, Workers
-from tests.cluster.test_training import training
-from tests.support.cluster import DLROVER_TYPE, on_dlrover_too, pods_of
+from tests.cluster.test_training import goes_on_from_memory, kept_by_buddies, training
+from tests.support.cluster import DLROVER_TYPE, on_every_engine, pods_of
 from tests.support.driving import Driven, driving
 
 
@@ -44,7 +43,7 @@ def apart(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@on_dlrover_too
+@on_every_engine
 @pytest.mark.parametrize(
     "fault",
     [
@@ -87,7 +86,7 @@ async def test_a_lost_node_costs_one_restart_and_nothing_committed(
 
 
 @pytest.mark.slow
-@on_dlrover_too
+@on_every_engine
 @pytest.mark.parametrize("fault", [("partition", "all"), ("power-off", None)], ids=str)
 async def test_a_node_that_falls_silent_takes_nothing_along_that_a_buddy_has(
     fault: tuple[str, str | None],
@@ -99,18 +98,11 @@ async def test_a_node_that_falls_silent_takes_nothing_along_that_a_buddy_has(
     faults: Any,
 ) -> None:
     """Nobody says goodbye, and ranks that wait for it hang."""
-    policy = CheckpointPolicy(every_steps=10_000, memory_every_steps=2, buddies=True)
-    words = ("--epochs=400", "--step-seconds=0.05")
-    async with driving(
-        shared_folder / "run", training(engine_name, apart(pod_options), *words, checkpoint=policy)
-    ) as driven:
+    spec = kept_by_buddies(engine_name, apart(pod_options))
+    async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(20)
         faults.node(await node_of_last(driven, client, namespace), *fault)
-        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
-        await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
-        before, after = driven.state.attempts
-        assert after.from_step >= before.last_step - 8 > 0
-        await driven.at_step(after.from_step + 3)
+        await goes_on_from_memory(driven)
         faults.heal()
         driven.run.ask_stop(by="test")
         state = await driven.end()
@@ -118,7 +110,7 @@ async def test_a_node_that_falls_silent_takes_nothing_along_that_a_buddy_has(
 
 
 @pytest.mark.slow
-@on_dlrover_too
+@on_every_engine
 async def test_nodes_that_do_not_reach_each_other_hang_and_the_clock_ends_it(
     engine_name: str,
     shared_folder: Path,
@@ -144,8 +136,9 @@ async def test_nodes_that_do_not_reach_each_other_hang_and_the_clock_ends_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine_name", ["job", "elasticjob"], indirect=True)
 async def test_a_machine_that_failed_twice_is_avoided(
-    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
+    engine_name: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
     """Though the user likes it; it is the only one that the run has seen, so it is liked less than all others."""
     where = [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-2"]}]
@@ -153,7 +146,7 @@ async def test_a_machine_that_failed_twice_is_avoided(
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": liked}}
     options = {**pod_options, "affinity": affinity}
     alone = Workers(1, resources={"memory": "3Gi"})
-    spec = training("job", options, "--epochs=400", "--step-seconds=0.05", workers=alone)
+    spec = training(engine_name, options, "--epochs=400", "--step-seconds=0.05", workers=alone)
     machines = []
     async with driving(shared_folder / "run", spec) as driven:
         for attempt in (1, 2, 3):

@@ -18,7 +18,7 @@ from airflow_elastic.spec.run import Workers
 from tests.cluster.test_node_faults import apart, node_of_last
 from tests.cluster.test_training import training
 from tests.support import kube
-from tests.support.cluster import GPU, on_dlrover_too, on_every_engine, pods_of, somebody, suspend
+from tests.support.cluster import GPU, last_pod, on_every_engine, somebody, suspend
 from tests.support.driving import Driven, driving
 from tests.support.faults import Faults
 
@@ -39,10 +39,6 @@ FOREVER = ("--epochs=4000", f"--step-seconds={STEP_SECONDS}")
 async def finish(driven: Driven) -> RunState:
     driven.run.ask_stop(by="test")
     return await driven.end()
-
-
-async def last_pod(driven: Driven, client: Client, namespace: str) -> str:
-    return str((await pods_of(driven, client, namespace))[-1]["metadata"]["name"])
 
 
 # -- the API server ----------------------------------------------------------------------------------------------------
@@ -95,7 +91,7 @@ async def test_a_worker_that_dies_while_the_api_server_is_out_of_reach_is_replac
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-@on_dlrover_too
+@on_every_engine
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["reboot", "stop-kubelet"])
 async def test_a_node_that_goes_down_or_dumb_costs_one_restart(
@@ -124,7 +120,7 @@ async def test_a_node_that_goes_down_or_dumb_costs_one_restart(
     assert state.attempts[1].from_step >= committed > 0
 
 
-@on_dlrover_too
+@on_every_engine
 @pytest.mark.slow
 async def test_a_gpu_gone_unhealthy_ends_nothing_and_no_later_attempt_waits_for_it(
     engine_name: str,
@@ -159,6 +155,7 @@ async def test_a_gpu_gone_unhealthy_ends_nothing_and_no_later_attempt_waits_for_
 @pytest.mark.slow
 async def test_an_operator_that_is_away_is_waited_for(
     engine_name: str,
+    request: pytest.FixtureRequest,
     shared_folder: Path,
     pod_options: dict[str, Any],
     namespace: str,
@@ -167,6 +164,9 @@ async def test_an_operator_that_is_away_is_waited_for(
     faults: Faults,
 ) -> None:
     def operators(replicas: int) -> None:
+        if engine_name == "elasticjob":
+            request.getfixturevalue("dlrover_operator").here = replicas > 0
+            return
         for of, name in OPERATORS.get(engine_name, ()):
             kubectl("-n", of, "scale", f"deployment/{name}", f"--replicas={replicas}")
         for of, name in OPERATORS.get(engine_name, ()):
@@ -204,11 +204,14 @@ async def test_preempted_by_a_pod_of_higher_priority_it_saves_waits_and_goes_on_
     kubectl: kube.Kubectl,
 ) -> None:
     low, high = f"low-{namespace[-6:]}", f"high-{namespace[-6:]}"
+    of_dlrover = engine_name == "elasticjob"
+    if of_dlrover:  # it knows two classes, by these names
+        low, high = "low", "high"
     classes = [_priority(low, 10), _priority(high, 1000)]
     kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": classes}))
     try:
         whole = Workers(1, resources={"memory": "3Gi", GPU: "4"})
-        options = {**apart(pod_options), "priority_class": low}
+        options = {**apart(pod_options), "priority" if of_dlrover else "priority_class": low}
         spec = training(engine_name, options, *FOREVER, workers=whole)
         async with driving(shared_folder / "run", spec) as driven:
             await driven.at_step(7)
@@ -265,7 +268,7 @@ async def test_suspended_while_it_trains_it_saves_and_goes_on_at_no_cost(
     assert state.restarts_used <= 1
 
 
-@on_dlrover_too
+@on_every_engine
 @pytest.mark.slow
 async def test_a_pod_that_is_throttled_is_told_as_a_straggler(
     engine_name: str,

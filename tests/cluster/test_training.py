@@ -12,11 +12,10 @@ from airflow_elastic.adapters.kube.resources import PODS, SECRETS
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, SecretRef, Workers
-from tests.support.cluster import GPU, on_dlrover_too, pod_spec, pods_of, somebody
+from tests.support.cluster import GPU, last_pod, on_every_engine, pod_spec, pods_of, somebody
 from tests.support.driving import Driven, driving
 from tests.support.faults import Faults
 from tests.support.kube import phase_of
@@ -36,10 +35,7 @@ def training(engine: str, options: dict[str, Any], *arguments: str, **changes: A
 
 async def lose_a_pod(driven: Driven, client: Client, namespace: str) -> None:
     """Delete the last worker's pod, without grace: as a node does that goes away."""
-    job = driven.state.attempt.job
-    pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={job}")
-    last = max(pod["metadata"]["name"] for pod in pods)
-    await client.delete(PODS, namespace, last, grace_seconds=0)
+    await client.delete(PODS, namespace, await last_pod(driven, client, namespace), grace_seconds=0)
 
 
 @pytest.mark.parametrize("engine", ["pytorchjob", pytest.param("job", marks=pytest.mark.slow)])
@@ -76,7 +72,22 @@ async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
     assert [stretch.world_size for stretch in stretches] == [2, 3, 1]
 
 
-@on_dlrover_too
+def kept_by_buddies(engine: str, options: dict[str, Any]) -> RunSpec:
+    """A training whose states are in memory only, each worker's in a neighbour's too."""
+    policy = CheckpointPolicy(every_steps=10_000, memory_every_steps=2, buddies=True)
+    return training(engine, options, "--epochs=400", "--step-seconds=0.05", checkpoint=policy)
+
+
+async def goes_on_from_memory(driven: Driven) -> None:
+    """The next attempt, after the loss of a worker, and of hardly a step."""
+    await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+    await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
+    before, after = driven.state.attempts
+    assert after.from_step >= before.last_step - 8 > 0
+    await driven.at_step(after.from_step + 3)
+
+
+@on_every_engine
 async def test_a_pod_that_is_lost_takes_nothing_along_that_its_buddy_has(
     engine_name: str,
     shared_folder: Path,
@@ -85,41 +96,31 @@ async def test_a_pod_that_is_lost_takes_nothing_along_that_its_buddy_has(
     client: Client,
     faults: Faults,
 ) -> None:
-    policy = CheckpointPolicy(every_steps=10_000, memory_every_steps=2, buddies=True)
-    words = ("--epochs=400", "--step-seconds=0.05")
-    async with driving(
-        shared_folder / "run", training(engine_name, pod_options, *words, checkpoint=policy)
-    ) as driven:
+    async with driving(shared_folder / "run", kept_by_buddies(engine_name, pod_options)) as driven:
         await driven.at_step(20)
         assert driven.state.checkpoint is None
-        last = (await pods_of(driven, client, namespace))[-1]["metadata"]["name"]
-        faults.pod(namespace, last, "signal")
-        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
-        await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
-        before, after = driven.state.attempts
-        assert after.from_step >= before.last_step - 8 > 0
-        await driven.at_step(after.from_step + 3)
+        faults.pod(namespace, await last_pod(driven, client, namespace), "signal")
+        await goes_on_from_memory(driven)
         driven.run.ask_stop(by="test")
         state = await driven.end()
     assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
 
 
-@on_dlrover_too
+@on_every_engine
 async def test_a_rank_that_dies_costs_no_pod(
     engine_name: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
     spec = training(engine_name, pod_options, "--epochs=20", "--step-seconds=0.05", "--die-at=60")
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
-        selector = f"{find_engine(engine_name).kind.pod_label}={driven.state.attempt.job}"  # type: ignore[attr-defined]
-        before, _ = await client.list(PODS, namespace, labels=selector)
+        before = await pods_of(driven, client, namespace)
         await driven.until(
             lambda: len(driven.state.attempts) == 2 and driven.step, "a step of the second attempt"
         )
-        after, _ = await client.list(PODS, namespace, labels=selector)
+        after = await pods_of(driven, client, namespace)
         state = await driven.end()
     assert (state.outcome, len(state.attempts), state.restarts_used) == ("succeeded", 2, 1), state.reason
-    assert len(before) >= 2
+    assert len(before) == 2
     assert {pod["metadata"]["uid"] for pod in after} == {pod["metadata"]["uid"] for pod in before}
     first, second = state.attempts
     assert first.failure is not None
@@ -198,8 +199,11 @@ def _everything(driven: Driven) -> bytes:
     return b"".join(store.get(key) or b"" for key in keys)
 
 
+@pytest.mark.parametrize(
+    "engine_name", ["job", pytest.param("elasticjob", marks=pytest.mark.slow)], indirect=True
+)
 async def test_with_room_for_the_fewest_it_begins_and_the_others_join_when_they_come(
-    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
+    engine_name: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
     """A machine of 4 GPUs, 2 of which somebody holds; 2 workers of 2 GPUs each."""
     await client.create(PODS, namespace, somebody(pod_options["image"], gpus=2))
@@ -207,7 +211,7 @@ async def test_with_room_for_the_fewest_it_begins_and_the_others_join_when_they_
     machine = {"kubernetes.io/hostname": found["spec"]["nodeName"]}
     resources = {"memory": "3Gi", GPU: "2"}
     spec = training(
-        "job",
+        engine_name,
         {**pod_options, "node_selector": machine},
         "--epochs=400",
         "--step-seconds=0.05",

@@ -34,10 +34,7 @@ def _on(*slow: str) -> pytest.MarkDecorator:
 
 #: Of a test of what every cluster engine has to bear, with the fixture `engine_name`. On the operators it is one of the
 #: slow ones: what differs between engines is in their own tests, and these are in CI.
-on_every_engine = _on("pytorchjob", "trainjob")
-
-#: Of a test that DLRover's job master has been put through, too.
-on_dlrover_too = _on("pytorchjob", "trainjob", "elasticjob")
+on_every_engine = _on("pytorchjob", "trainjob", "elasticjob")
 
 GPU = "nvidia.com/gpu"
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
@@ -93,6 +90,11 @@ async def pods_of(driven: Driven, client: Client, namespace: str) -> list[dict[s
     workers = f"{engine.kind.pod_label}={driven.state.attempt.job},{DLROVER_TYPE} notin (dlrover-master)"
     pods, _ = await client.list(PODS, namespace, labels=workers)
     return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+async def last_pod(driven: Driven, client: Client, namespace: str) -> str:
+    """The name of the last worker's."""
+    return str((await pods_of(driven, client, namespace))[-1]["metadata"]["name"])
 
 
 async def suspend(client: Client, resource: Resource, namespace: str, name: str, *, so: bool = True) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ NEEDED = (
 )
 
 _PHASES = {"Pending": "Pending", "Running": "Running", "Succeeded": "Succeeded", "Failed": "Failed"}
+
+
+@dataclass
+class Operator:
+    """The stand-in. While it is not `here` it does nothing."""
+
+    here: bool = True
 
 
 def options(python: str, account: kube.Account) -> dict[str, Any]:
@@ -49,9 +57,9 @@ def options(python: str, account: kube.Account) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def operating(client: Client, namespace: str) -> AsyncIterator[None]:
+async def operating(client: Client, namespace: str, operator: Operator | None = None) -> AsyncIterator[None]:
     """Do the operator's work in one namespace."""
-    task = asyncio.create_task(_work(client, namespace))
+    task = asyncio.create_task(_work(client, namespace, operator or Operator()))
     try:
         yield
     finally:
@@ -61,14 +69,14 @@ async def operating(client: Client, namespace: str) -> AsyncIterator[None]:
 
 
 @contextlib.contextmanager
-def operating_beside(access: Access, namespace: str) -> Iterator[None]:
+def operating_beside(access: Access, namespace: str) -> Iterator[Operator]:
     """The same for a test that does not let other tasks go on while it waits: in a thread."""
-    loop, ended = asyncio.new_event_loop(), asyncio.Event()
+    loop, ended, operator = asyncio.new_event_loop(), asyncio.Event(), Operator()
 
     async def work() -> None:
         client = await connect(access)
         try:
-            async with operating(client, namespace):
+            async with operating(client, namespace, operator):
                 await ended.wait()
         finally:
             await client.close()
@@ -76,20 +84,20 @@ def operating_beside(access: Access, namespace: str) -> Iterator[None]:
     thread = threading.Thread(target=loop.run_until_complete, args=(work(),))
     thread.start()
     try:
-        yield
+        yield operator
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join()
         loop.close()
 
 
-async def _work(client: Client, namespace: str) -> None:
+async def _work(client: Client, namespace: str, operator: Operator) -> None:
     done: set[str] = set()
     while True:
         with contextlib.suppress(KubeError):
             jobs, _ = await client.list(ELASTICJOBS, namespace)
-            for job in jobs:
-                if job["metadata"]["uid"] not in done and not job["spec"].get("suspend"):
+            for job in jobs if operator.here else ():
+                if job["metadata"]["uid"] not in done:  # suspended or not: it is the master that then waits
                     await _begin(client, namespace, job)
                     done.add(job["metadata"]["uid"])
                 await _follow(client, namespace, job)
@@ -135,6 +143,8 @@ async def _follow(client: Client, namespace: str, job: dict[str, Any]) -> None:
     try:
         pod = await client.get(PODS, namespace, _names(job)[1])
         phase = _PHASES[pod["status"]["phase"]]
+        if phase == "Running" and job["spec"].get("suspend"):
+            phase = "Suspended"
     except Missing:
         phase = "Failed" if before else "Created"
     if phase == before or before in ("Succeeded", "Failed"):
