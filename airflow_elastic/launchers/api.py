@@ -64,7 +64,7 @@ class Launcher:
         self.options_of(spec)
         if spec.checkpoint.buddies and not self.elastic:
             allowed = (
-                f"false with the launcher {self.name}: its workers do not meet through ours; elastic's do"
+                f"false with the launcher {self.name}, whose workers do not meet by our agents: use torchrun"
             )
             raise SpecError(Problem("checkpoint.buddies", True, allowed))
         self.check(spec)

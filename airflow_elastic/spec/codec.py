@@ -31,7 +31,7 @@ _PLAIN: dict[type, str] = {str: "a string", int: "an integer", bool: "true or fa
 
 def encode(value: Any) -> Any:
     """Turn dataclasses, tuples and mappings into dicts and lists. Fields that hold None are left out."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _LEAVES:
         return value
     if (names := _names(kind)) is not None:

@@ -151,6 +151,21 @@ async def test_a_training_that_is_preempted_saves_waits_and_goes_on_at_no_cost(
     assert state.attempts[1].from_step == saved.step
 
 
+async def test_with_quota_for_some_workers_it_begins_with_these(
+    shared_folder: Path, pod_options: dict[str, Any]
+) -> None:
+    workers = Workers(3, min=1, resources={GPU: "1", "memory": "3Gi"}, gather_seconds=1.0)
+    options = {**pod_options, "queue": QUEUE}
+    spec = training("job", options, "--epochs=400", "--step-seconds=0.05", workers=workers)
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(10)
+        assert driven.state.attempt.members == (0, 1)
+        assert "admitted 2 of 3 workers" in str(driven.run.status()["waiting"])
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 1, 0)
+
+
 def _waits(wait: Any) -> bool:
     return wait is not None and wait["state"] == "queued"
 

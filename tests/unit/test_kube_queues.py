@@ -221,6 +221,51 @@ def test_when_a_size_changes_in_place(kind: Kind, options: dict[str, Any], may: 
     assert kueue.changes_in_place(kind, KubeOptions(image="i", **options)) is may
 
 
+@pytest.mark.parametrize(
+    ("workers", "count", "more", "fewest"),
+    [
+        (Workers(4, min=2), 4, {}, "2"),
+        (Workers(4, min=2), 2, {}, None),  # it has been scaled down
+        (Workers(4), 4, {}, None),
+        (Workers(4, min=2), 4, {"launcher": "torchrun-plain"}, None),  # which would wait for the others
+        (Workers(4, min=2), 4, {"queueing": "volcano"}, None),
+        (Workers(4, min=2), 4, {"annotations": {kueue.ELASTIC_ANNOTATION: "true"}}, None),
+        (Workers(4, min=2), 4, {"annotations": {kueue.FEWEST_ANNOTATION: "3"}}, "3"),
+    ],
+)
+def test_with_how_many_workers_a_queue_may_let_a_job_begin(
+    workers: Workers, count: int, more: dict[str, Any], fewest: str | None
+) -> None:
+    launcher = more.pop("launcher", "torchrun")
+    run = spec(
+        engine="job",
+        launcher=launcher,
+        workers=workers,
+        engine_options={"image": "t:1", "queue": "q", **more},
+    )
+    job = next(
+        one
+        for one in find_engine("job").render(Job("s3://b/r", run, 1, count))["items"]
+        if one["kind"] == "Job"
+    )
+    assert job["metadata"]["annotations"].get("kueue.x-k8s.io/job-min-parallelism") == fewest
+
+
+def test_workers_that_the_queue_has_not_let_in_wait_in_it() -> None:
+    kind = JobKind()
+    owner = kind.slim(
+        {
+            "metadata": {"name": "a", "uid": "1"},
+            "spec": {"completions": 3, "parallelism": 1, "suspend": False},
+        }
+    )
+    first, *others = read_job(kind, owner, [], {}, None).workers
+    assert first.waiting is Waiting.STARTING
+    assert {(one.waiting, one.reason) for one in others} == {
+        (Waiting.QUEUED, "the queue has admitted 1 of 3 workers")
+    }
+
+
 # -- pods that are queued by themselves --------------------------------------------------------------------------------
 
 

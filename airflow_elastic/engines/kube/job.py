@@ -12,13 +12,14 @@ from typing import Any
 
 from airflow_elastic.adapters.kube.resources import JOBS, SERVICES, Resource
 from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube import kueue
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.pod import JOB_LABEL, named, owner_labels, pod_template
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
-from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
+from airflow_elastic.spec.status import Waiting, WorkerPhase, WorkerStatus
 
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
@@ -44,7 +45,8 @@ class JobKind:
         template = pod_template(job, options, container=self.container, index=index)
         template["spec"].setdefault("subdomain", job.name)
         metadata = named(job, options)
-        owner = {**metadata, "labels": owner_labels(job, options)}
+        annotations = {**kueue.fewest(job, options), **metadata["annotations"]}
+        owner = {**metadata, "labels": owner_labels(job, options), "annotations": annotations}
         body = {
             "apiVersion": JOBS.api_version,
             "kind": JOBS.kind,
@@ -89,7 +91,7 @@ class JobKind:
         return "the Job is suspended" if owner["spec"]["suspend"] else None
 
     def gone(self, owner: Object, index: int) -> WorkerStatus | None:
-        """Indexes that are complete, or failed, stay so when their pods are removed."""
+        """Complete and failed indexes stay so when their pods are removed; others may not have been let in."""
         name, status = f"node-{index}", owner["status"]
         if index in _indexes(status["completedIndexes"]):
             return WorkerStatus(name, WorkerPhase.SUCCEEDED)
@@ -97,6 +99,9 @@ class JobKind:
             return WorkerStatus(name, WorkerPhase.LOST, reason="its pod was deleted")
         if status["failed"] is not None:
             return WorkerStatus(name, WorkerPhase.LOST, reason=f"the Job has failed: {status['failed']}")
+        if index >= (room := owner["spec"]["parallelism"]):
+            reason = f"the queue has admitted {room} of {owner['spec']['completions']} workers"
+            return WorkerStatus(name, WorkerPhase.PENDING, waiting=Waiting.QUEUED, reason=reason)
         return None
 
     def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
@@ -104,10 +109,12 @@ class JobKind:
         status, suspend = owner.get("status", {}), owner["spec"].get("suspend", False)
         conditions = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
         failed = conditions.get("Failed")
+        completions = owner["spec"].get("completions", 0)
         return {
             "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
             "spec": {
-                "completions": owner["spec"].get("completions", 0),
+                "completions": completions,
+                "parallelism": owner["spec"].get("parallelism", completions),
                 "suspend": suspend,
             },
             "status": {

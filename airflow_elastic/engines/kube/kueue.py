@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.adapters.kube.resources import JOBS, Resource
 from airflow_elastic.engines.kube.options import QUEUE_LABEL
 from airflow_elastic.engines.kube.pod import queue_labels
+from airflow_elastic.launchers import find_launcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload", needs="Kueue 0.15 or newer")
 
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
+
+#: Of a batch Job: with how many of its pods it may begin.
+FEWEST_ANNOTATION = "kueue.x-k8s.io/job-min-parallelism"
 
 #: Of a Workload: the uid of the job that it is for.
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
@@ -39,6 +43,23 @@ def changes_in_place(kind: Kind, options: KubeOptions) -> bool:
     if not options.by_kueue:
         return True
     return kind.resource == JOBS and options.annotations.get(ELASTIC_ANNOTATION) == "true"
+
+
+def fewest(job: Job, options: KubeOptions) -> dict[str, str]:
+    """Annotations of a batch Job that has Kueue admit it with fewer workers, where there is no room for all.
+
+    Kueue then lowers `parallelism`, and leaves it there. Only agents of ours train without those that are missing.
+    """
+    least = job.spec.workers.at_least
+    in_place = options.annotations.get(ELASTIC_ANNOTATION) == "true"
+    if (
+        not options.by_kueue
+        or in_place
+        or least >= job.workers
+        or not find_launcher(job.spec.launcher).elastic
+    ):
+        return {}
+    return {FEWEST_ANNOTATION: str(least)}
 
 
 def has_taken(owner: dict[str, Any]) -> bool:
