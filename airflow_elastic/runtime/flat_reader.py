@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and which of it a state of any number of ranks needs: that torch plans (`loading` reads it).
+"""What a checkpoint holds, by name (`needs` says which of it goes where in a state, `loading` reads it).
 
 Every byte that is read is compared with its checksum, and nothing is unpickled before its own bytes have been.
 """
@@ -6,23 +6,17 @@ Every byte that is read is compared with its checksum, and nothing is unpickled 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.runtime.loading import Loading, Planner
+from airflow_elastic.runtime.loading import Loading
+from airflow_elastic.runtime.needs import Stored, needs
 from airflow_elastic.runtime.stage import Memory
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
@@ -43,39 +37,27 @@ class FlatReader:
 
     def __init__(self, manifest: Manifest, indexes: Mapping[str, bytes]) -> None:
         self._manifest = manifest
-        self._where: dict[MetadataIndex, tuple[str, Piece | Blob]] = {}
-        self._stored: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
+        self._stored: dict[str, list[Stored]] = defaultdict(list)
         for file in index_files(manifest):
-            self._take(_index(file, indexes[file.key]), file.key.removesuffix(".json") + ".bin")
+            index, key = _index(file, indexes[file.key]), file.key.removesuffix(".json") + ".bin"
+            entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
+            for entry in entries:
+                self._stored[entry.key].append(Stored(key, entry))
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...] | None]:
         """What is stored, by its name: a tensor's shape; None for what is no tensor."""
-        return {
-            key: tuple(one.size) if isinstance(one, TensorStorageMetadata) else None
-            for key, one in self._stored.items()
-        }
+        firsts = {key: entries[0].entry for key, entries in self._stored.items()}
+        return {key: one.shape if isinstance(one, Piece) else None for key, one in firsts.items()}
 
     def room(self, name: str) -> torch.Tensor | None:
         """An empty tensor like the one that is stored under this name; None where that is no tensor."""
-        stored = self._stored[name]
-        if not isinstance(stored, TensorStorageMetadata):
-            return None
-        return torch.empty(stored.size, dtype=stored.properties.dtype)
-
-    def _take(self, index: Index, key: str) -> None:
-        for piece in index.pieces:
-            offsets, lengths = torch.Size(piece.offsets), torch.Size(piece.lengths)
-            whole = self._stored.get(piece.key)
-            if not isinstance(whole, TensorStorageMetadata):
-                properties = TensorProperties(dtype=getattr(torch, piece.dtype))
-                whole = TensorStorageMetadata(properties, torch.Size(piece.shape), [])
-                self._stored[piece.key] = whole
-            whole.chunks.append(ChunkStorageMetadata(offsets, lengths))
-            self._where[MetadataIndex(piece.key, offsets)] = (key, piece)
-        for blob in index.blobs:
-            self._stored[blob.key] = BytesStorageMetadata()
-            self._where[MetadataIndex(blob.key)] = (key, blob)
+        stored = self._stored[name][0].entry
+        return (
+            torch.empty(stored.shape, dtype=getattr(torch, stored.dtype))
+            if isinstance(stored, Piece)
+            else None
+        )
 
     def plan(self, state: dict[str, Any], memory: Memory) -> Loading:
         """Find out what has to be read to fill this state; what is not stored is left as it is.
@@ -83,10 +65,11 @@ class FlatReader:
         Args:
             state: what is to be filled.
             memory: what need not be read from files.
+
+        Raises:
+            CheckpointDamaged: of a tensor, not all that is needed is there.
         """
-        planner = Planner(allow_partial_load=True)
-        planner.set_up_planner(state, Metadata(state_dict_metadata=dict(self._stored)), is_coordinator=False)
-        return Loading(planner, planner.create_local_plan(), self._where, self._manifest, memory)
+        return Loading(needs(state, self._stored), self._manifest, memory)
 
 
 def index_files(manifest: Manifest) -> list[StoredFile]:

@@ -12,21 +12,18 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
-from torch.distributed.checkpoint._traverse import set_element
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.metadata import MetadataIndex
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Reader, Store
+from airflow_elastic.runtime.needs import Need
 from airflow_elastic.runtime.slots import Slot
 from airflow_elastic.runtime.stage import Memory
 from airflow_elastic.spec.errors import StoreError
@@ -45,16 +42,6 @@ _FAR_READERS = min(32, 4 * _CPUS)  # a network wants many requests
 _TOLD_SECONDS = 10.0
 
 
-class Planner(DefaultLoadPlanner):
-    """torch's, but values come to the CPU: those of all ranks would lie on the first GPU, where there is one."""
-
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        loaded = torch.load(
-            value, map_location="cpu", weights_only=False
-        )  # its bytes are those that we wrote
-        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], loaded)
-
-
 class Loading:
     """One state that is being filled from a checkpoint.
 
@@ -65,26 +52,17 @@ class Loading:
         memory_bytes: how much is read from memory instead.
     """
 
-    def __init__(
-        self,
-        planner: Planner,
-        plan: LoadPlan,
-        where: Mapping[MetadataIndex, tuple[str, Piece | Blob]],
-        manifest: Manifest,
-        memory: Memory,
-    ) -> None:
+    def __init__(self, needs: Iterable[Need], manifest: Manifest, memory: Memory) -> None:
         self.manifest = manifest
         self._files: dict[str, list[_Block]] = defaultdict(list)
         self._slots: dict[Slot, list[_Block]] = defaultdict(list)
-        for item in plan.items:
-            key, entry = where[item.storage_index]
+        for need in needs:
+            key, entry = need.stored.file, need.stored.entry
             if held := memory.get((entry.key, entry.offsets if isinstance(entry, Piece) else ())):
                 slot, at = held
-                self._slots[slot] += _blocks(
-                    _Filling(planner, item, entry, "the memory of this worker's agent"), at
-                )
+                self._slots[slot] += _blocks(_Filling(need, "the memory of this worker's agent"), at)
             else:
-                self._files[key] += _blocks(_Filling(planner, item, entry, key), entry.at)
+                self._files[key] += _blocks(_Filling(need, key), entry.at)
         self.keys = list(self._files)
         self.file_bytes, self.memory_bytes = (
             sum(block.size for found in places.values() for block in found)
@@ -141,32 +119,29 @@ class Loading:
 class _Filling:
     """One entry on its way into the state."""
 
-    def __init__(self, planner: Planner, item: ReadItem, entry: Piece | Blob, where: str) -> None:
-        self._planner, self._item, self._entry, self._where = planner, item, entry, where
+    def __init__(self, need: Need, where: str) -> None:
+        self._need, self._entry, self._where = need, need.stored.entry, where
         self._lock = threading.Lock()
         first, last = self._needed
-        wanted = [(at, end) for at, end in blocks(entry.size) if end > first and at < last]
-        self.blocks = wanted or [(0, 0)]  # also an empty one has to be put into place
+        wanted = [(at, end) for at, end in blocks(self._entry.size) if end > first and at < last]
+        self.blocks = wanted or [(0, 0)]
         self._left = len(self.blocks)
 
     @cached_property
     def _needed(self) -> tuple[int, int]:
         """The first byte of the entry that is needed, and the one behind the last: of rows that follow each other."""
-        if not isinstance(self._entry, Piece) or not self._entry.lengths or not self._entry.size:
+        if not isinstance(self._entry, Piece) or self._target is None or not self._entry.lengths:
             return (0, self._entry.size)
-        (start, *others), (count, *rest) = self._item.storage_offsets, self._item.lengths
+        (start, *others), (count, *rest) = self._need.start, self._target.shape
         if any(others) or tuple(rest) != self._entry.lengths[1:]:
             return (0, self._entry.size)
         row = self._entry.size // self._entry.lengths[0]
         return (start * row, (start + count) * row)
 
-    @cached_property
+    @property
     def _target(self) -> torch.Tensor | None:
         """Where it is to be in the state; None where that is no tensor."""
-        if isinstance(self._entry, Blob) or self._item.type is LoadItemType.BYTE_IO:
-            return None
-        target: torch.Tensor = self._planner.resolve_tensor(self._item).detach()
-        return target
+        return self._need.target if isinstance(self._need.target, torch.Tensor) else None
 
     @cached_property
     def _stored(self) -> torch.Tensor:
@@ -180,7 +155,7 @@ class _Filling:
             return target
         lengths = self._entry.lengths
         if last - first < self._entry.size:
-            lengths = (self._item.lengths[0], *lengths[1:])
+            lengths = (target.shape[0], *lengths[1:])
         return torch.empty(lengths, dtype=dtype)
 
     def take(self, block: tuple[int, int], reader: Reader) -> None:
@@ -207,19 +182,19 @@ class _Filling:
         self._put_into_place()
 
     def _put_into_place(self) -> None:
-        if self._target is None:
-            self._planner.load_bytes(self._item, io.BytesIO(self._stored.numpy().tobytes()))
-            return
-        if self._stored is not self._target:
-            stored = self._stored
-            for dim, (start, length) in enumerate(
-                zip(self._item.storage_offsets, self._item.lengths, strict=True)
-            ):
+        target, stored = self._need.target, self._stored
+        if not isinstance(target, torch.Tensor):
+            data = io.BytesIO(stored.numpy().tobytes())
+            # To the CPU: those of all ranks would lie on the first GPU, where there is one.
+            target(
+                torch.load(data, map_location="cpu", weights_only=False)
+            )  # its bytes are those that we wrote
+        elif stored is not target:
+            for dim, (start, length) in enumerate(zip(self._need.start, target.shape, strict=True)):
                 if stored.shape[dim] != length:
                     stored = stored.narrow(dim, start, length)
-            self._target.copy_(stored)
+            target.copy_(stored)
             del self._stored
-        self._planner.commit_tensor(self._item, self._target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
 
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
@@ -177,13 +181,18 @@ class Restorer:
             damages = self._read(reader.plan(state, {}), manifest)
         if damages:
             raise CheckpointDamaged("; ".join(damages))
-        set_state_dict(
-            objects.model,
-            objects.optimizers,
-            model_state_dict=unpacked(state["model"]),
-            optim_state_dict=state["optimizer"],
-            options=StateDictOptions(strict=not unused),
-        )
+        options = StateDictOptions(strict=not unused)
+        model, optimizer = unpacked(state["model"]), state["optimizer"]
+        if objects.optimizers and _is_there(objects.model, model):
+            set_optimizer_state_dict(objects.model, objects.optimizers, optimizer, options=options)
+        else:
+            set_state_dict(
+                objects.model,
+                objects.optimizers,
+                model_state_dict=model,
+                optim_state_dict=optimizer,
+                options=options,
+            )
         for name, other in objects.others.items():
             loaded = state[other_key(name)]
             other.load_state_dict(put_together(loaded["rest"], loaded["tensors"]))
@@ -245,6 +254,20 @@ class Restorer:
         for told in self._ranks.gather(trouble):
             if told is not None:
                 raise StoreError(told)
+
+
+def _is_there(model: torch.nn.Module, loaded: Mapping[str, Any]) -> bool:
+    """Whether all that was read is in the model already, and no module wants to be asked: to load it would only be to
+    copy it onto itself.
+    """
+    hooks = ("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+    loaders = [type(model).load_state_dict, *(type(one)._load_from_state_dict for one in model.modules())]
+    if any(getattr(module, name, True) for module in model.modules() for name in hooks) or not all(
+        loader.__module__.startswith("torch.nn.modules.") for loader in loaders
+    ):
+        return False
+    places = {tensor.data_ptr() for each in (model.parameters(), model.buffers()) for tensor in each}
+    return all(type(one) is torch.Tensor and one.data_ptr() in places for one in loaded.values())
 
 
 def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:

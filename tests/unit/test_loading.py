@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.checkpoint.planner import LoadItemType
 
 from airflow_elastic.adapters import checkpoints, checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
@@ -23,6 +21,7 @@ from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.store import Reader
 from airflow_elastic.runtime import loading
 from airflow_elastic.runtime.flat_reader import FlatReader
+from airflow_elastic.runtime.needs import Need, Stored, parts
 from airflow_elastic.runtime.restoring import read_indexes
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import index
@@ -115,19 +114,6 @@ def test_a_flipped_bit_in_any_block_is_found(tmp_path: Path) -> None:
             FlatReader(manifest, indexes).plan({"model.weight": torch.zeros(30, 30)}, {}).read(store)
 
 
-class FakePlanner:
-    """Of one entry: knows where in the state it is to be."""
-
-    def __init__(self, target: torch.Tensor) -> None:
-        self.target, self.committed = target, 0
-
-    def resolve_tensor(self, item: Any) -> torch.Tensor:
-        return self.target
-
-    def commit_tensor(self, item: Any, tensor: torch.Tensor) -> None:
-        self.committed += 1
-
-
 @st.composite
 def slices(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
     """A shape, and a part of it: offsets and lengths."""
@@ -155,19 +141,55 @@ def test_of_an_entry_only_the_blocks_are_read_that_are_needed(
         target = (
             torch.zeros([*lengths, 2], dtype=dtype)[..., 0] if strided else torch.zeros(lengths, dtype=dtype)
         )
-        item = SimpleNamespace(
-            type=LoadItemType.TENSOR, storage_offsets=torch.Size(offsets), lengths=torch.Size(lengths)
-        )
-        planner = FakePlanner(target)
-        filling = loading._Filling(planner, item, piece, "here")  # type: ignore[arg-type]
+        filling = loading._Filling(Need(Stored("file", piece), tuple(offsets), target), "here")
         for block in reversed(filling.blocks):
             filling.take(block, io.BytesIO(data[block[0] : block[1]]))
         expected = stored
         for dim, (at, size) in enumerate(zip(offsets, lengths, strict=True)):
             expected = expected.narrow(dim, at, size)
-        assert planner.committed == 1
         assert torch.equal(target, expected.to(dtype))
         if lengths[1:] == shape[1:]:
             row = len(data) // shape[0]
             needed = -(-(offsets[0] + lengths[0]) * row // 16) - offsets[0] * row // 16
             assert len(filling.blocks) == needed
+
+
+@st.composite
+def cut(draw: st.DrawFn) -> tuple[list[int], list[tuple[list[int], list[int]]]]:
+    """A shape, and boxes that make it up: offsets and lengths."""
+    shape = draw(st.lists(st.integers(1, 9), max_size=3))
+    boxes: list[tuple[list[int], list[int]]] = [([], [])]
+    for size in shape:
+        ends = sorted({*draw(st.sets(st.integers(1, size), max_size=3)), size})
+        spans = [(low, high - low) for low, high in zip([0, *ends], ends, strict=False)]
+        boxes = [([*at, low], [*of, length]) for at, of in boxes for low, length in spans]
+    return shape, draw(st.permutations(boxes))
+
+
+@given(cut(), st.data())
+def test_whatever_the_pieces_a_part_of_a_tensor_is_made_up_of_them(
+    saved: tuple[list[int], list[tuple[list[int], list[int]]]], data: st.DataObject
+) -> None:
+    shape, boxes = saved
+    whole = torch.arange(math.prod(shape)).view(shape)
+    stored = [
+        Stored(str(i), Piece("a", "int64", tuple(shape), tuple(at), tuple(of), 0, 0))
+        for i, (at, of) in enumerate(boxes)
+    ]
+    offsets = [data.draw(st.integers(0, size - 1)) for size in shape]
+    lengths = [data.draw(st.integers(1, size - at)) for size, at in zip(shape, offsets, strict=True)]
+    target = torch.full(lengths, -1)
+    for need in parts("a", target, tuple(offsets), stored):
+        at, of = boxes[int(need.stored.file)]
+        assert isinstance(need.target, torch.Tensor)
+        need.target.copy_(box(box(whole, at, of), need.start, need.target.shape))
+    assert torch.equal(target, box(whole, offsets, lengths))
+    if len(boxes) > 1:
+        with pytest.raises(CheckpointDamaged, match=r"of a, .* of .* numbers are stored nowhere"):
+            list(parts("a", torch.empty(shape), (0,) * len(shape), stored[1:]))
+
+
+def box(tensor: torch.Tensor, at: Sequence[int], of: Sequence[int]) -> torch.Tensor:
+    for dim, (start, length) in enumerate(zip(at, of, strict=True)):
+        tensor = tensor.narrow(dim, start, length)
+    return tensor

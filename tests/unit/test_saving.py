@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import subprocess
@@ -210,6 +211,45 @@ def test_one_process_alone_is_not_warned_of(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         save(tmp_path, 7, objects(1))
         assert restorer(tmp_path, attempt=2).restore(objects(2)) is not None
+
+
+class OfItsOwn(torch.nn.Linear):
+    """Loads itself."""
+
+    asked = 0
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.asked += 1
+        super()._load_from_state_dict(*args)
+
+
+class AsAWhole(torch.nn.Sequential):
+    """The same, from outside."""
+
+    asked = 0
+
+    def load_state_dict(self, *args: Any, **more: Any) -> Any:
+        self.asked += 1
+        return super().load_state_dict(*args, **more)
+
+
+@pytest.mark.parametrize("how", ["override", "whole", "pre", "post"])
+def test_modules_that_see_to_loading_are_asked(tmp_path: Path, how: str) -> None:
+    """Those that do not find in themselves what was read."""
+    asked = []
+    inner = OfItsOwn(3, 3) if how == "override" else torch.nn.Linear(3, 3)
+    model = (AsAWhole if how == "whole" else torch.nn.Sequential)(inner)
+    if how == "pre":
+        inner.register_load_state_dict_pre_hook(lambda *_: asked.append(how))
+    if how == "post":
+        inner.register_load_state_dict_post_hook(lambda *_: asked.append(how))
+    before = copy.deepcopy(model.state_dict())
+    save(tmp_path, 1, Stateful(model, (), {}))
+    for tensor in model.parameters():
+        torch.nn.init.zeros_(tensor)
+    restorer(tmp_path).restore(Stateful(model, (), {}))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert asked or getattr(inner, "asked", 0) or getattr(model, "asked", 0)
 
 
 def test_a_model_without_an_optimizer_is_restored(tmp_path: Path) -> None:
