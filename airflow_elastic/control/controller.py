@@ -14,6 +14,7 @@ import contextlib
 import json
 import random
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from airflow_elastic.adapters import checkpoints
@@ -32,6 +33,7 @@ from airflow_elastic.core.machine import create, due, evolve
 from airflow_elastic.core.state import Phase, RunState
 from airflow_elastic.core.stragglers import Lagging
 from airflow_elastic.engines.api import Engine, Job, Regrouping, Rejoining
+from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
@@ -269,14 +271,18 @@ class Controller:
             await self._engine.scale(self._job_of(state.attempt.number), wanted)  # put it back
         await self._record(ev.ScaleRequested(self._now(), asked.request, wanted, ev.AUTOSCALER))
 
+    @cached_property
+    def _meet_anew(self) -> bool:
+        """Whether workers of a live job can."""
+        return self._engine.capabilities.regroup and find_launcher(self.state.spec.launcher).elastic
+
     async def _gather(self, job: JobStatus) -> None:
         """Have those train that can, and those join that come."""
         state, held = self.state, self._waits.held_seconds(job)
-        able = self._engine.capabilities.regroup and state.scales_in_place
-        if not able or state.attempt.phase is not Phase.LIVE or state.attempt.workers != state.target:
+        if state.attempt.phase is not Phase.LIVE or state.attempt.workers != state.target:
             return
         members = regrouping(state.attempt, state.spec.workers, job, held)
-        if members is not None:
+        if members is not None and self._meet_anew:
             await cast("Regrouping", self._engine).regroup(self._job_of(state.attempt.number), members)
             await self._record(ev.Regrouped(self._now(), state.attempt.number, members))
 

@@ -186,9 +186,8 @@ def _master(job: Job, options: ElasticJobOptions) -> dict[str, Any]:
 
 
 def _said_to_master(options: ElasticJobOptions) -> dict[str, str]:
-    """Options of its command. In a queue, pods that wait for long are none that it is to end the job for."""
-    patient = {"pending_fail_strategy": "0"} if options.by_kueue else {}
-    return {**patient, **options.master.options}
+    """Options of its command. Pods that wait for long are nothing to end the job for: the run has clocks of its own."""
+    return {"pending_fail_strategy": "0", **options.master.options}
 
 
 def _others(job: Job, options: ElasticJobOptions, one: Replicas) -> dict[str, Any]:

@@ -78,8 +78,7 @@ class KubeEngine:
     @property
     def capabilities(self) -> Capabilities:
         """The kind's; agents outlive their ranks in pods of every kind."""
-        in_place = self.kind.scales_in_place
-        return Capabilities(scale_in_place=in_place, regroup=in_place, rejoin=True)
+        return Capabilities(scale_in_place=self.kind.scales_in_place, regroup=True, rejoin=True)
 
     def check(self, spec: RunSpec) -> None:
         """Refuse bad options, and what the kind cannot carry out."""
