@@ -99,15 +99,17 @@ class Driven:
 
     def kill_rank(self, rank: int) -> None:
         """Kill one training process; its agent stays and tells."""
-        for pid in self._ranks(f"RANK={rank}"):
+        for pid in self._ranks(f"RANK={rank}", "LOCAL_RANK"):  # DLRover gives whole pods a RANK
             os.kill(pid, signal.SIGKILL)
 
-    def _ranks(self, variable: str) -> list[int]:
-        """Training processes of this attempt with this in their environment."""
+    def _ranks(self, *variables: str) -> list[int]:
+        """Training processes of this attempt with these in their environment."""
         found = []
         for process in linux.marked("AIRFLOW_ELASTIC_JOB", self.state.attempt.job or ""):
             with contextlib.suppress(OSError):
-                if variable.encode() in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
+                pairs = Path(f"/proc/{process.pid}/environ").read_text(errors="replace").split("\0")
+                names = {pair.partition("=")[0] for pair in pairs}
+                if names.union(pairs).issuperset(variables):
                     found.append(process.pid)
         return found
 

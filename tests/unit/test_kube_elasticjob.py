@@ -59,7 +59,12 @@ def test_the_master_runs_as_the_operator_would_run_it() -> None:
     assert master["command"] == [
         *("py", "-m", "dlrover.python.master.main", "--platform", "pyk8s", "--namespace", "ml"),
         *("--job_name", name, "--port", "50001"),
-        *("--pending_fail_strategy", "0", "--pending_timeout", "60"),  # else it ends a job that waits for room
+        *(
+            "--pending_fail_strategy",
+            "0",
+            "--pending_timeout",
+            "60",
+        ),  # else it ends a job that waits for room
     ]
     assert (master["image"], master["imagePullPolicy"]) == ("dlrover:1", "Never")
     assert found["metadata"]["annotations"]["pending_timeout"] == "60"
