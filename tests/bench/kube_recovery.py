@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from airflow_elastic.adapters.kube import Access, Client, Resource, connect
+from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.engines.kube.rest import Place, rest
+from airflow_elastic.engines.kube.trainjob import TrainJobEngine
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, Workers
+from airflow_elastic.testing.engine_conformance import running, until
 from tests.bench.recovery import POLL_SECONDS, SCRIPTS, WORLD, Moments
 from tests.cluster.test_training import lose_a_pod, training
 from tests.support import kube
@@ -240,6 +245,24 @@ async def creations(access: Access, client: Client, options: dict[str, Any], tim
             await client.create(JOBS, options["namespace"], body | {"spec": body["spec"] | {"suspend": True}})
             found.append(await _until(lambda name=name: witness.job(name, "made")) - began)
             await client.delete(JOBS, options["namespace"], name)
+    return found
+
+
+async def rests(folder: Path, options: dict[str, Any], access: Access, times: int) -> list[float]:
+    """What the end of a TrainJob takes of its operators: from its suspension until all of them have heard of it."""
+    engine, spec = TrainJobEngine(access=access), pod_spec("trainjob", options, "forever.py")
+    owners, _, children = engine._queries(options_of(spec, engine.kind.options))
+    found = []
+    for job in (Job(str(folder / f"rest-{number}"), spec, 1, WORLD) for number in range(times)):
+        await engine.submit(job)
+        await until(engine, job, running(WORLD))
+        async with hub(access) as shared:
+            made = await shared.client.get(engine.kind.resource, options["namespace"], job.name)
+            uid, child = made["metadata"]["uid"], engine.child.name(job)
+            began = time.time()
+            await rest(Place(shared, job.name, child, uid, owners, children))
+            found.append(time.time() - began)
+        await engine.delete(job, 0.0)
     return found
 
 

@@ -20,6 +20,7 @@ from tests.bench.kube_recovery import (
     kills,
     kind_of,
     plain_jobs,
+    rests,
 )
 from tests.support import kube
 from tests.support.faults import Faults
@@ -61,12 +62,19 @@ async def test_kills(
         table(losses)
         ratios = [median(found) / median(other) for other in (floor, plain)]
         print(f"    over the floor {ratios[0]:.1f}, over the baseline {ratios[1]:.3f}")
-        verdict(f"median on {engine}", median(found), 0.3, " s")
+        theirs = 0.0
+        if engine == "trainjob":
+            resting = await rests(shared_folder, pod_options, access, times)
+            print(
+                f"    Trainer, JobSet and the Job's controller bring one to rest: {spread(resting, 'ms', 1000)}"
+            )
+            theirs = median(resting)
+        verdict(f"median on {engine}, but for what its operators take", median(found) - theirs, 0.3, " s")
 
 
 @pytest.mark.bench
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("engine", ["job"])
+@pytest.mark.parametrize("engine", ENGINES)
 async def test_deleted_pods(
     engine: str, shared_folder: Path, pod_options: dict[str, Any], access: Access, client: Client
 ) -> None:
