@@ -106,6 +106,15 @@ def end(find: Callable[[], list[Process]], *, timeout: float) -> list[Process]:
     return []
 
 
+def last_words(log: Path, lines: int = 30) -> str:
+    """The end of a log file with its name, for an error's text."""
+    try:
+        last = log.read_text(errors="replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        last = []
+    return f"{log} ends:\n" + ("\n".join(last) or "(it is empty)")
+
+
 class Sessions:
     """The sessions that one program started, noted in a file so that its successor finds what it left behind.
 

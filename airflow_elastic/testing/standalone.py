@@ -202,8 +202,7 @@ class Standalone(AirflowRest):
         left = processes.end(self._sessions.members, timeout=10)
         if detached:
             left += processes.end(self._sessions.detached, timeout=10)
-        if left:
-            raise AirflowError(f"could not kill the processes {[process.pid for process in left]}")
+        _all_killed(left, "")
         for one in started:
             one.wait()
         self._standalone, self._more = None, []
@@ -256,10 +255,7 @@ class Standalone(AirflowRest):
         if not victims:
             raise AirflowError("there is no triggerer to kill; start_triggerer() starts one")
         left = processes.end(lambda: [one for one in victims if processes.read(one.pid) == one], timeout=10)
-        if left:
-            raise AirflowError(
-                f"could not kill the triggerer's processes {[process.pid for process in left]}"
-            )
+        _all_killed(left, " of the triggerer")
         return [process.pid for process in victims]
 
     @retry(retry=_LOCKED, stop=stop_after_attempt(3), reraise=True)
@@ -284,7 +280,7 @@ class Standalone(AirflowRest):
         def died() -> str | None:
             if started.poll() is None:
                 return None
-            return f"`airflow triggerer` ended with {started.returncode}; {_end_of(log)}"
+            return f"`airflow triggerer` ended with {started.returncode}; {processes.last_words(log)}"
 
         if wait:
             self._wait_healthy({"triggerer"}, since, died, log)
@@ -346,7 +342,7 @@ class Standalone(AirflowRest):
             if not parts:
                 return None
             dead = f"Airflow's {' and '.join(parts)} ended"
-        return f"{dead}; {_end_of(self.log_path)}"
+        return f"{dead}; {processes.last_words(self.log_path)}"
 
     def _wait_healthy(
         self, parts: set[str], since: datetime, died: Callable[[], str | None], log: Path
@@ -369,7 +365,7 @@ class Standalone(AirflowRest):
             return None if waiting else True
 
         def hint() -> str:
-            return f"{', '.join(sorted(waiting))} did not report; {_end_of(log)}"
+            return f"{', '.join(sorted(waiting))} did not report; {processes.last_words(log)}"
 
         poll("Airflow to be healthy", probe, timeout=self.start_timeout, every=0.25, hint=hint)
 
@@ -390,15 +386,11 @@ class Standalone(AirflowRest):
         if not self._sessions.leftovers():
             return
         self.progress(f"ending what an earlier Airflow left running in {self.home}")
-        if left := processes.end(self._sessions.leftovers, timeout=10):
-            pids = [process.pid for process in left]
-            raise AirflowError(f"an earlier Airflow runs in {self.home} and cannot be killed: {pids}")
+        left = processes.end(self._sessions.leftovers, timeout=10)
+        _all_killed(left, f" of an earlier Airflow in {self.home}")
 
 
-def _end_of(log: Path, lines: int = 30) -> str:
-    """The last lines of a log file with its name, for an error's text."""
-    try:
-        last = log.read_text(errors="replace").splitlines()[-lines:]
-    except FileNotFoundError:
-        last = []
-    return f"{log} ends:\n" + ("\n".join(last) or "(it is empty)")
+def _all_killed(left: list[processes.Process], of: str) -> None:
+    """Raise AirflowError where something is left."""
+    if left:
+        raise AirflowError(f"could not kill the processes{of}: {', '.join(str(one.pid) for one in left)}")
