@@ -1,4 +1,4 @@
-"""What a checkpoint holds, by name (`needs` says which of it goes where in a state, `loading` reads it).
+"""What a checkpoint holds, by name (`needs` finds out which of it goes where in a state, `loading` reads it).
 
 Every byte that is read is compared with its checksum, and nothing is unpickled before its own bytes have been.
 """
@@ -9,6 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.runtime.loading import Loading
-from airflow_elastic.runtime.needs import Stored, needs
+from airflow_elastic.runtime.needs import Stored, find_needs
 from airflow_elastic.runtime.stage import Memory
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
@@ -32,17 +33,23 @@ class FlatReader:
         indexes: what the files named `.json` hold, by their keys.
 
     Raises:
-        CheckpointDamaged: an index is not what was committed.
+        CheckpointDamaged: an index is not what was committed, or of a tensor not all is there.
     """
 
     def __init__(self, manifest: Manifest, indexes: Mapping[str, bytes]) -> None:
         self._manifest = manifest
-        self._stored: dict[str, list[Stored]] = defaultdict(list)
+        # A piece may be there more than once: of a tensor on a mesh beside which there are others, each has it written.
+        found: dict[tuple[str, tuple[int, ...]], Stored] = {}
         for file in index_files(manifest):
             index, key = _index(file, indexes[file.key]), file.key.removesuffix(".json") + ".bin"
             entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
             for entry in entries:
-                self._stored[entry.key].append(Stored(key, entry))
+                found[entry.key, entry.offsets if isinstance(entry, Piece) else ()] = Stored(key, entry)
+        self._stored: dict[str, list[Stored]] = defaultdict(list)
+        for (name, _), stored in found.items():
+            self._stored[name].append(stored)
+        for name in self._stored:
+            self._check_whole(name)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...] | None]:
@@ -59,6 +66,13 @@ class FlatReader:
             else None
         )
 
+    def _check_whole(self, name: str) -> None:
+        """Here, where all ranks find the same, and not where each looks for its own part."""
+        pieces = [one.entry for one in self._stored[name] if isinstance(one.entry, Piece)]
+        have, all_ = sum(prod(one.lengths) for one in pieces), prod(pieces[0].shape) if pieces else 0
+        if have < all_:
+            raise CheckpointDamaged(f"of {name}, {all_ - have} of {all_} numbers are stored nowhere")
+
     def plan(self, state: dict[str, Any], memory: Memory) -> Loading:
         """Find out what has to be read to fill this state; what is not stored is left as it is.
 
@@ -67,9 +81,9 @@ class FlatReader:
             memory: what need not be read from files.
 
         Raises:
-            CheckpointDamaged: of a tensor, not all that is needed is there.
+            InvalidInput: the state holds tensors of a kind that cannot be filled.
         """
-        return Loading(needs(state, self._stored), self._manifest, memory)
+        return Loading(find_needs(state, self._stored), self._manifest, memory)
 
 
 def index_files(manifest: Manifest) -> list[StoredFile]:

@@ -17,7 +17,8 @@ from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.runtime.staging import SHARDED_TENSOR
+from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece
 
 
@@ -44,15 +45,15 @@ class Need:
     target: torch.Tensor | Callable[[Any], None]
 
 
-def needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) -> list[Need]:
+def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) -> list[Need]:
     """Find out what fills a state; what is not stored is left as it is.
 
     Args:
         state: nested dicts and lists, with tensors and other values as leaves.
-        stored: the entries of each name.
+        stored: the entries of each name; the pieces of a tensor make it up.
 
     Raises:
-        CheckpointDamaged: of a tensor, not all that is needed is there.
+        InvalidInput: the state holds tensors of a kind that cannot be filled.
     """
     flat, paths = flatten_state_dict(state)
     found: list[Need] = []
@@ -64,39 +65,34 @@ def needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) -> list
         if isinstance(first, Blob):
             found.append(Need(entries[0], (), partial(set_element, state, paths[key])))
         elif isinstance(value, DTensor):
-            found += _of_part(key, value, entries)
+            found += _of_part(value, entries)
+        elif type(value).__name__ == "ShardedTensor":
+            raise InvalidInput(SHARDED_TENSOR.format(key))
         else:
             room = value if isinstance(value, torch.Tensor) else torch.empty(0)
             if tuple(room.shape) != first.shape:  # a setting of an optimizer, as it was
                 room = torch.empty(first.shape, dtype=getattr(torch, first.dtype))
                 set_element(state, paths[key], room)
-            found += parts(key, room.detach(), (0,) * room.dim(), entries)
+            found += parts(room.detach(), (0,) * room.dim(), entries)
     return found
 
 
-def _of_part(key: str, tensor: DTensor, entries: Sequence[Stored]) -> Iterator[Need]:
+def _of_part(tensor: DTensor, entries: Sequence[Stored]) -> Iterator[Need]:
     if tensor.device_mesh.get_coordinate() is None:
         return iter(())
     _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return parts(key, tensor.to_local().detach(), tuple(offsets), entries)
+    return parts(tensor.to_local().detach(), tuple(offsets), entries)
 
 
-def parts(
-    key: str, target: torch.Tensor, offsets: tuple[int, ...], entries: Sequence[Stored]
-) -> Iterator[Need]:
+def parts(target: torch.Tensor, offsets: tuple[int, ...], entries: Sequence[Stored]) -> Iterator[Need]:
     """What fills a part of a tensor.
 
     Args:
-        key: the tensor's name.
         target: the part.
         offsets: where in the tensor it begins, in each dimension.
         entries: the pieces of the tensor.
-
-    Raises:
-        CheckpointDamaged: not all of it is there.
     """
-    missing = target.numel()
-    for stored in entries if missing else ():
+    for stored in entries if target.numel() else ():
         piece = stored.entry
         if isinstance(piece, Blob):
             continue
@@ -111,7 +107,4 @@ def parts(
             if high - low != size:
                 room = room.narrow(dim, low - mine, high - low)
         else:
-            missing -= room.numel()
             yield Need(stored, tuple(start), room)
-    if missing:
-        raise CheckpointDamaged(f"of {key}, {missing} of {target.numel()} numbers are stored nowhere")

@@ -1,7 +1,7 @@
 """Restoring: the newest checkpoint that is, byte for byte, what was committed.
 
 What a rank reads it compares with the checksums of what was committed; where any rank finds damage, all of them go back
-to the checkpoint before. Which bytes go where, for another number of ranks than has saved them too, torch plans.
+to the checkpoint before.
 """
 
 from __future__ import annotations
@@ -257,17 +257,37 @@ class Restorer:
 
 
 def _is_there(model: torch.nn.Module, loaded: Mapping[str, Any]) -> bool:
-    """Whether all that was read is in the model already, and no module wants to be asked: to load it would only be to
-    copy it onto itself.
+    """Whether all that was read is in the model already, and no module of it has a way of its own to be saved or
+    loaded: to load it would only be to copy it onto itself.
     """
-    hooks = ("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
-    loaders = [type(model).load_state_dict, *(type(one)._load_from_state_dict for one in model.modules())]
-    if any(getattr(module, name, True) for module in model.modules() for name in hooks) or not all(
-        loader.__module__.startswith("torch.nn.modules.") for loader in loaders
-    ):
+    if not _is_plain(model.load_state_dict) or any(_sees_to_it(module) for module in model.modules()):
         return False
-    places = {tensor.data_ptr() for each in (model.parameters(), model.buffers()) for tensor in each}
+    places = {
+        one.data_ptr()
+        for each in (model.parameters(), model.buffers())
+        for one in each
+        if type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout is torch.strided
+    }
     return all(type(one) is torch.Tensor and one.data_ptr() in places for one in loaded.values())
+
+
+def _sees_to_it(module: torch.nn.Module) -> bool:
+    hooks = ("state_dict", "state_dict_pre", "load_state_dict_pre", "load_state_dict_post")
+    methods = (
+        "state_dict",
+        "_save_to_state_dict",
+        "_load_from_state_dict",
+        "get_extra_state",
+        "set_extra_state",
+    )
+    return any(getattr(module, f"_{name}_hooks", True) for name in hooks) or not all(
+        _is_plain(getattr(module, name)) for name in methods
+    )
+
+
+def _is_plain(method: Any) -> bool:
+    """Whether it is torch's own, of its modules."""
+    return str(getattr(method, "__module__", None)).startswith("torch.nn.modules.")
 
 
 def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:

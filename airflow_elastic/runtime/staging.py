@@ -30,6 +30,8 @@ _FIRST = "other."
 #: What lies below these, but for buffers, changes in an optimizer's step and nowhere else, as a rule.
 _SLOW = ("model.", "optimizer.state.")
 
+SHARDED_TENSOR = "{} is a ShardedTensor, of the first FSDP: shard the model with fully_shard"
+
 #: Values of these types are what their repr says; so many of them are kept serialised.
 _PLAIN = frozenset((bool, int, float, str, type(None)))
 _MOST_SEEN = 1000
@@ -154,9 +156,7 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
         if isinstance(value, DTensor):
             parts += _sharded(key, value, slow=key.startswith(_SLOW) and key not in first)
         elif type(value).__name__ == "ShardedTensor":
-            raise InvalidInput(
-                f"{key} is a ShardedTensor, of the first FSDP: shard the model with fully_shard"
-            )
+            raise InvalidInput(SHARDED_TENSOR.format(key))
         elif not isinstance(value, torch.Tensor):
             if mine or place.rank == 0:
                 values.append((key, _serialised(key, value)))

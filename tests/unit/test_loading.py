@@ -25,8 +25,9 @@ from airflow_elastic.runtime.needs import Need, Stored, parts
 from airflow_elastic.runtime.restoring import read_indexes
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import index
-from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.index import Index, Piece
+from airflow_elastic.spec.manifest import Manifest, StoredFile
 from tests.support.saving import Worker
 
 
@@ -179,17 +180,42 @@ def test_whatever_the_pieces_a_part_of_a_tensor_is_made_up_of_them(
     offsets = [data.draw(st.integers(0, size - 1)) for size in shape]
     lengths = [data.draw(st.integers(1, size - at)) for size, at in zip(shape, offsets, strict=True)]
     target = torch.full(lengths, -1)
-    for need in parts("a", target, tuple(offsets), stored):
+    for need in parts(target, tuple(offsets), stored):
         at, of = boxes[int(need.stored.file)]
         assert isinstance(need.target, torch.Tensor)
         need.target.copy_(box(box(whole, at, of), need.start, need.target.shape))
     assert torch.equal(target, box(whole, offsets, lengths))
-    if len(boxes) > 1:
-        with pytest.raises(CheckpointDamaged, match=r"of a, .* of .* numbers are stored nowhere"):
-            list(parts("a", torch.empty(shape), (0,) * len(shape), stored[1:]))
 
 
 def box(tensor: torch.Tensor, at: Sequence[int], of: Sequence[int]) -> torch.Tensor:
     for dim, (start, length) in enumerate(zip(at, of, strict=True)):
         tensor = tensor.narrow(dim, start, length)
     return tensor
+
+
+def checkpoint_of(files: dict[str, list[Piece]]) -> tuple[Manifest, dict[str, bytes]]:
+    """A checkpoint whose ranks' files hold these pieces."""
+    indexes = {
+        f"{name}.json": json.dumps(encode(Index(tuple(one), ()))).encode() for name, one in files.items()
+    }
+    stored = (
+        StoredFile(key, len(data), {checksums.ALGORITHM: checksums.of(data)}) for key, data in indexes.items()
+    )
+    return Manifest(1, 1, 1, 1, 0.0, "", tuple(stored)), indexes
+
+
+def row(at: int) -> Piece:
+    """A row of a matrix of 3."""
+    return Piece("model.weight", "float32", (3, 4), (at, 0), (1, 4), 0, 16)
+
+
+def test_a_piece_that_several_ranks_have_written_is_there_once() -> None:
+    """As those do whose tensors are on a mesh beside which there are others."""
+    reader = FlatReader(*checkpoint_of({"a": [row(0), row(1)], "b": [row(1), row(2)]}))
+    assert reader.plan({"model": {"weight": torch.zeros(3, 4)}}, {}).file_bytes == 3 * 16
+
+
+def test_a_checkpoint_with_a_hole_is_damaged_for_every_rank() -> None:
+    """Also for those that need none of what is missing."""
+    with pytest.raises(CheckpointDamaged, match=r"of model.weight, 4 of 12 numbers are stored nowhere"):
+        FlatReader(*checkpoint_of({"a": [row(0), row(0)], "b": [row(2)]}))

@@ -23,7 +23,7 @@ from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime import persister, randomness
+from airflow_elastic.runtime import persister, randomness, restoring
 from airflow_elastic.runtime.apart import take_apart
 from airflow_elastic.runtime.flat_reader import Loading
 from airflow_elastic.runtime.ranks import Ranks
@@ -233,23 +233,61 @@ class AsAWhole(torch.nn.Sequential):
         return super().load_state_dict(*args, **more)
 
 
-@pytest.mark.parametrize("how", ["override", "whole", "pre", "post"])
-def test_modules_that_see_to_loading_are_asked(tmp_path: Path, how: str) -> None:
-    """Those that do not find in themselves what was read."""
-    asked = []
+def _ema(module: torch.nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    state[f"{prefix}weight"] = module.ema
+
+
+def told(how: str) -> tuple[torch.nn.Module, list[str]]:
+    """A model that has, in one of these ways, a way of its own to be loaded; and where it says that it was asked."""
+    asked: list[str] = []
     inner = OfItsOwn(3, 3) if how == "override" else torch.nn.Linear(3, 3)
     model = (AsAWhole if how == "whole" else torch.nn.Sequential)(inner)
     if how == "pre":
         inner.register_load_state_dict_pre_hook(lambda *_: asked.append(how))
     if how == "post":
         inner.register_load_state_dict_post_hook(lambda *_: asked.append(how))
+    if how == "of one object":
+        load = model.load_state_dict
+        model.load_state_dict = lambda *args, **more: (asked.append(how), load(*args, **more))[1]  # type: ignore[method-assign]
+    if how == "saved otherwise":
+        inner.register_buffer("ema", torch.ones(3, 3), persistent=False)
+        inner.register_state_dict_post_hook(_ema)
+    return model, asked
+
+
+@pytest.mark.parametrize("how", ["override", "whole", "pre", "post", "of one object", "saved otherwise"])
+def test_modules_that_see_to_loading_are_asked(tmp_path: Path, how: str) -> None:
+    """Those that do not find in themselves what was read."""
+    model, asked = told(how)
     before = copy.deepcopy(model.state_dict())
-    save(tmp_path, 1, Stateful(model, (), {}))
+    save(tmp_path, 1, trained(model))
     for tensor in model.parameters():
         torch.nn.init.zeros_(tensor)
-    restorer(tmp_path).restore(Stateful(model, (), {}))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert asked or getattr(inner, "asked", 0) or getattr(model, "asked", 0)
+    restorer(tmp_path).restore(trained(model))
+    parameters = dict(model.named_parameters())
+    assert all(torch.equal(parameters[name], before[name]) for name in before)
+    assert asked or getattr(model[0], "asked", 0) or getattr(model, "asked", how == "saved otherwise")  # type: ignore[index]
+
+
+def trained(model: torch.nn.Module) -> Stateful:
+    return Stateful(model, (torch.optim.SGD(model.parameters(), lr=0.0),), {})
+
+
+def test_what_is_read_into_a_plain_model_is_not_copied_onto_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1, objects(1))
+    monkeypatch.delattr(restoring, "set_state_dict")
+    loaded = objects(2)
+    restorer(tmp_path).restore(loaded)
+    assert same(loaded, objects(1))
+
+
+def test_a_buffer_without_memory_of_its_own_is_in_nobodys_way(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("adjacent", torch.eye(2).to_sparse(), persistent=False)
+    save(tmp_path, 1, trained(model))
+    assert restorer(tmp_path).restore(trained(model)) is not None
 
 
 def test_a_model_without_an_optimizer_is_restored(tmp_path: Path) -> None:
