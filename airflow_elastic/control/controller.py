@@ -272,8 +272,8 @@ class Controller:
         await self._record(ev.ScaleRequested(self._now(), asked.request, wanted, ev.AUTOSCALER))
 
     @cached_property
-    def _meet_anew(self) -> bool:
-        """Whether workers of a live job can."""
+    def _may_regroup(self) -> bool:
+        """Whether workers of a live job can meet anew."""
         return self._engine.capabilities.regroup and find_launcher(self.state.spec.launcher).elastic
 
     async def _gather(self, job: JobStatus) -> None:
@@ -282,7 +282,7 @@ class Controller:
         if state.attempt.phase is not Phase.LIVE or state.attempt.workers != state.target:
             return
         members = regrouping(state.attempt, state.spec.workers, job, held)
-        if members is not None and self._meet_anew:
+        if members is not None and self._may_regroup:
             await cast("Regrouping", self._engine).regroup(self._job_of(state.attempt.number), members)
             await self._record(ev.Regrouped(self._now(), state.attempt.number, members))
 
@@ -291,14 +291,13 @@ class Controller:
         if self.state.attempt.phase is not Phase.LIVE:
             return
         job = job.told(self.state.attempt.failed)
-        if job.failed and not job.settled:
+        training = job.among(self.state.attempt.members)
+        if job.failed and not training.settled:
             self._failed_since = self._failed_since or time.monotonic()
             told = any(worker.standby for worker in job.workers)
             if time.monotonic() - self._failed_since < (TELL_SECONDS if told else SETTLE_SECONDS):
                 return
-        members = self.state.attempt.members
-        done = job.succeeded if members is None else job.among(members).succeeded
-        if job.failed or done:
+        if job.failed or training.succeeded:
             await self._look_for_checkpoint()
             await self._hear_again()
             await self._record(ev.WorkersEnded(self._now(), self.state.attempt.number, job, self._progress))

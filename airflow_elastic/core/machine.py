@@ -191,7 +191,7 @@ def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:
     if failure is None:
         return _end_attempt(state, Cause.SUCCEEDED, event.at)
     state = _end_attempt(state, _CAUSES.get(failure.kind, Cause.FAILURE), event.at, failure)
-    if not (event.job.recoverable and may_rejoin(state)):
+    if not (event.job.recoverable(state.attempt.members) and may_rejoin(state)):
         return state
     # Nothing has to be removed first: its agents end what is left of it before they start anything new.
     state = state.with_attempt(phase=Phase.GONE, gone_at=event.at)

@@ -143,8 +143,10 @@ class JobStatus:
         """Whether every worker that did not leave has succeeded, and there is one."""
         return self.phases() == {WorkerPhase.SUCCEEDED}
 
-    def among(self, members: Collection[int]) -> JobStatus:
-        """The same without the workers that are none of these."""
+    def among(self, members: Collection[int] | None) -> JobStatus:
+        """The same without the workers that are none of these; None: all are."""
+        if members is None:
+            return self
         return JobStatus(tuple(worker for worker in self.workers if worker.index in members))
 
     def told(self, failed: Collection[WorkerStatus]) -> JobStatus:
@@ -160,12 +162,16 @@ class JobStatus:
             ),
         )
 
-    @property
-    def recoverable(self) -> bool:
-        """Whether the agents of all its workers are there, and at least one of them waits to start new ranks."""
-        there = [worker for worker in self.workers if worker.phase is not WorkerPhase.LEFT]
-        able = all(worker.standby or worker.phase is WorkerPhase.RUNNING for worker in there)
-        return able and any(worker.standby for worker in there)
+    def recoverable(self, members: Collection[int] | None) -> bool:
+        """Whether the agents of these workers are there, and at least one of them waits to start new ranks.
+
+        Others may still be waited for; but none of them has ended. None: all workers.
+        """
+        others = () if members is None else [w for w in self.workers if w.index not in members]
+        awaited = all(w.phase in (WorkerPhase.PENDING, WorkerPhase.RUNNING, WorkerPhase.LEFT) for w in others)
+        there = [w for w in self.among(members).workers if w.phase is not WorkerPhase.LEFT]
+        able = all(w.standby or w.phase is WorkerPhase.RUNNING for w in there)
+        return awaited and able and any(w.standby for w in there)
 
     @property
     def settled(self) -> bool:

@@ -11,7 +11,7 @@ from airflow_elastic.core.state import Cause, FailureKind, Phase, Unsaved
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.run import RestartPolicy
+from airflow_elastic.spec.run import RestartPolicy, Workers
 from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus
 from tests.support.builders import at_step, created, done, failed, job, lost, rank, spec, story, worker
 
@@ -77,6 +77,19 @@ def test_where_all_agents_are_there_the_next_attempt_begins_in_the_same_job() ->
     assert (after.home, after.workers, state.restarts_used) == (1, 2, 1)
     state = evolve(state, IN_PLACE[-1])
     assert (due(state), state.attempt.phase, state.attempt.from_step) == ((), Phase.LIVE, 340)
+
+
+@pytest.mark.parametrize(("third", "in_place"), [("pending", True), ("lost", False)])
+def test_workers_that_are_not_there_yet_do_not_keep_others_from_going_on_in_place(
+    third: str, in_place: bool
+) -> None:
+    ended = job(*RECOVERABLE.workers, worker(third, name="node-2"))
+    some = ev.Regrouped(1.5, 1, (0, 1))
+    run = spec(workers=Workers(3, min=1))
+    state = story(LIVE[0], some, *TOLD[1:], ev.WorkersEnded(3.1, 1, ended, at_step(355)), run=run)
+    (action,) = due(state)
+    assert isinstance(action, Rejoin if in_place else Delete)
+    assert state.attempt.members == (0, 1)
 
 
 def test_a_job_that_was_rejoined_is_ended_like_any_other() -> None:
