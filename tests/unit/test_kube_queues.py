@@ -181,7 +181,7 @@ def test_a_queue_of_another_scheduler_is_none_of_kueues() -> None:
     """On a cluster without Kueue a PyTorchTrainingJob with a queue was refused, and was never scaled in place."""
     theirs = options_of(run("pytorchtrainingjob", Workers(1), queue="team"), TensorStackOptions)
     assert not theirs.by_kueue
-    assert kueue.changes_in_place(TensorStackKind(), theirs)
+    assert kueue.changes_in_place(TensorStackKind().resource, theirs)
     assert options_of(run("job", Workers(1), queue="team")).by_kueue
 
 
@@ -218,7 +218,7 @@ def test_a_queued_trainjob_brings_its_own_runtime() -> None:
     ],
 )
 def test_when_a_size_changes_in_place(kind: Kind, options: dict[str, Any], may: bool) -> None:
-    assert kueue.changes_in_place(kind, KubeOptions(image="i", **options)) is may
+    assert kueue.changes_in_place(kind.resource, KubeOptions(image="i", **options)) is may
 
 
 @pytest.mark.parametrize(
@@ -231,6 +231,14 @@ def test_when_a_size_changes_in_place(kind: Kind, options: dict[str, Any], may: 
         (Workers(4, min=2), 4, {"queueing": "volcano"}, None),
         (Workers(4, min=2), 4, {"annotations": {kueue.ELASTIC_ANNOTATION: "true"}}, None),
         (Workers(4, min=2), 4, {"annotations": {kueue.FEWEST_ANNOTATION: "3"}}, "3"),
+        (Workers(4, min=2), 4, {"annotations": {kueue.FEWEST_ANNOTATION: "4"}}, None),  # turned off
+        (
+            Workers(4, min=2),
+            4,
+            {"annotations": {kueue.FEWEST_ANNOTATION: "some"}},
+            "some",
+        ),  # Kueue says why not
+        (Workers(4, min=2), 4, {"annotations": {kueue._EQUAL_ANNOTATION: "true"}}, None),
     ],
 )
 def test_with_how_many_workers_a_queue_may_let_a_job_begin(
@@ -251,19 +259,26 @@ def test_with_how_many_workers_a_queue_may_let_a_job_begin(
     assert job["metadata"]["annotations"].get("kueue.x-k8s.io/job-min-parallelism") == fewest
 
 
+def admitted(in_queue: bool) -> dict[str, Any]:
+    """A Job of 3 workers that runs with 1."""
+    labels = {"kueue.x-k8s.io/queue-name": "q"} if in_queue else {}
+    spec = {"completions": 3, "parallelism": 1, "suspend": False}
+    return JobKind().slim({"metadata": {"name": "a", "uid": "1", "labels": labels}, "spec": spec})
+
+
 def test_workers_that_the_queue_has_not_let_in_wait_in_it() -> None:
-    kind = JobKind()
-    owner = kind.slim(
-        {
-            "metadata": {"name": "a", "uid": "1"},
-            "spec": {"completions": 3, "parallelism": 1, "suspend": False},
-        }
-    )
-    first, *others = read_job(kind, owner, [], {}, None).workers
+    first, *others = read_job(JobKind(), admitted(in_queue=True), [], {}, None).workers
     assert first.waiting is Waiting.STARTING
     assert {(one.waiting, one.reason) for one in others} == {
         (Waiting.QUEUED, "the queue has admitted 1 of 3 workers")
     }
+    plain = read_job(JobKind(), admitted(in_queue=False), [], {}, None)
+    assert {one.waiting for one in plain.workers} == {Waiting.STARTING}
+
+
+def test_a_worker_whose_pod_was_there_does_not_wait_for_a_queue() -> None:
+    found = read_job(JobKind(), admitted(in_queue=True), [], {2: "uid"}, None).workers[2]
+    assert (found.phase, found.reason) == (WorkerPhase.LOST, "its pod was deleted")
 
 
 # -- pods that are queued by themselves --------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ class KubeEngine:
     async def scale(self, job: Job, workers: int) -> None:
         """Begin a new generation, then change the job: workers come at the end, or go from the end."""
         options = options_of(job.spec, self.kind.options)
-        if not kueue.changes_in_place(self.kind, options):
+        if not kueue.changes_in_place(self.kind.resource, options):
             what = (
                 "end all its pods and queue it anew" if self.child is None else "not see it, nor count them"
             )

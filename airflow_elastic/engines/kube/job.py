@@ -45,7 +45,7 @@ class JobKind:
         template = pod_template(job, options, container=self.container, index=index)
         template["spec"].setdefault("subdomain", job.name)
         metadata = named(job, options)
-        annotations = {**kueue.fewest(job, options), **metadata["annotations"]}
+        annotations = kueue.annotated(metadata["annotations"], job, options)
         owner = {**metadata, "labels": owner_labels(job, options), "annotations": annotations}
         body = {
             "apiVersion": JOBS.api_version,
@@ -99,22 +99,25 @@ class JobKind:
             return WorkerStatus(name, WorkerPhase.LOST, reason="its pod was deleted")
         if status["failed"] is not None:
             return WorkerStatus(name, WorkerPhase.LOST, reason=f"the Job has failed: {status['failed']}")
-        if index >= (room := owner["spec"]["parallelism"]):
+        if index >= (room := owner["spec"]["admitted"]):
             reason = f"the queue has admitted {room} of {owner['spec']['completions']} workers"
             return WorkerStatus(name, WorkerPhase.PENDING, waiting=Waiting.QUEUED, reason=reason)
         return None
 
     def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
-        """Numbers, suspension, indexes, the terminal condition; and whether its controller makes no more pods."""
+        """Workers and how many a queue has let in, suspension, indexes, the terminal condition; and whether its
+        controller makes no more pods.
+        """
         status, suspend = owner.get("status", {}), owner["spec"].get("suspend", False)
         conditions = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
         failed = conditions.get("Failed")
         completions = owner["spec"].get("completions", 0)
+        admitted = owner["spec"].get("parallelism", completions) if kueue.has_taken(owner) else completions
         return {
             "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
             "spec": {
                 "completions": completions,
-                "parallelism": owner["spec"].get("parallelism", completions),
+                "admitted": admitted,
                 "suspend": suspend,
             },
             "status": {

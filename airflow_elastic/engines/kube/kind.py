@@ -179,7 +179,7 @@ def _worker(
     if read is not None:
         return replace(read, reason=queue) if queue and read.waiting is Waiting.QUEUED else read
     told = kind.gone(owner, index)
-    if told is not None:
+    if told is not None and not (index in seen and told.phase is WorkerPhase.PENDING):
         return told
     if index in seen:
         return WorkerStatus(name, WorkerPhase.LOST, reason="its pod was deleted")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_elastic.engines.api import Job
-    from airflow_elastic.engines.kube.kind import Kind
     from airflow_elastic.engines.kube.options import KubeOptions
 
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload", needs="Kueue 0.15 or newer")
@@ -27,6 +26,9 @@ ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 
 #: Of a batch Job: with how many of its pods it may begin.
 FEWEST_ANNOTATION = "kueue.x-k8s.io/job-min-parallelism"
+
+#: Of one that this lowers: `completions` follow.
+_EQUAL_ANNOTATION = "kueue.x-k8s.io/job-completions-equal-parallelism"
 
 #: Of a Workload: the uid of the job that it is for.
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
@@ -38,28 +40,26 @@ GROUP_COUNT_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
 _TELLING = ("Finished", "Evicted", "QuotaReserved")
 
 
-def changes_in_place(kind: Kind, options: KubeOptions) -> bool:
-    """Whether the job may change its size without losing all its pods, and within its quota."""
+def changes_in_place(resource: Resource, options: KubeOptions) -> bool:
+    """Whether jobs of this kind may change their size without losing all their pods, and within their quota."""
     if not options.by_kueue:
         return True
-    return kind.resource == JOBS and options.annotations.get(ELASTIC_ANNOTATION) == "true"
+    return resource == JOBS and options.annotations.get(ELASTIC_ANNOTATION) == "true"
 
 
-def fewest(job: Job, options: KubeOptions) -> dict[str, str]:
-    """Annotations of a batch Job that has Kueue admit it with fewer workers, where there is no room for all.
+def annotated(annotations: Mapping[str, str], job: Job, options: KubeOptions) -> dict[str, str]:
+    """A batch Job's annotations, with that by which Kueue admits it with fewer workers where there is no room for all.
 
-    Kueue then lowers `parallelism`, and leaves it there. Only agents of ours train without those that are missing.
+    Kueue then lowers `parallelism`, and leaves it there. Only agents of ours train without those that are missing. A
+    user who gives it all workers, or has `completions` lowered too, goes without.
     """
-    least = job.spec.workers.at_least
-    in_place = options.annotations.get(ELASTIC_ANNOTATION) == "true"
-    if (
-        not options.by_kueue
-        or in_place
-        or least >= job.workers
-        or not find_launcher(job.spec.launcher).elastic
-    ):
-        return {}
-    return {FEWEST_ANNOTATION: str(least)}
+    in_place = changes_in_place(JOBS, options) or annotations.get(_EQUAL_ANNOTATION) == "true"
+    begins_small = not in_place and find_launcher(job.spec.launcher).elastic
+    fewest = str(job.spec.workers.at_least if begins_small else job.workers)
+    rest = {name: value for name, value in annotations.items() if name != FEWEST_ANNOTATION}
+    given = annotations.get(FEWEST_ANNOTATION, fewest)
+    whole = given.isdecimal() and int(given) >= job.workers
+    return rest if whole else {**rest, FEWEST_ANNOTATION: given}
 
 
 def has_taken(owner: dict[str, Any]) -> bool:
