@@ -13,6 +13,7 @@ from airflow_elastic.adapters.jobobjects import JobObjects
 from airflow_elastic.adapters.store import Entry
 from airflow_elastic.core.gathering import regrouping
 from airflow_elastic.core.state import Attempt, Phase
+from airflow_elastic.engines.api import Capabilities
 from airflow_elastic.runtime.node import Node
 from airflow_elastic.runtime.rendezvous import meet
 from airflow_elastic.spec.errors import StoreError
@@ -87,6 +88,27 @@ async def test_it_trains_with_those_that_run_and_grows_and_its_end_waits_for_nob
         await until(lambda: run.state.ended, "the end")
         assert (run.state.outcome, len(run.state.attempts), run.state.restarts_used) == ("succeeded", 1, 0)
     assert engine.jobs[name].met == [(0,), (0, 1)]
+
+
+class OfFixedSize(FakeEngine):
+    """As DLRover: its jobs do not grow, but their workers can meet anew."""
+
+    capabilities = Capabilities(regroup=True, rejoin=True)
+
+
+@pytest.mark.parametrize(("launcher", "members"), [("torchrun", (0,)), ("torchrun-plain", None)])
+async def test_it_takes_workers_that_can_meet_anew_and_not_jobs_that_grow(
+    tmp_path: Path, launcher: str, members: tuple[int, ...] | None
+) -> None:
+    engine, heard = OfFixedSize(), Listener()
+    workers = Workers(3, min=1, gather_seconds=0.01)
+    async with controlled(tmp_path / "run", engine, heard, workers=workers, launcher=launcher) as run:
+        await until(lambda: run.state.attempt.job, "the workers")
+        engine.hold(run.state.attempt.job or "", Waiting.CAPACITY, workers=2)
+        await until(lambda: heard.told, "that they wait")
+        looks = heard.looks
+        await until(lambda: heard.looks > looks + 5, "some looks")
+        assert run.state.attempt.members == members
 
 
 async def test_when_all_have_come_they_are_all_its_members(tmp_path: Path) -> None:
