@@ -1,0 +1,31 @@
+"""Operators whose runs lie in folders, and whose workers are in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from airflow_elastic.adapters import plugins
+from airflow_elastic.operators import ElasticTrainOperator
+from airflow_elastic.triggers import ElasticRunTrigger
+from tests.support.surface import FakeHook, FakeTask
+
+
+@pytest.fixture(autouse=True)
+def engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine of these tests is installed."""
+    real = plugins._names
+    monkeypatch.setattr(plugins, "_names", lambda group: [*real(group), "fake"])
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeHook:
+    """Also what operators and triggers make of their connection ids."""
+    made = FakeHook()
+    made.__dict__["settings"] = mock.Mock(run_root=str(tmp_path), engine="fake", aws_conn_id=None)
+    monkeypatch.setattr(ElasticTrainOperator, "_hook", lambda self: made)
+    monkeypatch.setattr(ElasticRunTrigger, "_hook", lambda self: made)
+    monkeypatch.setattr(ElasticRunTrigger, "task_instance", FakeTask())
+    return made

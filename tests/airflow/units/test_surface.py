@@ -1,0 +1,217 @@
+"""The hook, the link, the sensor, the page and what the provider says of itself."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowNotFoundException,
+)
+
+from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.core.document import document
+from airflow_elastic.core.state import Cause, Failure, FailureKind
+from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.operators.link import ElasticRunLink
+from airflow_elastic.operators.parameters import build_spec
+from airflow_elastic.provider_info import get_provider_info
+from airflow_elastic.sensors import ElasticRunSensor
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.status import (
+    Progress,
+    Wait,
+    Waiting,
+)
+from airflow_elastic.triggers.target import OutOfReach, Target, reached
+from tests.support.surface import FakeHook, FakeTask, begun, ended, operator
+
+# -- hook, link, sensor ------------------------------------------------------------------------------------------------
+
+
+def _connection(monkeypatch: pytest.MonkeyPatch, **found: Connection) -> None:
+    def get(conn_id: str) -> Connection:
+        if conn_id not in found:
+            raise AirflowNotFoundException(f"The conn_id `{conn_id}` isn't defined")
+        return found[conn_id]
+
+    monkeypatch.setattr(BaseHook, "get_connection", staticmethod(get))
+
+
+def test_the_default_connection_need_not_exist_any_other_must(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _connection(monkeypatch)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.delenv("AIRFLOW__ELASTIC__RUN_ROOT", raising=False)
+    assert ElasticHook().run_root == str(tmp_path / "elastic-runs")
+    assert ElasticHook().settings.engine == "local"
+    with pytest.raises(AirflowNotFoundException, match="mine"):
+        _ = ElasticHook("mine").run_root
+    monkeypatch.setenv("AIRFLOW__ELASTIC__RUN_ROOT", "s3://bucket/runs/")
+    assert ElasticHook().run_root == "s3://bucket/runs"
+
+
+def test_only_known_keys_of_a_connection_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"run_root": "/mnt/runs", "engine": "", "s3_client_factory": "os.system", "environment": {"A": 1}}
+    _connection(monkeypatch, mine=Connection(conn_id="mine", conn_type="elastic", extra=json.dumps(extra)))
+    hook = ElasticHook("mine")
+    assert (hook.run_root, hook.settings.engine, hook.aws_conn_id) == ("/mnt/runs", "local", None)
+    _connection(
+        monkeypatch, mine=Connection(conn_id="mine", conn_type="elastic", extra='{"engine": ["local"]}')
+    )
+    assert ElasticHook("mine").test_connection() == (
+        False,
+        "the connection 'mine' has engine ['local']; allowed: text",
+    )
+
+
+def test_an_aws_connection_serves_us_and_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = json.dumps({"region_name": "eu-west-1", "endpoint_url": "http://127.0.0.1:9"})
+    aws = Connection(conn_id="a", conn_type="aws", login="AKIAEXAMPLE", password="sesame", extra=extra)
+    _connection(monkeypatch, a=aws)
+    hook = ElasticHook(aws_conn_id="a")
+    store: Any = hook.open_store("s3://bucket/x")
+    assert store.endpoint == "http://127.0.0.1:9"
+    engine: Any = hook.engine("local", "s3://bucket/x")
+    assert engine._environment == {
+        "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "sesame",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9",
+    }
+    local: Any = hook.engine("local", "/tmp/x")
+    assert local._environment == {}
+    with pytest.raises(AirflowNotFoundException):
+        _ = ElasticHook(aws_conn_id="nonesuch").open_store("s3://bucket/x").get("key")
+
+
+def test_the_link_names_the_task_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team/")
+    ti: Any = FakeTask(run_id="manual__2026-01-01T00:00:00+00:00", map_index=3)
+    assert ElasticRunLink().get_link(operator(), ti_key=ti) == (
+        "https://airflow.example/team/elastic/runs/a%20dag/manual__2026-01-01T00%3A00%3A00%2B00%3A00/train?map_index=3"
+    )
+
+
+def test_a_sensor_waits_for_exactly_one_thing() -> None:
+    assert ElasticRunSensor(task_id="s", run_uri="/r").state == "succeeded"
+    for bad in ({"step": 3, "state": "ended"}, {"step": 0}, {"state": "done"}, {"checkpoint": False}):
+        with pytest.raises(SpecError):
+            ElasticRunSensor(task_id="s", run_uri="/r", **bad)  # type: ignore[arg-type]
+
+
+def test_what_a_run_has_reached(hook: FakeHook, tmp_path: Path) -> None:
+    store = hook.open_store(str(tmp_path))
+    assert reached(store, Target(step=1)) is None, "a run that is yet to come is waited for"
+    run = begun(hook, tmp_path)
+    journal = Journal(run.store)
+    assert reached(store, Target("running")) is None
+    journal.append(1, ev.AttemptSubmitted(1.0, 1, "job"))
+    assert reached(store, Target("running"))
+    assert reached(store, Target(checkpoint=True)) is None
+    journal.append(2, ev.CheckpointCommitted(2.0, 1, 20, layout.manifest(20)))
+    assert reached(store, Target(checkpoint=True)) == {
+        "run_uri": str(tmp_path),
+        "state": "running",
+        "step": 20,
+        "checkpoint": 20,
+    }
+    assert reached(store, Target(checkpoint=21)) is None
+    assert reached(store, Target(step=20))
+    assert reached(store, Target("ended")) is None
+    ended(run, "failed", "no luck")
+    assert reached(store, Target("failed"))
+    assert reached(store, Target("ended"))
+    for never in (Target("succeeded"), Target("stopped"), Target(step=21), Target(checkpoint=21)):
+        with pytest.raises(OutOfReach, match=r"has failed at step 20 \(no luck\): it does not reach"):
+            reached(store, never)
+
+
+def test_a_sensor_in_a_worker_pokes_and_one_without_a_run_uri_says_so(hook: FakeHook, tmp_path: Path) -> None:
+    run = begun(hook, tmp_path)
+    poking = ElasticRunSensor(task_id="s", run_uri=str(tmp_path), deferrable=False)
+    assert not poking.poke({})
+    ended(run, "succeeded")
+    assert poking.poke({}).xcom_value["state"] == "succeeded"
+    poking.run_uri = "None"
+    with pytest.raises(AirflowException, match="has pushed none"):
+        poking.poke({})
+
+
+# -- page, provider ----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_escapes_whatever_a_script_says(hook: FakeHook, tmp_path: Path) -> None:
+    from airflow_elastic.web.app import _pages
+
+    evil = "<script>alert(1)</script>"
+    run = begun(hook, tmp_path, spec=build_spec({"command": evil, "engine": "fake"}, name="x"))
+    failed = Failure(FailureKind.CODE_ERROR, evil, traceback=evil, error=evil)
+    state = ended(run, "failed", evil).state.with_attempt(cause=Cause.FAILURE, failure=failed, job=evil)
+    progress = Progress(1, 0.0, metrics={evil: 1.0}, total_steps=3, step=1)
+    status = document(f"/r/{evil}", state, progress, time.time())
+    page = _pages.get_template("run.html").render(status=status, title=evil, run_id=evil, map_index=0)
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 6
+    assert "world size" in page.lower()
+
+
+def test_the_page_shows_a_worker_that_was_lost_without_a_word(hook: FakeHook, tmp_path: Path) -> None:
+    from airflow_elastic.web.app import _pages
+
+    lost = Failure(FailureKind.WORKER_LOST, "node-1 was lost")
+    state = begun(hook, tmp_path).state.with_attempt(cause=Cause.FAILURE, failure=lost)
+    status = document("/r", state, None, time.time())
+    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
+    assert "failure: node-1 was lost" in page
+    assert "traceback" not in page
+
+
+def test_the_page_of_a_failure_that_left_no_traceback(hook: FakeHook, tmp_path: Path) -> None:
+    """A lost worker leaves none, and the status document leaves out what is None."""
+    from airflow_elastic.web.app import _pages
+
+    state = begun(hook, tmp_path).state
+    lost = state.with_attempt(
+        cause=Cause.FAILURE, failure=Failure(FailureKind.WORKER_LOST, "node-1 was lost")
+    )
+    status = document("/r", lost, None, time.time())
+    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
+    assert "failure: node-1 was lost" in page
+    assert "<details>" not in page
+
+
+def test_the_page_says_what_workers_wait_for(hook: FakeHook, tmp_path: Path) -> None:
+    from airflow_elastic.web.app import _pages
+
+    run = begun(hook, tmp_path)
+    Journal(run.store).append(1, ev.AttemptSubmitted(1.0, 1, "job"))
+    wait = Wait(Waiting.CAPACITY, 2, 4, "3 Insufficient <gpu>")
+    status = document("/r", run.state, None, time.time(), wait)
+    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
+    assert "2 of 4 workers wait for capacity: 3 Insufficient &lt;gpu&gt;" in page
+    assert ">waiting for capacity</span>" in page
+
+
+def test_what_the_provider_names_is_there() -> None:
+    info = get_provider_info()
+    (connection,) = info["connection-types"]
+    paths = [connection["hook-class-name"], *info["extra-links"], *info.get("cli", [])]
+    paths += [decorator["class-name"] for decorator in info["task-decorators"]]
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), path
+    for kind in ("operators", "sensors", "hooks", "triggers"):
+        for group in info[kind]:
+            for module in group["python-modules"]:
+                importlib.import_module(module)
+    assert set(connection["conn-fields"]) == {"run_root", "engine", "aws_conn_id", "kubernetes_conn_id"}
