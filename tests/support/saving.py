@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
 from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.store import Store
@@ -18,6 +20,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.node import Node
 from airflow_elastic.runtime.persister import Persister
 from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.slots import ENVIRONMENT, Slot
 from airflow_elastic.runtime.stage import Stage
@@ -68,3 +71,29 @@ class Worker:
         """Save, and have it written. Raises what writing raises."""
         self.saver.save(what, step, position, reason=reason, metrics=metrics)
         self.persister.flush()
+
+
+def objects(seed: int) -> Stateful:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    return Stateful(model, (optimizer,), {"schedule": torch.optim.lr_scheduler.StepLR(optimizer, 3)})
+
+
+def restorer(uri: Path, *, attempt: int = 2, stage: Stage | None = None) -> Restorer:
+    room = Room(uri.with_name("room"), 1)
+    return Restorer(open_store(str(uri)), Ranks(0, 1, None), attempt=attempt, room=room, stage=stage)
+
+
+def save(uri: Path, step: int, what: Stateful, *, attempt: int = 1, keep_last: int = 3) -> Worker:
+    worker = Worker(str(uri), attempt=attempt, keep_last=keep_last)
+    worker.save(what, step, Position(1, 10, step * 10), reason="script", metrics={"loss": 0.5})
+    return worker
+
+
+def same(one: Stateful, other: Stateful) -> bool:
+    ours, theirs = (torch.nn.utils.parameters_to_vector(o.model.parameters()) for o in (one, other))
+    states = [o.optimizers[0].state_dict()["state"][0]["exp_avg"] for o in (one, other)]
+    return bool(torch.equal(ours, theirs) and torch.equal(*states))

@@ -1,0 +1,348 @@
+"""What is loaded is what was committed, or nothing."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from airflow_elastic.adapters import checkpoints, keeping
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime import randomness, restoring
+from airflow_elastic.runtime.apart import take_apart
+from airflow_elastic.runtime.flat_reader import Loading
+from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import InvalidInput
+from tests.support.saving import Worker, objects, restorer, same, save
+
+
+def test_what_the_agent_still_has_in_memory_is_not_read_from_storage(tmp_path: Path) -> None:
+    saved, loaded = objects(1), objects(2)
+    worker = save(tmp_path, 7, saved)
+    (data,) = tmp_path.glob("checkpoints/data/**/*.bin")
+    data.write_bytes(b"nobody reads this")
+    assert restorer(tmp_path, stage=worker.stage).restore(loaded) is not None
+    assert same(saved, loaded)
+
+
+def test_memory_of_another_step_is_not_taken(tmp_path: Path) -> None:
+    saved, loaded = objects(1), objects(2)
+    save(tmp_path, 7, saved)
+    other = Worker(str(tmp_path / "another run"))
+    other.save(objects(3), 8, Position(), reason="script", metrics={})
+    assert restorer(tmp_path, stage=other.stage).restore(loaded) is not None
+    assert same(saved, loaded)
+
+
+def test_memory_that_is_not_what_was_committed_is_left_for_storage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved, loaded = objects(1), objects(2)
+    worker = save(tmp_path, 7, saved)
+    slot, at = worker.stage.memory(1, 7)["model.0.weight", (0, 0)]
+    os.pwrite(slot.fileno(), b"\xff", at)
+    assert restorer(tmp_path, stage=worker.stage).restore(loaded) is not None
+    assert same(saved, loaded)
+    assert "model.0.weight in the memory of this worker's agent is not what was committed" in caplog.text
+    assert "reading again, from storage alone" in caplog.text
+
+
+class OfItsOwn(torch.nn.Linear):
+    """Loads itself."""
+
+    asked = 0
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.asked += 1
+        super()._load_from_state_dict(*args)
+
+
+class AsAWhole(torch.nn.Sequential):
+    """The same, from outside."""
+
+    asked = 0
+
+    def load_state_dict(self, *args: Any, **more: Any) -> Any:
+        self.asked += 1
+        return super().load_state_dict(*args, **more)
+
+
+def _ema(module: torch.nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    state[f"{prefix}weight"] = module.ema
+
+
+def told(how: str) -> tuple[torch.nn.Module, list[str]]:
+    """A model that has, in one of these ways, a way of its own to be loaded; and where it says that it was asked."""
+    asked: list[str] = []
+    inner = OfItsOwn(3, 3) if how == "override" else torch.nn.Linear(3, 3)
+    model = (AsAWhole if how == "whole" else torch.nn.Sequential)(inner)
+    if how == "pre":
+        inner.register_load_state_dict_pre_hook(lambda *_: asked.append(how))
+    if how == "post":
+        inner.register_load_state_dict_post_hook(lambda *_: asked.append(how))
+    if how == "of one object":
+        load = model.load_state_dict
+        model.load_state_dict = lambda *args, **more: (asked.append(how), load(*args, **more))[1]  # type: ignore[method-assign]
+    if how == "saved otherwise":
+        inner.register_buffer("ema", torch.ones(3, 3), persistent=False)
+        inner.register_state_dict_post_hook(_ema)
+    return model, asked
+
+
+@pytest.mark.parametrize("how", ["override", "whole", "pre", "post", "of one object", "saved otherwise"])
+def test_modules_that_see_to_loading_are_asked(tmp_path: Path, how: str) -> None:
+    """Those that do not find in themselves what was read."""
+    model, asked = told(how)
+    before = copy.deepcopy(model.state_dict())
+    save(tmp_path, 1, trained(model))
+    for tensor in model.parameters():
+        torch.nn.init.zeros_(tensor)
+    restorer(tmp_path).restore(trained(model))
+    parameters = dict(model.named_parameters())
+    assert all(torch.equal(parameters[name], before[name]) for name in before)
+    assert asked or getattr(model[0], "asked", 0) or getattr(model, "asked", how == "saved otherwise")  # type: ignore[index]
+
+
+def trained(model: torch.nn.Module) -> Stateful:
+    return Stateful(model, (torch.optim.SGD(model.parameters(), lr=0.0),), {})
+
+
+def test_what_is_read_into_a_plain_model_is_not_copied_onto_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1, objects(1))
+    monkeypatch.delattr(restoring, "set_state_dict")
+    loaded = objects(2)
+    restorer(tmp_path).restore(loaded)
+    assert same(loaded, objects(1))
+
+
+def test_a_buffer_without_memory_of_its_own_is_in_nobodys_way(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("adjacent", torch.eye(2).to_sparse(), persistent=False)
+    save(tmp_path, 1, trained(model))
+    assert restorer(tmp_path).restore(trained(model)) is not None
+
+
+def test_a_model_without_an_optimizer_is_restored(tmp_path: Path) -> None:
+    saved, loaded = (replace(objects(seed), optimizers=(), others={}) for seed in (1, 2))
+    save(tmp_path, 7, saved)
+    assert restorer(tmp_path).restore(loaded) is not None
+    vectors = [torch.nn.utils.parameters_to_vector(one.model.parameters()) for one in (saved, loaded)]
+    assert torch.equal(*vectors)
+
+
+def test_where_there_is_none_nothing_changes(tmp_path: Path) -> None:
+    fresh, untouched = objects(1), objects(1)
+    assert restorer(tmp_path).restore(fresh) is None
+    assert same(fresh, untouched)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "extend", "manifest"])
+def test_a_damaged_newest_one_is_left_aside(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = objects(1)
+    save(tmp_path, 5, good)
+    save(tmp_path, 9, objects(2))
+    _damage(tmp_path, 9, damage)
+    loaded = objects(3)
+    with caplog.at_level(logging.WARNING):
+        manifest = restorer(tmp_path, attempt=2).restore(loaded)
+    assert manifest is not None
+    assert manifest.step == 5
+    assert same(good, loaded)
+    assert "trying the one before it" in caplog.text
+
+
+def test_a_damaged_one_is_set_aside_and_its_step_can_be_saved_again(tmp_path: Path) -> None:
+    save(tmp_path, 5, objects(1))
+    save(tmp_path, 9, objects(2))
+    _damage(tmp_path, 9, "flip")
+    restorer(tmp_path, attempt=2).restore(objects(3))
+    store = open_store(str(tmp_path))
+    assert (checkpoints.steps(store), list(keeping.quarantined(store))) == ([5], [9])
+    (news,) = Mailbox(store).read()
+    assert (news.kind, news.checkpoint) == (
+        "damaged",
+        CheckpointTrouble(2, 9, keeping.quarantined(store)[9], newest=5),
+    )
+    assert "its bytes have changed" in keeping.quarantined(store)[9]
+
+    save(tmp_path, 9, good := objects(4), attempt=2)
+    loaded = objects(5)
+    restored = restorer(tmp_path, attempt=3).restore(loaded)
+    assert restored is not None
+    assert restored.step == 9
+    assert same(good, loaded)
+    damaged = layout.checkpoint_data(9, 1, 1)
+    assert store.list(damaged), "what is damaged is kept for whoever wants to know why"
+    for step in (12, 15, 18):
+        save(tmp_path, step, objects(6), attempt=3)
+    assert (keeping.quarantined(store), store.list(damaged)) == ({}, []), "it is kept for ever"
+
+
+def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 5, objects(1))
+    save(tmp_path, 9, objects(2))
+    read = Loading.read
+
+    def bad_memory(self: Loading, store: Store) -> None:
+        read(self, store)
+        if self.manifest.step == 9:
+            raise CheckpointDamaged("a bit has flipped")
+
+    monkeypatch.setattr(Loading, "read", bad_memory)
+    manifest = restorer(tmp_path, attempt=2).restore(objects(3))
+    assert manifest is not None
+    assert manifest.step == 5
+    store = open_store(str(tmp_path))
+    assert (checkpoints.steps(store), keeping.quarantined(store), Mailbox(store).read()) == ([5, 9], {}, [])
+
+
+def test_a_generator_that_was_not_there_keeps_its_own_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 5, objects(1))
+    capture = randomness.capture
+    monkeypatch.setattr(
+        randomness, "capture", lambda: {**capture(), "cuda": torch.zeros(16, dtype=torch.uint8)}
+    )
+    assert restorer(tmp_path).restore(objects(2)) is not None
+
+
+def test_a_module_among_the_objects_keeps_its_tensors_apart(tmp_path: Path) -> None:
+    average = torch.optim.swa_utils.AveragedModel(objects(1).model)
+    rest, tensors = take_apart(average.state_dict())
+    assert len(tensors) == len(average.state_dict())
+    assert not any(torch.is_tensor(value) for value in rest.value.values())
+    save(tmp_path, 5, replace(objects(1), others={"average": average}))
+    other = torch.optim.swa_utils.AveragedModel(objects(2).model)
+    restorer(tmp_path).restore(replace(objects(3), others={"average": other}))
+    assert all(torch.equal(*pair) for pair in zip(average.parameters(), other.parameters(), strict=True))
+
+
+def test_where_all_are_damaged_it_does_not_begin_anew_silently(tmp_path: Path) -> None:
+    save(tmp_path, 5, objects(1))
+    _damage(tmp_path, 5, "flip")
+    with pytest.raises(CheckpointDamaged, match=r"none of the checkpoints \[5\] .* is whole"):
+        restorer(tmp_path, attempt=2).restore(objects(2))
+
+
+def test_a_hostile_pickle_beside_a_good_checkpoint_is_never_opened(tmp_path: Path) -> None:
+    good = objects(1)
+    save(tmp_path, 5, good)
+    save(tmp_path, 9, objects(2))
+    marker = tmp_path / "owned"
+    values = tmp_path / layout.checkpoint_data(9, 1, 1) / "rank-00000.bin"
+    values.write_bytes(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")
+    assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
+    assert not marker.exists()
+
+
+def network(*widths: int, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW) -> Stateful:
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, width) for width in widths))
+    return Stateful(model, (optimizer(model.parameters(), lr=0.1),), {})
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (network(3), r"the script has no model\.1\.bias"),
+        (network(3, 4), r"model\.1\.bias is \(4,\) in the script and \(5,\) in the checkpoint"),
+        (network(3, 5, 6), r"the checkpoint has no model\.2\.bias"),
+        (network(3, 5, optimizer=torch.optim.SGD), r"the script has no optimizer\.state\.0\.bias\.exp_avg"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_and_nothing_changed(
+    tmp_path: Path, other: Stateful, said: str
+) -> None:
+    save(tmp_path, 5, network(3, 5))
+    before = [parameter.clone() for parameter in other.model.parameters()]
+    with pytest.raises(InvalidInput, match=rf"checkpoint 5 of {tmp_path} is of another model.*: .*{said}"):
+        restorer(tmp_path).restore(other)
+    assert all(torch.equal(*pair) for pair in zip(before, other.model.parameters(), strict=True))
+
+
+class Partly(torch.nn.Module):
+    """A model of which one layer is not used in its first steps, so that the optimizer has no state for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.later = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def train_on(self, optimizer: torch.optim.Optimizer, *, all_of_it: bool) -> None:
+        out = self.used(torch.ones(2, 4))
+        (self.later(out) if all_of_it else out).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def test_a_parameter_that_was_not_used_yet_comes_back_without_a_state(tmp_path: Path) -> None:
+    made = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        model = Partly()
+        made.append(Stateful(model, (torch.optim.AdamW(model.parameters(), lr=0.1),), {}))
+    saved, loaded = made
+    saved.model.train_on(saved.optimizers[0], all_of_it=False)  # type: ignore[operator]
+    save(tmp_path, 5, saved)
+    assert restorer(tmp_path).restore(loaded) is not None
+    for one in made:
+        assert len(one.optimizers[0].state) == 2, "of the layer that was used, its weight and its bias"
+        one.model.train_on(one.optimizers[0], all_of_it=True)  # type: ignore[operator]
+    vectors = [torch.nn.utils.parameters_to_vector(one.model.parameters()) for one in made]
+    assert torch.equal(*vectors)
+
+
+class Diary:
+    """A user's own object, which has more to say the longer it lives."""
+
+    def __init__(self, *days: str) -> None:
+        self.pages: dict[str, Any] = {
+            day: [len(day), {"words": torch.full((2,), float(len(day)))}] for day in days
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"pages": self.pages, "last": list(self.pages)[-1:]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pages = state["pages"]
+
+
+def test_objects_of_the_users_own_come_back_as_they_were(tmp_path: Path) -> None:
+    """Also where they have other keys by now than a new one has: what is unknown would be left out in silence."""
+    saved, fresh, older = Diary("mon", "tuesday"), Diary(), Diary("mon", "a day that never came")
+    save(tmp_path, 5, replace(objects(1), others={"diary": saved}))
+    for diary in (fresh, older):
+        restorer(tmp_path).restore(replace(objects(2), others={"diary": diary}))
+        assert diary.pages.keys() == {"mon", "tuesday"}
+        assert torch.equal(diary.pages["tuesday"][1]["words"], torch.tensor([7.0, 7.0]))
+        assert diary.pages["mon"][0] == 3
+
+
+def _damage(uri: Path, step: int, damage: str) -> None:
+    path = uri / layout.checkpoint_data(step, 1, 1) / "rank-00000.bin"
+    data = bytearray(path.read_bytes())
+    match damage:
+        case "flip":
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        case "truncate":
+            path.write_bytes(data[:-1])
+        case "extend":
+            path.write_bytes(data + b"\0")
+        case "remove":
+            path.unlink()
+        case "manifest":
+            (uri / layout.manifest(step)).write_text("{")
