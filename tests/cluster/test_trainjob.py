@@ -15,7 +15,6 @@ from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.options import options_of
-from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.engines.kube.trainjob import RUNTIMES, TRAINJOBS, TrainJobEngine
 from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
@@ -23,7 +22,7 @@ from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.cluster.test_training import training, world
 from tests.support import kube
-from tests.support.cluster import QUOTAS, ClusterEngine, documented_rights
+from tests.support.cluster import QUOTAS, ClusterEngine, documented_rights, last_pod
 from tests.support.driving import driving
 from tests.support.faults import Faults
 
@@ -378,8 +377,7 @@ async def test_training_survives_a_lost_pod_grows_and_shrinks_in_place(
     spec = training("trainjob", pod_options, "--epochs=400", "--step-seconds=0.05")
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
-        pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={driven.state.attempt.job}")
-        faults.pod(namespace, max(pod["metadata"]["name"] for pod in pods), "signal", "KILL")
+        faults.pod(namespace, await last_pod(driven, client, namespace), "signal", "KILL")
         await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
         await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
         first, second = driven.state.attempts

@@ -258,3 +258,15 @@ def _bucket(server: S3Server) -> Iterator[S3Server]:
         store = open_store(f"s3://{server.bucket}", s3_client_factory=server.session())
         store.delete(entry.key for entry in store.list())
         client.delete_bucket(Bucket=server.bucket)
+
+
+def impatient(server: S3Server) -> Any:
+    """A client factory for failures that are to last: one attempt instead of six."""
+
+    def make(config: Any) -> Any:
+        from botocore.config import Config
+
+        once = Config(retries={"mode": "standard", "total_max_attempts": 1})
+        return server.session().client("s3", config=config.merge(once))
+
+    return make

@@ -1,0 +1,191 @@
+"""Stores whose server, or whose writer, has a bad day."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_elastic.adapters.s3 import S3Store
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.spec.errors import StoreError
+from tests.support import s3
+
+if TYPE_CHECKING:
+    pass
+
+ROOT = Path(__file__).parents[2]
+
+
+# -- a server that has bad days ------------------------------------------------------------------------------
+
+
+def test_create_is_true_although_the_answer_was_lost(faults: s3.FaultProxy) -> None:
+    store = faults.server.store()
+    for do in ("lost", "late503"):
+        faults.rules({"do": do, "method": "PUT", "path": "journal/", "count": 1})
+        assert store.create(f"journal/{do}", b"ours") is True
+        assert faults.hits() == [1]
+        assert store.create(f"journal/{do}", b"theirs") is False
+        assert store.get(f"journal/{do}") == b"ours"
+
+
+def test_one_winner_although_answers_are_lost(faults: s3.FaultProxy) -> None:
+    store = faults.server.store()
+    racers, rounds = 8, 5
+    # Five faults, and six attempts: even a racer that meets them all gets an answer.
+    bad_day = [{"do": "lost", "method": "PUT", "count": 3}, {"do": "late503", "method": "PUT", "count": 2}]
+    for round_ in range(rounds):
+        faults.rules(*bad_day)
+        start = threading.Barrier(racers)
+
+        def race(racer: int, round_: int = round_, start: threading.Barrier = start) -> bool:
+            start.wait()
+            return store.create(f"race/{round_}", b"racer %d" % racer)
+
+        with ThreadPoolExecutor(racers) as pool:
+            won = list(pool.map(race, range(racers)))
+        assert sum(won) == 1, f"round {round_}: {won}"
+        assert store.get(f"race/{round_}") == b"racer %d" % won.index(True)
+        assert faults.hits() == [3, 2]
+
+
+def test_rejections_are_tried_again(faults: s3.FaultProxy, tmp_path: Path) -> None:
+    store = faults.server.store()
+    (source := tmp_path / "source").write_bytes(data := secrets.token_bytes(100_000))
+    for method, call in (
+        ("PUT", lambda: store.put("k", b"x")),
+        ("GET", lambda: store.get("k")),
+        ("GET", store.list),
+        ("PUT", lambda: store.create("c", b"x")),
+        ("PUT", lambda: store.upload("u", source)),
+        ("GET", lambda: store.download("u", tmp_path / "target")),
+        ("POST", lambda: store.delete(["k", "c"])),
+    ):
+        faults.rules({"do": "reject", "method": method, "count": 1})
+        call()
+        assert faults.hits() == [1], method
+    assert (tmp_path / "target").read_bytes() == data
+    assert [entry.key for entry in store.list()] == ["u"]
+
+
+def test_bodies_that_break_off_are_read_again(faults: s3.FaultProxy, tmp_path: Path) -> None:
+    store = faults.server.store()
+    data = secrets.token_bytes(300_000)
+    store.put("k", data)
+    cut = {"do": "cut", "method": "GET", "bytes": 100_000, "count": 2}
+    faults.rules(cut)
+    assert store.get("k") == data
+    faults.rules(cut)
+    assert store.read_from("k", 10, 200_000) == data[10:200_010]
+    faults.rules(cut)
+    room = memoryview(bytearray(250_000))
+    with store.stream("k", 20, len(room)) as reader:
+        at = 0
+        while count := reader.readinto(room[at:]):
+            at += count
+    assert bytes(room) == data[20:250_020]
+    faults.rules(cut)
+    store.download("k", tmp_path / "target")
+    assert (tmp_path / "target").read_bytes() == data
+    assert faults.hits() == [2]
+
+
+def test_an_upload_survives_a_bad_day(faults: s3.FaultProxy) -> None:
+    store = faults.server.store()
+    data = secrets.token_bytes(50 << 20)
+    for do in ("reject", "lost", "late503"):
+        # A part, and the request that makes an object of them: its answer is lost, and there is no upload any more.
+        faults.rules(
+            {"do": do, "method": "PUT", "path": "partNumber=2", "count": 2},
+            {"do": do, "method": "POST", "path": "uploadId=", "count": 1},
+        )
+        store.write("u", memoryview(data))
+        assert faults.hits() == [2, 1], do
+        assert store.get("u") == data
+        assert not faults.server.client().list_multipart_uploads(Bucket=faults.server.bucket).get("Uploads")
+
+
+def test_failures_that_last_are_errors_and_leave_nothing(faults: s3.FaultProxy, tmp_path: Path) -> None:
+    store = S3Store(
+        faults.server.bucket, f"lasting {secrets.token_hex(4)}", client_factory=s3.impatient(faults.server)
+    )
+    store.put("k", b"x")
+    faults.rules({"do": "reject"})
+    for call in (
+        lambda: store.get("k"),
+        lambda: store.put("k", b""),
+        lambda: store.create("c", b""),
+        store.list,
+    ):
+        with pytest.raises(StoreError, match=r"still failed.*SlowDown.*try again later"):
+            call()
+    with pytest.raises(StoreError, match="download 'k'"):
+        store.download("k", tmp_path / "made" / "target")
+    assert list((tmp_path / "made").iterdir()) == []
+
+    (source := tmp_path / "source").write_bytes(bytes(40 << 20))
+    faults.rules({"do": "reject", "method": "PUT", "path": "partNumber=2"})
+    with pytest.raises(StoreError, match="upload 'u'"):
+        store.upload("u", source)
+    assert [entry.key for entry in store.list()] == ["k"]
+    answer = faults.server.client().list_multipart_uploads(Bucket=faults.server.bucket)
+    assert not answer.get("Uploads"), "a failed upload takes back the parts it had sent"
+
+
+# -- what dead writers leave ---------------------------------------------------------------------------------
+
+
+def test_parts_of_an_upload_that_nobody_finishes_are_found_and_removed(s3_server: s3.S3Server) -> None:
+    store, client = s3_server.store(), s3_server.client()
+    below = store.uri.removeprefix(f"s3://{s3_server.bucket}/")
+    for key in ("data/dead", "data/alive", "elsewhere"):
+        where = {"Bucket": s3_server.bucket, "Key": f"{below}/{key}"}
+        begun = client.create_multipart_upload(**where)
+        client.upload_part(**where, UploadId=begun["UploadId"], PartNumber=1, Body=b"half")
+    assert store.abandon("data/", lambda key: key == "data/dead") == 1
+    assert store.abandon("data/", lambda key: key == "data/dead") == 0
+    left = client.list_multipart_uploads(Bucket=s3_server.bucket, Prefix=below)["Uploads"]
+    assert sorted(one["Key"].removeprefix(f"{below}/") for one in left) == ["data/alive", "elsewhere"]
+    assert store.abandon("", lambda _: True) == 2
+
+
+def test_a_file_that_a_killed_writer_left_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.put("data/a/whole", b"x")
+    writer = """
+        import sys, time
+        from pathlib import Path
+        from airflow_elastic.adapters.durable import temp_file
+        with temp_file(Path(sys.argv[1])):
+            print("writing", flush=True)
+            time.sleep(600)
+    """
+    folders = [tmp_path / "data" / name for name in "ab"]
+    folders[1].mkdir()
+    writers = []
+    for folder in folders:
+        command = [sys.executable, "-c", textwrap.dedent(writer), str(folder)]
+        writers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    try:
+        for one in writers:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "writing\n"
+        assert store.abandon("data/", lambda _: True) == 0
+        writers[1].kill()
+        writers[1].wait()
+        assert store.abandon("data/b/", lambda key: key.startswith("data/a/")) == 0
+        assert store.abandon("data/", lambda _: True) == 1
+        assert not folders[1].exists()
+        assert len(list(folders[0].iterdir())) == 2
+    finally:
+        for one in writers:
+            one.kill()
+            one.communicate()
