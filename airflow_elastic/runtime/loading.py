@@ -158,12 +158,17 @@ class _Filling:
             lengths = (target.shape[0], *lengths[1:])
         return torch.empty(lengths, dtype=dtype)
 
+    @cached_property
+    def _whole(self) -> memoryview:
+        """The same as bytes."""
+        stored = self._stored
+        flat = stored.as_strided((stored.numel(),), (1,))  # of one element alone, a view may have any stride
+        return flat.view(torch.uint8).numpy().data if stored.numel() else memoryview(b"")
+
     def take(self, block: tuple[int, int], reader: Reader) -> None:
         """Read a block, and check it. Raises CheckpointDamaged where it is not what was committed."""
         with self._lock:  # not had before it is needed: there may be more than there is memory
-            stored = self._stored
-        flat = stored.as_strided((stored.numel(),), (1,))  # of one element alone, a view may have any stride
-        whole = flat.view(torch.uint8).numpy().data if stored.numel() else memoryview(b"")
+            whole = self._whole
         (first, last), (at, end) = self._needed, block
         inside = first <= at and end <= last
         room = whole[at - first : end - first] if inside else memoryview(bytearray(end - at))
@@ -194,7 +199,7 @@ class _Filling:
                 if stored.shape[dim] != length:
                     stored = stored.narrow(dim, start, length)
             target.copy_(stored)
-            del self._stored
+            del self._stored, self._whole
 
 
 @dataclass(frozen=True, slots=True)

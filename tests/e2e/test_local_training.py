@@ -51,7 +51,7 @@ async def test_success_is_the_same_training_as_under_plain_torchrun(tmp_path: Pa
     assert left_over(tmp_path / "run") == []
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 async def test_killed_at_random_it_ends_bit_identical(kills: int, tmp_path: Path, undisturbed: str) -> None:
     seed = random.SystemRandom().getrandbits(32)
     luck = random.Random(seed)
