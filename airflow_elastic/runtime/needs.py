@@ -53,7 +53,7 @@ def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) ->
         stored: the entries of each name; the pieces of a tensor make it up.
 
     Raises:
-        InvalidInput: the state holds tensors of a kind that cannot be filled.
+        InvalidInput: the state holds tensors of a kind that cannot be filled, or without memory.
     """
     flat, paths = flatten_state_dict(state)
     found: list[Need] = []
@@ -62,6 +62,10 @@ def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) ->
         if not entries:
             continue
         first = entries[0].entry
+        if isinstance(value, torch.Tensor) and value.is_meta:
+            raise InvalidInput(
+                f"{key} is on the meta device, where nothing is kept: give it memory before run.restore"
+            )
         if isinstance(first, Blob):
             found.append(Need(entries[0], (), partial(set_element, state, paths[key])))
         elif isinstance(value, DTensor):

@@ -134,6 +134,12 @@ def test_a_buffer_without_memory_of_its_own_is_in_nobodys_way(tmp_path: Path) ->
     assert restorer(tmp_path).restore(trained(model)) is not None
 
 
+def test_a_model_without_memory_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 1, trained(torch.nn.Linear(2, 2)))
+    with pytest.raises(InvalidInput, match=r"model\.\w+ is on the meta device"):
+        restorer(tmp_path).restore(trained(torch.nn.Linear(2, 2, device="meta")))
+
+
 def test_a_model_without_an_optimizer_is_restored(tmp_path: Path) -> None:
     saved, loaded = (replace(objects(seed), optimizers=(), others={}) for seed in (1, 2))
     save(tmp_path, 7, saved)
