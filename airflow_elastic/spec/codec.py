@@ -24,15 +24,13 @@ T = TypeVar("T")
 #: A value of such a type is what it has to be, and most values are: indexes of checkpoints have thousands.
 _EXACT = (str, int, bool)
 
-_LEAVES = frozenset((str, int, bool, float))
-
 _PLAIN: dict[type, str] = {str: "a string", int: "an integer", bool: "true or false", float: "a number"}
 
 
 def encode(value: Any) -> Any:
     """Turn dataclasses, tuples and mappings into dicts and lists. Fields that hold None are left out."""
     kind: Any = type(value)
-    if kind in _LEAVES:
+    if kind in _PLAIN:
         return value
     if (names := _names(kind)) is not None:
         pairs = ((name, getattr(value, name)) for name in names)
