@@ -44,8 +44,12 @@ class Launcher:
         name: as the run specification names it.
         summary: one line for `doctor` and the docs.
         command: renders the worker's command line. For a launcher that is `elastic` it is the command of *one rank*,
-            which torch's elastic agent starts; for any other it is the command that starts all ranks of the worker.
+            which our agent starts; for any other it is the command that starts all ranks of the worker.
         elastic: whether workers may join and leave a live attempt.
+        spare: for an elastic launcher, renders the command of a process that imports ahead what ranks will need and
+            becomes one when it is told which, with this interpreter: it reads one line of JSON, the rank's `command`,
+            `environment` and `output`, a file. No words where ranks have to be started afresh. None for a launcher
+            without any.
         check: refuses specifications that the launcher cannot carry out, by raising SpecError.
         options: a dataclass that `launcher_options` are decoded into; None for a launcher without any.
         module: a module that must be importable on the workers; None for none but our own.
@@ -55,6 +59,7 @@ class Launcher:
     summary: str
     command: Callable[[RunSpec, Place], list[str]]
     elastic: bool = False
+    spare: Callable[[RunSpec, str], list[str]] | None = None
     check: Callable[[RunSpec], None] = lambda spec: None
     module: str | None = None
     options: type[Any] | None = None

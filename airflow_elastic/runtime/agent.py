@@ -26,6 +26,7 @@ from airflow_elastic.runtime.node import Node, Stopped
 from airflow_elastic.runtime.persister import Persister
 from airflow_elastic.runtime.reporter import Reporter
 from airflow_elastic.runtime.sharing import Sharer
+from airflow_elastic.runtime.spares import Spares
 from airflow_elastic.runtime.telling import SharedFolder
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.status import RankError
@@ -42,15 +43,18 @@ def run_agent(files: JobFiles, index: int) -> None:
         return
     _log_to(files, index)
     node = Node(files, record, index, open_store(record.run_uri))
+    spares = Spares(node)
+    spares.begin()
     reporter = Reporter(node, SharedFolder(node))
-    run_worker(node, reporter, lambda result: files.write(f"node-{index}/result.json", result))
+    run_worker(node, spares, reporter, lambda result: files.write(f"node-{index}/result.json", result))
 
 
-def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) -> None:
+def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[Result], None]) -> None:
     """Run a worker's ranks to their end.
 
     Args:
         node: the worker.
+        spares: its own, begun. Ended here.
         reporter: carries words both ways meanwhile.
         write: keeps the result. Called before anything else ends: whoever sees this process gone must find it.
     """
@@ -72,9 +76,8 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
         persister.start()
         if sharer:
             sharer.start()
-        result = (
-            run_elastic(node, reporter.now) if find_launcher(spec.launcher).elastic else run_command(node)
-        )
+        elastic = find_launcher(spec.launcher).elastic
+        result = run_elastic(node, spares, reporter.now) if elastic else run_command(node)
         result = _with_checkpoint(result, persister)
     except Stopped:
         node.flush()
@@ -86,6 +89,7 @@ def run_worker(node: Node, reporter: Reporter, write: Callable[[Result], None]) 
         result = _failed(node.files, node.index, error)
     finally:
         write(result)
+        spares.end()
         reporter.stop()
         persister.stop()
         if sharer:

@@ -6,16 +6,18 @@ training loop that looks ahead.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime import indexed, stream
 from airflow_elastic.runtime.accounting import Accountant
-from airflow_elastic.runtime.claims import Claims
+from airflow_elastic.runtime.claims import Claims, exchange
 from airflow_elastic.runtime.lanes import Spot
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
@@ -144,6 +146,20 @@ class Feed:
     def may_go_on(self) -> bool:
         """Whether it is not known yet if there is another piece for this rank."""
         return self._finished is not None
+
+    @contextlib.contextmanager
+    def accumulate(self, model: torch.nn.Module) -> Iterator[None]:
+        """What `Session.accumulate` says."""
+        parallel = model if isinstance(model, DistributedDataParallel) else None
+        if self.may_go_on and parallel is None and not self._ranks.alone:
+            raise InvalidInput(
+                "dynamic=True needs a model in DistributedDataParallel: in others ranks wait for each other in each "
+                "forward pass, and here they do not have as many"
+            )
+        with contextlib.nullcontext() if parallel is None or self.step_due else parallel.no_sync():
+            yield
+        if self.finish_piece() and parallel is not None:
+            exchange(parallel)
 
     def finish_piece(self) -> bool:
         """The script is through with a piece; returns whether all ranks are now to exchange their gradients."""

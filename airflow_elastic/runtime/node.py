@@ -109,9 +109,7 @@ class Node:
         user = self.store.local_path("user")
         if user is not None:
             user.mkdir(parents=True, exist_ok=True)
-        # Local workers share this machine: together they use it once.
-        neighbours = len(self.members.nodes) if self.members and self.address == LOCALHOST else 1
-        threads = max(1, (os.cpu_count() or 1) // (neighbours * spec.workers.procs))
+        threads = max(1, (os.cpu_count() or 1) // (self.neighbours * spec.workers.procs))
         return {
             "OMP_NUM_THREADS": str(threads),
             "PYTHONUNBUFFERED": "1",
@@ -127,6 +125,12 @@ class Node:
             "AIRFLOW_ELASTIC_CHECKPOINT": json.dumps(encode(spec.checkpoint)),
             "AIRFLOW_ELASTIC_RESUME_PATH": str(user or f"{record.run_uri}/user"),
         }
+
+    @property
+    def neighbours(self) -> int:
+        """How many workers, with this one, share what this one has: those of the local engine, the machine."""
+        members = self.members or self.files.newest_members()
+        return len(members.nodes) if members and self.address == LOCALHOST else 1
 
     @property
     def generation(self) -> int:
@@ -209,6 +213,10 @@ class Node:
             self.flush()  # while it still is that attempt's: the one that begins builds on it
             self.keep_logs()
         self.members, self._park_at, self._half_over, self.standing_by = members, None, False, False
+        self.count_kills()
+
+    def count_kills(self) -> None:
+        """Whom the kernel has killed for memory until now was none of the ranks."""
         self._oom_kills = out_of_memory_kills()
 
     def order_saves(self, count: int) -> None:

@@ -230,12 +230,14 @@ class Persister:
         try:
             for slot, one in held:
                 name, memory = f"{folder}rank-{one.rank:05d}", slot.data(one.kept_bytes)
-                files.append(self._put(f"{name}.bin", memory))
+                with ThreadPoolExecutor(1) as beside:
+                    index = beside.submit(_checked, one.kept, memory)
+                    files.append(self._put(f"{name}.bin", memory))
                 if one.account is not None:  # before anything that it accounts for can count
                     key = layout.account(attempt, one.generation, one.step, one.rank)
                     self._node.store.put(key, json.dumps(encode(one.account)).encode())
-                index = json.dumps(encode(_checked(one.kept, memory))).encode()
-                files.append(self._put(f"{name}.json", memoryview(index)))
+                encoded = json.dumps(encode(index.result())).encode()
+                files.append(self._put(f"{name}.json", memoryview(encoded)))
         except ElasticError:
             # Nobody knows of these files yet, and it may be the disk that is full. Or a buddy has written them, too.
             if self._node.keeper is None:

@@ -22,12 +22,9 @@ from airflow_elastic.adapters.jobfiles import Result, attempt_of
 from airflow_elastic.adapters.jobobjects import JobObjects
 from airflow_elastic.adapters.reports import newest_fence
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.agent import run_worker
 from airflow_elastic.runtime.echo import Echo
 from airflow_elastic.runtime.node import Node
-from airflow_elastic.runtime.reporter import Reporter
-from airflow_elastic.runtime.telling import ThroughLead
-from airflow_elastic.runtime.trainer_status import also_to_trainer
+from airflow_elastic.runtime.spares import Spares
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError
 
@@ -85,9 +82,18 @@ def main() -> int:
                 Result("lost", time.time(), reason=f"node-{index} did not start: {refusal or 'no job'}")
             )
         node = Node(files, record, index, store, address=env["AIRFLOW_ELASTIC_POD_IP"])
+        spares = Spares(node)
+        spares.begin()
+
+        # These import torch, which takes as long here as in the spares: meanwhile.
+        from airflow_elastic.runtime.agent import run_worker
+        from airflow_elastic.runtime.reporter import Reporter
+        from airflow_elastic.runtime.telling import ThroughLead
+        from airflow_elastic.runtime.trainer_status import also_to_trainer
+
         reporter = Reporter(node, also_to_trainer(ThroughLead(node), env))
         with Echo(node):
-            run_worker(node, reporter, results.append)
+            run_worker(node, spares, reporter, results.append)
         files.write(f"node-{index}/result.json", results[0])
     except ElasticError as error:
         results.append(Result("failed", time.time(), reason=f"the agent failed: {error}"))

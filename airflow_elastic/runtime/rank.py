@@ -16,9 +16,16 @@ import sys
 import time
 import traceback
 
+from airflow_elastic.adapters.linux import be_called
+
 
 def main(arguments: list[str]) -> None:
-    """Run the script or module that the arguments name, as `python` itself would."""
+    """Run the script or module that the arguments name, as `python` itself would; with --stand-by, when told which."""
+    if arguments[:1] == ["--stand-by"]:
+        from airflow_elastic.runtime.spares import stand_by
+
+        arguments = stand_by()
+    be_called(f"rank-{os.environ.get('RANK', '?')}")
     os.dup2(1, 2)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.register(signal.SIGUSR1, all_threads=True)

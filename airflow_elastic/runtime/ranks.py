@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_group as _default_group
 
 T = TypeVar("T")
 
@@ -69,3 +72,32 @@ class Ranks:
             return [float(number) for number in tensor]
 
         return answer
+
+
+def join(rank: int, world_size: int, device: torch.device, backend: str | None, timeout: float) -> Ranks:
+    """Join the other ranks, in the process group that there is or in a new one.
+
+    Args:
+        rank: this rank.
+        world_size: all ranks.
+        device: where its tensors belong.
+        backend: torch's, for gradients. Default: nccl where there are GPUs, else gloo.
+        timeout: seconds after which a collective that does not come back fails.
+    """
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.set_device(device)
+    if world_size == 1 and "MASTER_ADDR" not in os.environ:
+        return Ranks(0, 1, None)
+    backend = backend or ("nccl" if cuda else "gloo")
+    if dist.is_initialized():  # a framework has been here before
+        backend = dist.get_backend()
+    else:
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    if world_size == 1:
+        return Ranks(0, 1, None)
+    # Our collectives run between steps, on the CPU; where gradients use gloo too, its group serves both.
+    group = _default_group() if backend == "gloo" else dist.new_group(backend="gloo")
+    if not isinstance(group, dist.ProcessGroup):
+        raise RuntimeError("torch made no gloo group of all ranks: is this rank in the process group at all?")
+    return Ranks(rank, world_size, group)

@@ -16,13 +16,6 @@ from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed import DistNetworkError, DistStoreError
-from torch.distributed.elastic.rendezvous.api import (
-    RendezvousGracefulExitError,
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousStoreInfo,
-    RendezvousTimeoutError,
-)
 
 from airflow_elastic.adapters.jobfiles import Began, Meeting, Members, attempt_of
 from airflow_elastic.adapters.reports import raise_fence
@@ -42,6 +35,14 @@ _POLL_SECONDS = 0.005
 _STORE_TIMEOUT = timedelta(seconds=300)
 
 
+class Left(Exception):
+    """This worker is not among those that train."""
+
+
+class NotAllCame(Exception):
+    """Workers of a generation did not come in time."""
+
+
 def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
     """Come to the newest generation and wait until all its workers have come.
 
@@ -52,8 +53,8 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
         Its members, where they meet, and the store.
 
     Raises:
-        RendezvousGracefulExitError: this worker is not in the newest generation, or the job is done without it.
-        RendezvousTimeoutError: somebody did not come within the time a start may take, once nothing held it up.
+        Left: this worker is not in the newest generation, or the job is done without it.
+        NotAllCame: somebody did not come within the time a start may take, once nothing held it up.
         Stopped: the worker was told to end.
     """
     newest, health = node.files.newest_members(), node.record.spec.health
@@ -67,9 +68,7 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
             _stand_by(node, members)
             continue
         if members is None or node.index not in members.nodes:
-            raise RendezvousGracefulExitError(
-                f"node-{node.index} is not among the workers of the newest generation"
-            )
+            raise Left(f"node-{node.index} is not among the workers of the newest generation")
         node.begin(members)
         found = _open(node, members) if node.index == members.nodes[0] else _join(node, members, patience)
         if found is None:
@@ -123,9 +122,7 @@ def _goes_on(node: Node, members: Members, patience: Patience) -> bool:
     """Whether to go on waiting for this generation's workers; False where there is a newer generation."""
     _still_wanted(node, members)
     if patience.over:
-        raise RendezvousTimeoutError(
-            f"not all of workers {members.nodes} came to generation {members.generation}"
-        )
+        raise NotAllCame(f"not all of workers {members.nodes} came to generation {members.generation}")
     return not node.superseded()
 
 
@@ -135,10 +132,8 @@ def _still_wanted(node: Node, members: Members) -> None:
         raise Stopped
     if _done_without_us(node, members):
         if _rejoined(node, members):
-            raise RendezvousTimeoutError(
-                f"workers that were to begin attempt {node.attempt} in this job have ended"
-            )
-        raise RendezvousGracefulExitError("the other workers have finished the training")
+            raise NotAllCame(f"workers that were to begin attempt {node.attempt} in this job have ended")
+        raise Left("the other workers have finished the training")
 
 
 def _rejoined(node: Node, members: Members) -> bool:
@@ -159,54 +154,3 @@ def free_port() -> int:
         listener.bind(("", 0))
         port: int = listener.getsockname()[1]
         return port
-
-
-class GenerationRendezvous(RendezvousHandler):
-    """torch's rendezvous interface over `meet`; also where the agent's loop looks for orders."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def get_backend(self) -> str:
-        """A name for torch's own records."""
-        return "airflow-elastic"
-
-    @property
-    def use_agent_store(self) -> bool:
-        """Ranks use the generation's store: it is fresh, so there are no keys of former ones in it."""
-        return True
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        """Meet the workers of the newest generation. Raises what `meet` raises."""
-        members, meeting, store = meet(self._node)
-        rank = members.nodes.index(self._node.index)
-        return RendezvousInfo(
-            store, rank, len(members.nodes), RendezvousStoreInfo(meeting.addr, meeting.port)
-        )
-
-    def num_nodes_waiting(self) -> int:
-        """What the agent asks after each look at its ranks: more than 0 makes it start them anew.
-
-        Raises:
-            Stopped: the worker was told to end, and may.
-        """
-        node = self._node
-        if node.stop_at is not None and node.parked():
-            raise Stopped
-        return int(node.superseded() and node.parked())
-
-    def is_closed(self) -> bool:
-        """Whether nobody may join any more."""
-        return self._node.files.closed
-
-    def set_closed(self) -> None:
-        """The engine closes jobs, not a worker."""
-
-    def get_run_id(self) -> str:
-        """The job's name."""
-        return self._node.record.name
-
-    def shutdown(self) -> bool:
-        """Let go of the store."""
-        self._node.meeting_store = None
-        return True

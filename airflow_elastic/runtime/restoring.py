@@ -36,11 +36,12 @@ from airflow_elastic.runtime.apart import put_together, unpacked
 from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.loading import Loading
+from airflow_elastic.runtime.optimizers import make_room
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Stateful, other_key, state_of
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import ElasticError, StoreError
+from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
 from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -165,6 +166,7 @@ class Restorer:
 
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         """Raises CheckpointDamaged on all ranks alike."""
+        with_room = [one for one in objects.optimizers if make_room(one)]
         state, random_key = state_of(objects, self._ranks.rank), f"random.{self._ranks.rank}"
         # A rank that was not there when this was saved, and a generator that was not, keep their own seeds.
         stored = {key.split(".")[2] for key in reader.shapes if key.startswith(f"{random_key}.")}
@@ -173,7 +175,12 @@ class Restorer:
         for name in objects.others:
             _make_room(state[other_key(name)]["tensors"], f"{other_key(name)}.tensors.", reader)
         unused = _drop_unused(state["optimizer"].get("state", {}), reader)
-        check_fit(state, reader.shapes, what)
+        try:
+            check_fit(state, reader.shapes, what)
+        except InvalidInput:
+            for one in with_room:
+                one.state.clear()  # there is nothing in it
+            raise
         memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}
         damages = self._read(reader.plan(state, memory), manifest)
         if damages and any(self._ranks.gather(bool(memory))):

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_group as _default_group
-from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.accounting import Accountant
-from airflow_elastic.runtime.claims import exchange
+from airflow_elastic.runtime.agreement import Agreement
+from airflow_elastic.runtime.averaging import Averaging
 from airflow_elastic.runtime.data import Feed
 from airflow_elastic.runtime.each_rank import told_by_each
 from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.pace import Pace
-from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.ranks import join
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.slots import MEMORY
@@ -39,9 +36,6 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
-
-#: Ranks agree this often on whether to save or to stop. In between a step costs no communication of ours.
-AGREE_SECONDS = 0.5
 
 
 def init(*, total_steps: int | None = None, backend: str | None = None, timeout: float = 1800.0) -> Session:
@@ -79,7 +73,7 @@ class Session:
             torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
         )
         self.steps = 0
-        self._ranks = self._join(backend, timeout)
+        self._ranks = join(self.rank, self.world_size, self.device, backend, timeout)
         self._policy = surroundings.checkpoint or CheckpointPolicy()
         self._voice = Voice(surroundings, total_steps)
         self._accountant: Accountant | None = None
@@ -112,31 +106,10 @@ class Session:
             )
         self._objects: Stateful | None = None
         self._saved_step, self._saved_at = -1, time.monotonic()
-        self._agree_at, self._agreed_at = 1.0, time.monotonic()
-        self._answer: Callable[[], list[float]] | None = None  # to what was asked with the step before
-        self._stride, self._saves_done = 1, 0
+        self._agreement = Agreement(self._ranks)
+        self._averaging: Averaging | None = None
+        self._saves_done = 0
         self._metrics: dict[str, float] = {}  # newest numbers of the script's own, for the manifest
-
-    def _join(self, backend: str | None, timeout: float) -> Ranks:
-        cuda = self.device.type == "cuda"
-        if cuda:
-            torch.cuda.set_device(self.device)
-        if self.world_size == 1 and "MASTER_ADDR" not in os.environ:
-            return Ranks(0, 1, None)
-        backend = backend or ("nccl" if cuda else "gloo")
-        if dist.is_initialized():  # a framework has been here before
-            backend = dist.get_backend()
-        else:
-            dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
-        if self.world_size == 1:
-            return Ranks(0, 1, None)
-        # Our collectives run between steps, on the CPU; where gradients use gloo too, its group serves both.
-        group = _default_group() if backend == "gloo" else dist.new_group(backend="gloo")
-        if not isinstance(group, dist.ProcessGroup):
-            raise RuntimeError(
-                "torch made no gloo group of all ranks: is this rank in the process group at all?"
-            )
-        return Ranks(self.rank, self.world_size, group)
 
     # -- restoring -----------------------------------------------------------------------------------------------
 
@@ -167,7 +140,7 @@ class Session:
         if manifest is not None:
             self.steps = self._saved_step = manifest.step
             self._feed.position = Position(manifest.epoch, manifest.offset, manifest.samples)
-            self._agree_at = self.steps + 1
+            self._agreement.again(self.steps)
         if self._accountant is not None:
             self._accountant.from_step = self.steps
         self._voice.restored(self.steps, self._feed.position, time.monotonic() - began)
@@ -176,6 +149,37 @@ class Session:
             self._pace = Pace(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
         self._saved_at = time.monotonic()
         return self.steps
+
+    def average(self, *, every: int, patience: float | None = None) -> None:
+        """From here on each rank trains by itself, and all take the mean of their weights every so many steps.
+
+        For slow networks: nothing is exchanged in between. All ranks call this together, after `restore`, with a model
+        that nothing wraps. Where a state is saved, all of them take the mean of weights and optimizer states before.
+        Stops and saves that somebody asks for take effect with the second round after.
+
+        Args:
+            every: steps from one round to the next.
+            patience: seconds that ranks wait in a round for those that are late, which go on from its mean when they
+                come; what they have done counts in the round after. Default: as long as it takes.
+
+        Raises:
+            InvalidInput: there is no model yet, or one whose ranks exchange gradients or weights already.
+        """
+        if self._objects is None or self._averaging is not None:
+            raise InvalidInput("call run.average once, after run.restore(model, optimizer)")
+        model, optimizers = self._objects.model, self._objects.optimizers
+        self._averaging = Averaging(
+            model, optimizers, self._ranks, step=self.steps, every=every, patience=patience
+        )
+
+    def settle(self) -> None:
+        """Have all ranks go on from the same weights, where `average` has them train by themselves: to evaluate them.
+
+        All ranks call this together. `save` and `finish` do so, too.
+        """
+        if self._averaging is not None:
+            self._join_saver()
+            self._averaging.settle()
 
     # -- data ----------------------------------------------------------------------------------------------------
 
@@ -252,23 +256,13 @@ class Session:
         """Whether what `loader` gave is the last of a global batch, and the optimizer's turn has come."""
         return self._feed.step_due
 
-    @contextlib.contextmanager
-    def accumulate(self, model: torch.nn.Module) -> Iterator[None]:
+    def accumulate(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
         """Around the forward and backward pass of each piece: DDP exchanges gradients with the last of a step only.
 
         Raises:
             InvalidInput: pieces cannot be handed out to whoever is ready, with such a model.
         """
-        parallel = model if isinstance(model, DistributedDataParallel) else None
-        if self._feed.may_go_on and parallel is None and self.world_size > 1:
-            raise InvalidInput(
-                "dynamic=True needs a model in DistributedDataParallel: in others ranks wait for each other in each "
-                "forward pass, and here they do not have as many"
-            )
-        with contextlib.nullcontext() if parallel is None or self.step_due else parallel.no_sync():
-            yield
-        if self._feed.finish_piece() and parallel is not None:
-            exchange(parallel)
+        return self._feed.accumulate(model)
 
     # -- stepping ------------------------------------------------------------------------------------------------
 
@@ -285,15 +279,21 @@ class Session:
         self._loss = loss
         if metrics:
             self._metrics = metrics
-        if self._answer is not None:
-            self._act(self._answer())
+        # Where ranks train by themselves, they have as much to do with each other as they average, and no more.
+        together = self._averaging is None or self._averaging.due(self.steps)
+        if together:
+            if self._averaging is not None:
+                self._join_saver()
+                self._averaging.average(self.steps)
+            self._act()
         every = self._policy.every_steps
         if every is not None and self.steps % every == 0:
             self.save(reason="steps")
         often = self._policy.memory_every_steps
         if often is not None and self.steps % often == 0:
+            self.settle()
             self._save(MEMORY)
-        if self.steps >= self._agree_at:
+        if together and (self._averaging is not None or self._agreement.due(self.steps)):
             self._ask()
         if not self._announced and self._saver is not None and self._objects is not None:
             self._announced = True  # after the first step: optimizers have their state now
@@ -301,23 +301,18 @@ class Session:
         self._loss = None  # it may hold much memory
 
     def _ask(self) -> None:
-        """Begin to find out, together, whether anybody was asked to save or to stop.
+        """Begin to find out, together, whether anybody was asked to save or to stop."""
+        due = self._seconds is not None and time.monotonic() - self._saved_at >= self._seconds
+        words = (self._voice.park_ordered, self._voice.saves_ordered, float(due))
+        if self._agreement.ask(*words, soon=self._averaging is None):
+            self._act()
 
-        The answer is waited for with the next step, when it is there already: ranks that wait for each other once more
-        in a step would lose by how far they are apart. Only where steps are so long that each of them asks, it is now.
-        """
-        now = time.monotonic()
-        due = self._seconds is not None and now - self._saved_at >= self._seconds
-        words = (self._voice.park_ordered, self._voice.saves_ordered, float(due), now - self._agreed_at)
-        self._agree_at = math.inf
-        self._answer = self._ranks.largest(*words)
-        if self._stride == 1:
-            self._act(self._answer())
-
-    def _act(self, answer: list[float]) -> None:
-        """Do what anybody was asked for, and know when to ask again. All ranks do so with the same step."""
-        self._answer = None
-        park, saves, late, elapsed = answer
+    def _act(self) -> None:
+        """Do what anybody was asked for. All ranks do so with the same step."""
+        words = self._agreement.answer()
+        if words is None:
+            return
+        park, saves, late = words
         if park:
             self.save(reason="breakpoint")
             self._park()
@@ -326,10 +321,7 @@ class Session:
             self._saves_done = int(saves)
         elif late:
             self.save(reason="seconds")
-        # Everybody knows the same elapsed time, so everybody asks again at the same step.
-        wanted = int(self._stride * AGREE_SECONDS / max(elapsed, 1e-6))
-        self._stride = max(1, min(2 * self._stride, wanted))
-        self._agree_at, self._agreed_at = self.steps + self._stride, time.monotonic()
+        self._agreement.again(self.steps)
 
     @property
     def _seconds(self) -> float | None:
@@ -349,15 +341,21 @@ class Session:
         Raises:
             InvalidInput: there is not enough memory for it, or something in it cannot be kept.
         """
-        if self._saver is not None and self._saved_step == self.steps:
-            self._saver.join()
+        if self._saved_step == self.steps:
+            self._join_saver()
             return
+        self.settle()
         began = time.monotonic()
         if self._save(reason):
             self._saved_step = self.steps
             if self._pace is not None:
                 self._pace.measured(time.monotonic() - began)
         self._saved_at = time.monotonic()
+
+    def _join_saver(self) -> None:
+        """What is copied beside training is copied then, and may be changed."""
+        if self._saver is not None:
+            self._saver.join()
 
     def _save(self, reason: str) -> bool:
         if self._saver is None or self._objects is None:
@@ -381,8 +379,10 @@ class Session:
             log.warning(
                 "not finite, and so not kept: %s", ", ".join(f"{name}={metrics[name]}" for name in lost)
             )
-        if self._answer is not None:
-            self._answer()
+        self._agreement.answer()
+        self.settle()
+        if self._averaging is not None:
+            self._averaging.end()
         self.save(reason="final")
         self._ranks.barrier()
         self._voice.finished(self.steps, self._metrics)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-home-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 from airflow_elastic.testing.standalone import Standalone
+from tests.support.tries import Try
 
 DAGS = Path(__file__).parent / "dags"
 
@@ -38,3 +40,12 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
         yield running
     finally:
         running.stop(detached=True)
+
+
+@pytest.fixture(scope="module")
+def start(standalone: Standalone) -> Callable[..., Try]:
+    def begin(dag: str, **conf: Any) -> Try:
+        standalone.wait_for_dag(dag)
+        return Try(standalone, dag, standalone.trigger(dag, conf))
+
+    return begin

@@ -7,118 +7,18 @@ is waiting.
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from airflow_elastic.adapters import linux
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.control.runs import Run
-from airflow_elastic.core.state import RunState
-from airflow_elastic.engines.local.host import RUN_MARK
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
-
-TASK = "train"
-TICKS = re.compile(r"tick (\d+) of process (\d+)")
-
-
-@dataclass
-class Try:
-    """One task instance under test."""
-
-    airflow: Standalone
-    dag: str
-    run_id: str
-    map_index: int = -1
-
-    def state(self) -> str | None:
-        return self.airflow.task_state(self.dag, self.run_id, TASK, self.map_index)
-
-    def wait(self, *states: str, timeout: float = 120.0) -> str:
-        return self.airflow.wait_task(
-            self.dag, self.run_id, TASK, states, map_index=self.map_index, timeout=timeout
-        )
-
-    def number(self) -> int:
-        return int(self.airflow.task(self.dag, self.run_id, TASK, self.map_index)["try_number"])
-
-    def log(self, number: int | None = None) -> str:
-        return self.airflow.task_log(self.dag, self.run_id, TASK, try_number=number, map_index=self.map_index)
-
-    def xcom(self, key: str) -> Any:
-        return self.airflow.xcom(self.dag, self.run_id, TASK, key, map_index=self.map_index)
-
-    def clear(self) -> None:
-        self.airflow.clear_task(self.dag, self.run_id, TASK, self.map_index)
-
-    def mark(self, state: Any) -> None:
-        self.airflow.set_task_state(self.dag, self.run_id, TASK, state, self.map_index)
-
-    @property
-    def uri(self) -> str:
-        uri: str = poll("the task to push its run URI", self._uri, timeout=60)
-        return uri
-
-    def _uri(self) -> str | None:
-        try:
-            found: str = self.xcom("run_uri")
-        except Exception:
-            return None
-        return found
-
-    def run(self) -> RunState:
-        return Run(open_store(self.uri)).state
-
-    def wait_ticks(self, least: int = 1, timeout: float = 60.0) -> int:
-        """Wait until the script has printed so many ticks; returns the process that prints them."""
-
-        def probe() -> int | None:
-            found = self.ticks()
-            return found[-1][1] if found and found[-1][0] >= least else None
-
-        return poll(f"tick {least} of {self.dag}", probe, timeout=timeout, hint=self.log)
-
-    def ticks(self) -> list[tuple[int, int]]:
-        """Number and process of every tick that the script has written, oldest first."""
-        logs = sorted(Path(self.uri).glob("logs/*/*-rank-0.log"))
-        return [(int(n), int(pid)) for log in logs for n, pid in TICKS.findall(log.read_text())]
-
-    def processes(self) -> list[linux.Process]:
-        """Everything of the run that lives: node host, agents, ranks, and what they have started."""
-        return linux.marked(RUN_MARK, f"{self.uri}/local")
-
-    def wait_gone(self, timeout: float = 60.0) -> None:
-        poll(
-            "nothing of the run to be left",
-            lambda: not self.processes() or None,
-            timeout=timeout,
-            hint=lambda: f"{self.processes()} live; {self.log()}",
-        )
-
-    def wait_ended(self, timeout: float = 60.0) -> RunState:
-        def probe() -> RunState | None:
-            state = self.run()
-            return state if state.ended else None
-
-        return poll("the run to end", probe, timeout=timeout, hint=self.log)
-
-
-@pytest.fixture(scope="module")
-def start(standalone: Standalone) -> Callable[..., Try]:
-    def begin(dag: str, **conf: Any) -> Try:
-        standalone.wait_for_dag(dag)
-        return Try(standalone, dag, standalone.trigger(dag, conf))
-
-    return begin
+from tests.support.tries import TASK, TICKS, Try
 
 
 @pytest.fixture(scope="module")
@@ -380,62 +280,6 @@ def test_a_trigger_that_moves_to_another_triggerer_is_left_alone(start: Callable
     moved.wait("success")
     assert {pid for _, pid in moved.ticks()} == {process}
     assert moved.run().outcome == "succeeded"
-
-
-# -- in a worker -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def workers(start: Callable[..., Try]) -> dict[str, Try]:
-    """Runs that are driven in worker slots: one for each that the harness has."""
-    return {
-        "done": start("elastic_worker", seconds=2),
-        "robbed": start("elastic_worker", seconds=20),
-        "doomed": start("elastic_worker", seconds=600),
-        "late": start("elastic_worker_timeout", seconds=600),
-    }
-
-
-def test_a_retry_takes_the_run_of_a_killed_worker_over(workers: dict[str, Try]) -> None:
-    """Without a run URI that outlives the try, the second try would start a second job beside the first."""
-    robbed = workers["robbed"]
-    robbed.wait("running")
-    process = robbed.wait_ticks(1)
-    worker = robbed.airflow.task(robbed.dag, robbed.run_id, TASK)["pid"]
-    os.kill(int(worker), signal.SIGKILL)
-    poll("a second try", lambda: robbed.number() == 2 or None, timeout=60)
-    robbed.wait("success")
-    assert "is taken over: running, attempt 1" in robbed.log()
-    assert {pid for _, pid in robbed.ticks()} == {process}
-    assert len(robbed.run().attempts) == 1
-
-
-def test_it_trains_in_a_worker_too(workers: dict[str, Try]) -> None:
-    done = workers["done"]
-    done.wait("success")
-    log = done.log()
-    assert "DEFERRED" not in log
-    assert "attempt 1 submitted: 1 worker, from the beginning" in log
-    assert "[rank 0] all ticks done" in log
-    done.wait_gone()
-
-
-def test_marking_failed_in_a_worker_ends_the_training(workers: dict[str, Try]) -> None:
-    """Airflow calls on_kill inside a signal handler, and then kills: without a thread nothing could be done in it."""
-    doomed = workers["doomed"]
-    doomed.wait("running")
-    doomed.wait_ticks(3)
-    doomed.mark("failed")
-    doomed.wait_gone()
-    assert doomed.wait_ended(timeout=10.0).outcome == "stopped"
-
-
-def test_a_timeout_in_a_worker_ends_the_training(workers: dict[str, Try]) -> None:
-    late = workers["late"]
-    late.wait("failed")
-    assert "AirflowTaskTimeout" in late.log()
-    late.wait_gone()
-    assert late.wait_ended(timeout=10.0).outcome == "stopped"
 
 
 # -- connection --------------------------------------------------------------------------------------------------

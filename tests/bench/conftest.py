@@ -14,7 +14,9 @@ import pytest
 from tests.cluster.conftest import (  # noqa: F401
     access,
     client,
+    dlrover_operator,
     faults,
+    job_master,
     kubeconfig,
     namespace,
     pod_options,

@@ -83,8 +83,9 @@ class Witness:
     `at` has the moments by job, by pod (empty: the job's own object) and by what was seen.
     """
 
-    def __init__(self, access: Access, namespace: str, owners: Resource) -> None:
+    def __init__(self, access: Access, namespace: str, owners: Resource, label: str = JOB_LABEL) -> None:
         self.at: dict[tuple[str, str, str], float] = {}
+        self._label = label  # of pods, whose value is their job
         self._access, self._namespace, self._owners = access, namespace, owners
         self._begun, self._over = threading.Barrier(2), asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._look()), daemon=True)
@@ -138,7 +139,9 @@ class Witness:
         metadata = event["object"]["metadata"]
         if kind == self._owners:
             self.at.setdefault((metadata["name"], "", "made"), now)
-        elif job := metadata.get("labels", {}).get(JOB_LABEL):
+        elif (
+            job := (labels := metadata.get("labels", {})).get(self._label)
+        ) and "dlrover-master" not in labels.values():
             for what in seen_of(event):
                 self.at.setdefault((job, metadata["name"], what), now)
 
@@ -178,7 +181,7 @@ async def _kills(
     spec = pod_spec(engine, options, "forever.py", workers=Workers(WORLD), restart=restart)
     kind, luck, moments, done = kind_of(engine), random.Random(1), Moments(), list[Loss]()
     async with (
-        Witness(access, options["namespace"], kind) as witness,
+        Witness(access, options["namespace"], kind, _engine(engine).kind.pod_label) as witness,
         driving(uri, spec, poll_seconds=POLL_SECONDS, observer=moments) as driven,
     ):
         for number in range(1, times + 1):
@@ -209,9 +212,13 @@ async def kill(faults: Faults, namespace: str, pod: str) -> None:
 
 
 def kind_of(engine: str) -> Resource:
-    found = find_engine(engine)
+    return _engine(engine).kind.resource
+
+
+def _engine(name: str) -> KubeEngine:
+    found = find_engine(name)
     assert isinstance(found, KubeEngine)
-    return found.kind.resource
+    return found
 
 
 def _journaled(moments: Moments, lost: int) -> dict[str, float]:

@@ -21,6 +21,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control import Controller, Observer, start_run
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files
+from airflow_elastic.runtime.spares import WAITING
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
@@ -29,6 +30,13 @@ SCRIPTS = Path(__file__).parent / "scripts"
 WORLD = 2
 POLL_SECONDS = 2.0  # the operator's default
 PATIENCE_SECONDS = 120.0
+
+#: What is killed, and when.
+KINDS = {
+    "node": "agent killed, its node is lost",
+    "rank": "one rank killed",
+    "early": "one rank killed within 2 s",
+}
 
 #: What happens between the kill and the first step, in this order; each is told by the end of it.
 STAGES = (
@@ -148,7 +156,12 @@ class Recovery:
             await asyncio.sleep(0.05)
 
     async def kill(self, kind: str) -> Kill:
-        """Kill -9, at a random moment, an agent (its node is lost) or a rank alone; wait until training is back."""
+        """Kill -9 an agent (its node is lost) or a rank alone; wait until training is back.
+
+        At a random moment once it has trained for a while, as most do that fail, or at the beginning (`early`).
+        """
+        if kind != "early":
+            await self._spares()
         await asyncio.sleep(self._luck.uniform(0.2, 1.5))
         files, index = job_files(self._job()), self._luck.randrange(WORLD)
         pid = self._agent_pid(index) if kind == "node" else self._rank_pid(index)
@@ -177,6 +190,12 @@ class Recovery:
             stretch = gather_files(files, record).stretches[-1]
             done.moments["met"], done.first_step_at = stretch.started_at, stretch.first_step_at
         return done
+
+    async def _spares(self) -> None:
+        """Wait for processes that have imported what the next ranks will need."""
+        while len(linux.called(linux.marked("AIRFLOW_ELASTIC_JOB", self._job().name), WAITING)) < WORLD:
+            assert not self.driving.done()
+            await asyncio.sleep(0.2)
 
     def _agent_pid(self, index: int) -> int:
         agent = job_files(self._job()).agent(index)
@@ -211,7 +230,7 @@ class Recovery:
 
 
 async def recoveries(folder: Path, kills: int, floors: int) -> tuple[list[Kill], list[float]]:
-    """Kill nodes and ranks by turns, measuring the floor in between; raises where the run does not come up again."""
+    """Kill by turns, measuring the floor in between; raises where the run does not come up again."""
     done: list[Kill] = []
     measured: list[float] = []
     async with Recovery(folder) as recovery:
@@ -220,7 +239,7 @@ async def recoveries(folder: Path, kills: int, floors: int) -> tuple[list[Kill],
         for number in range(kills):
             if number * floors // kills >= len(measured):
                 measured.append(recovery.floor())
-            done.append(await recovery.kill("node" if number % 2 == 0 else "rank"))
+            done.append(await recovery.kill([*KINDS][number % len(KINDS)]))
     return done, measured
 
 

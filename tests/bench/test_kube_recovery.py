@@ -71,6 +71,24 @@ async def test_kills(
 
 @pytest.mark.bench
 @pytest.mark.timeout(7200)
+@pytest.mark.parametrize("engine_name", ["elasticjob"])
+async def test_kills_of_elasticjobs(
+    engine_name: str, shared_folder: Path, pod_options: dict[str, Any], access: Access, faults: Faults
+) -> None:
+    """Their job master is DLRover's own; who starts it stands in for its operator."""
+    times = count("KILLS", 10)
+    heading(
+        f"2 pods, all of one killed, {times} times on engine {engine_name}: from its failure to the next attempt"
+    )
+    losses = await kills(engine_name, shared_folder, pod_options, access, faults, times)
+    found = [loss.after("made") for loss in losses]
+    print(f"  {engine_name:34}{spread(found, 'ms', 1000)}")
+    table(losses)
+    verdict(f"median on {engine_name}", median(found), 0.3, " s")
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_deleted_pods(
     engine: str, shared_folder: Path, pod_options: dict[str, Any], access: Access, client: Client

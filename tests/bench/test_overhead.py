@@ -7,6 +7,7 @@ the measurement cannot tell from nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import statistics
@@ -22,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters import linux
+from airflow_elastic.runtime.spares import WAITING
 from tests.bench.figures import count, heading, interval, spread, verdict
 
 SCRIPT = Path(__file__).parent / "scripts/pace.py"
@@ -54,9 +56,14 @@ class Arm:
 
     name: str
     out: Path
-    processes: list[linux.Process]
+    mark: str
     spans: list[tuple[float, float]] = field(default_factory=list)
     beside: float = 0.0  # processor seconds of all that are no ranks, a second of training
+
+    @property
+    def processes(self) -> list[linux.Process]:
+        """All that live: some are begun while it trains."""
+        return linux.marked(MARK, self.mark)
 
     def signal(self, number: signal.Signals) -> None:
         for process in self.processes:
@@ -124,7 +131,10 @@ def training(name: str, folder: Path, work: str) -> Iterator[Arm]:
             assert process.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, f"{name} did not come up: {(folder / 'log').read_text()}"
             time.sleep(0.1)
-        arm = Arm(name, out, linux.marked(MARK, mark))
+        arm = Arm(name, out, mark)
+        while name == "ours" and len(linux.called(arm.processes, WAITING)) < PROCS:
+            assert time.monotonic() < deadline, f"no spares: {(folder / 'log').read_text()}"
+            time.sleep(0.1)
         arm.signal(signal.SIGSTOP)
         yield arm
     finally:
@@ -139,16 +149,21 @@ def used(processes: list[linux.Process]) -> float:
     """Processor seconds of those among these processes that are no ranks."""
     total = 0
     for process in processes:
-        if b"pace.py" in Path(f"/proc/{process.pid}/cmdline").read_bytes() and is_rank(process.pid):
-            continue
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
+        folder = Path(f"/proc/{process.pid}")
+        with contextlib.suppress(OSError):  # it has ended
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if not is_rank(folder):
+                total += int(fields[11]) + int(fields[12])
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def is_rank(pid: int) -> bool:
-    return any(
-        entry.startswith(b"LOCAL_RANK=") for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+def is_rank(folder: Path) -> bool:
+    """Ours call themselves so; of torchrun's, the environment tells."""
+    if (folder / "comm").read_text().startswith("rank-"):
+        return True
+    variables = (folder / "environ").read_bytes().split(b"\0")
+    return b"pace.py" in (folder / "cmdline").read_bytes() and any(
+        one.startswith(b"LOCAL_RANK=") for one in variables
     )
 
 
@@ -224,6 +239,6 @@ def test_a_run_without_failures(tmp_path: Path) -> None:
 
 
 def test_all_arms_take_their_turns(tmp_path: Path) -> None:
-    arms = take_turns(tmp_path, 2, 1.0)
+    arms = take_turns(tmp_path, 2, 3.0)
     assert all(arms[name].turns() for name in ARMS)
     assert all(linux.marked(MARK, str(arm.out.parent)) == [] for arm in arms.values())

@@ -74,7 +74,7 @@ async def test_a_worker_that_dies_while_the_api_server_is_out_of_reach_is_replac
     async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(7)
         faults.control_plane("front-door", "stop")  # for us: the cluster itself sees the pod end
-        driven.kill_rank(1)
+        driven.kill_agent_of(1)
         before = time.monotonic()
         await driven.until(lambda: time.monotonic() - before > OUTAGE_SECONDS, "the end of the outage")
         assert len(driven.state.attempts) == 1
@@ -86,6 +86,25 @@ async def test_a_worker_that_dies_while_the_api_server_is_out_of_reach_is_replac
     assert first.cause is Cause.FAILURE, first
     assert (len(state.attempts), state.restarts_used) == (2, 1)
     assert state.attempts[1].from_step >= 5
+
+
+@pytest.mark.slow
+@on_every_engine
+async def test_a_rank_that_dies_meanwhile_is_followed_in_place(
+    engine_name: str, shared_folder: Path, pod_options: dict[str, Any], faults: Faults
+) -> None:
+    """Agents and the run reach each other by its storage: nothing of that needs the cluster."""
+    spec = training(engine_name, pod_options, *FOREVER)
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(7)
+        faults.control_plane("front-door", "stop")
+        driven.kill_rank(1)
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        await driven.at_step((driven.state.checkpoint.step if driven.state.checkpoint else 0) + 3)
+        faults.heal()
+        state = await finish(driven)
+    assert [attempt.home for attempt in state.attempts] == [None, 1]
+    assert state.restarts_used == 1
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------------

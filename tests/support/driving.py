@@ -19,8 +19,10 @@ from airflow_elastic.control import Controller, Run, start_run
 from airflow_elastic.core.state import RunState
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files
+from airflow_elastic.runtime.spares import WAITING
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
+from airflow_elastic.testing.processes import has_environment, read
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PATIENCE_SECONDS = 120.0
@@ -92,26 +94,33 @@ class Driven:
 
     def kill_node(self, index: int) -> None:
         """Lose a node with all that is on it at the same moment."""
-        ranks = self._ranks(f"AIRFLOW_ELASTIC_WORKER=node-{index}")
+        mark = f"AIRFLOW_ELASTIC_WORKER=node-{index}"
+        all_of_it = [process for process in self._processes() if has_environment(process.pid, mark)]
         self.kill_worker(index)
-        for pid in ranks:
-            os.kill(pid, signal.SIGKILL)
+        for process in all_of_it:
+            process.send(signal.SIGKILL)
 
     def kill_rank(self, rank: int) -> None:
         """Kill one training process; its agent stays and tells."""
-        for pid in self._ranks(f"RANK={rank}", "LOCAL_RANK"):  # DLRover gives whole pods a RANK
-            os.kill(pid, signal.SIGKILL)
+        found = linux.called(self._processes(), f"rank-{rank}")
+        assert found, f"there is no rank {rank}"
+        for process in found:
+            process.send(signal.SIGKILL)
 
-    def _ranks(self, *variables: str) -> list[int]:
-        """Training processes of this attempt with these in their environment."""
-        found = []
-        for process in linux.marked("AIRFLOW_ELASTIC_JOB", self.state.attempt.job or ""):
-            with contextlib.suppress(OSError):
-                pairs = Path(f"/proc/{process.pid}/environ").read_text(errors="replace").split("\0")
-                names = {pair.partition("=")[0] for pair in pairs}
-                if names.union(pairs).issuperset(variables):
-                    found.append(process.pid)
-        return found
+    def kill_agent_of(self, rank: int) -> None:
+        """Lose a worker that is a pod: its first process dies."""
+        (process,) = linux.called(self._processes(), f"rank-{rank}")
+        agent = read(process.pid)
+        assert agent is not None
+        os.kill(agent.parent, signal.SIGKILL)
+
+    def spares(self) -> int:
+        """How many processes have imported what the next ranks will need, and wait."""
+        return len(linux.called(self._processes(), WAITING))
+
+    def _processes(self) -> list[linux.Process]:
+        """What agents have started in this attempt: ranks, what these have started, and spares."""
+        return linux.marked("AIRFLOW_ELASTIC_JOB", self.state.attempt.job or "")
 
 
 @contextlib.asynccontextmanager

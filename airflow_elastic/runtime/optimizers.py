@@ -1,0 +1,69 @@
+"""Room for the state of an optimizer that has not made a step yet, without making one.
+
+To have somewhere to load a state into, torch gives all parameters gradients of zero and makes a step without effect:
+that takes memory for gradients, and much longer than to read the state. What a step would keep for a parameter is
+found out here with a parameter of six numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_SHAPE = (2, 3)
+
+
+def make_room(optimizer: torch.optim.Optimizer) -> bool:
+    """Give the optimizer the state that its first step would, but for the numbers in it: they are whatever was there.
+
+    Returns:
+        Whether that was done. Not where there is a state already, or gradients; nor for optimizers that are none of
+        torch's own, or that keep something of another shape: torch's way is left for these.
+    """
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    if optimizer.state or any(one.grad is not None for one in parameters):
+        return False
+    if type(optimizer).__module__.split(".")[:2] != ["torch", "optim"]:
+        return False
+    states: dict[torch.Tensor, dict[str, Any]] = {}
+    try:
+        for group in optimizer.param_groups:
+            options = {name: value for name, value in group.items() if name not in ("params", "param_names")}
+            kept: dict[tuple[torch.device, torch.dtype], dict[str, Any]] = {}
+            for one in group["params"]:
+                kind = (one.device, one.dtype)
+                if one.requires_grad:
+                    if kind not in kept:
+                        kept[kind] = _kept(type(optimizer), options, *kind)
+                    if kept[kind]:
+                        states[one] = {name: _room(value, one) for name, value in kept[kind].items()}
+    except Exception:  # an optimizer that wants more than a gradient, as LBFGS its closure
+        return False
+    optimizer.state.update(states)
+    return bool(states)
+
+
+def _kept(
+    kind: Callable[..., torch.optim.Optimizer],
+    options: dict[str, Any],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, Any]:
+    """What such an optimizer keeps for a parameter."""
+    parameter = torch.nn.Parameter(torch.zeros(_SHAPE, device=device, dtype=dtype))
+    parameter.grad = torch.zeros_like(parameter)
+    one = kind([{**options, "params": [parameter]}])
+    one.step()
+    return dict(one.state.get(parameter, {}))
+
+
+def _room(value: Any, parameter: torch.Tensor) -> Any:
+    if not torch.is_tensor(value):
+        return value
+    if value.shape == _SHAPE:
+        return torch.empty_like(parameter, dtype=value.dtype)
+    if value.dim() == 0:
+        return value.clone()
+    raise ValueError("of another shape")
