@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 from dataclasses import dataclass
@@ -58,6 +59,16 @@ class Process:
 def this_machine() -> str:
     """Names this machine and this boot of it: processes of another one cannot be ours."""
     return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+
+
+def readable(descriptor: int, seconds: float | None = None) -> bool:
+    """Wait until there is something to read, or a process has ended; False where nothing came in so many seconds.
+
+    `select.select` refuses descriptors from 1,024 on, which a script with many files open has.
+    """
+    waited = select.poll()
+    waited.register(descriptor, select.POLLIN)
+    return bool(waited.poll(None if seconds is None else seconds * 1000))
 
 
 def marked(variable: str, value: str) -> list[Process]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
-import select
 import signal
 import sys
 import time
@@ -18,7 +17,7 @@ import traceback
 from pathlib import Path
 
 from airflow_elastic.adapters.jobfiles import JobFiles
-from airflow_elastic.adapters.linux import Process
+from airflow_elastic.adapters.linux import Process, readable
 
 IDLE_SECONDS = 60.0
 _LOOK_SECONDS = 2.0  # whoever wants a worker writes to the pipe: this is for one that could not
@@ -61,7 +60,7 @@ def main(state: Path) -> None:
         _reap(children)
         if children:
             busy_at = time.monotonic()
-        if select.select([pipe], [], [], _LOOK_SECONDS)[0]:
+        if readable(pipe, _LOOK_SECONDS):
             os.read(pipe, 4096)
 
 

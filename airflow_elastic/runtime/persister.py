@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import select
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checkpoints, checksums, keeping, page
 from airflow_elastic.adapters.jobfiles import attempt_of
+from airflow_elastic.adapters.linux import readable
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.runtime import slots
@@ -109,7 +109,7 @@ class Persister:
         # Training comes first: this gets what processors it leaves. Threads that are started from here inherit it.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         while not self._over.is_set():
-            select.select([self._slots.news], [], [])
+            readable(self._slots.news)
             os.read(self._slots.news, 4096)
             if self._over.is_set():
                 return

@@ -18,6 +18,7 @@ import json
 import mmap
 import os
 import struct
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,6 +95,7 @@ class Slot:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor).atexit = False  # threads may use it to the very end
         if os.fstat(descriptor).st_size < HEADER_BYTES:
             os.ftruncate(descriptor, HEADER_BYTES)
         self._map: mmap.mmap | None = None
@@ -237,6 +239,8 @@ class Slots:
         ]
         self.of = [[Slot(descriptor) for descriptor in mine] for mine in self._descriptors]
         self.news, self._poke = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        for end in (self.news, self._poke):
+            weakref.finalize(self, os.close, end).atexit = False
 
     def environment(self) -> dict[str, str]:
         """What lets a rank find them."""

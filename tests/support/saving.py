@@ -55,11 +55,9 @@ class Worker:
         self.node.begin(members)
         self.persister = Persister(self.node)
         paths = json.loads(self.node.slots.environment()[ENVIRONMENT])
-        self.stage = Stage(
-            [[Slot.open(path) for path in paths["slots"][0]]],
-            0,
-            os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK),
-        )
+        poke = os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK)
+        self.stage = Stage([[Slot.open(path) for path in paths["slots"][0]]], 0, poke)
+        weakref.finalize(self.stage, os.close, poke)  # a rank has it until it ends
         self.words = Page.create(Path(f"{self.node.rank_files}-rank-{index}.page")).words
         self.saver = Saver(
             Ranks(index, of, None), generation=1, stage=self.stage, words=self.words, policy=policy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters.jobfiles import Meeting
-from airflow_elastic.adapters.linux import called, marked
+from airflow_elastic.adapters.linux import called, marked, readable
 from airflow_elastic.runtime import group as module_of_group
 from airflow_elastic.runtime import spares as module
 from airflow_elastic.runtime.group import RankGroup
@@ -147,7 +146,7 @@ def test_one_that_died_is_done_without(node: Node, monkeypatch: pytest.MonkeyPat
     lost.send(signal.SIGKILL)
     descriptor = lost.open()
     if descriptor is not None:
-        select.select([descriptor], [], [], PATIENCE_SECONDS)
+        assert readable(descriptor, PATIENCE_SECONDS)
         os.close(descriptor)
     assert run_ranks(node, spares, monkeypatch) == {0: 0, 1: 0}
     assert sorted(bool(seen(node, rank)["warm"]) for rank in range(2)) == [False, True]
@@ -168,7 +167,7 @@ def test_they_end_with_their_agent(node: Node, tmp_path: Path) -> None:
         descriptor = os.pidfd_open(int(done.stdout))
     except ProcessLookupError:
         return
-    assert select.select([descriptor], [], [], PATIENCE_SECONDS)[0], "it waits on"
+    assert readable(descriptor, PATIENCE_SECONDS), "it waits on"
     os.close(descriptor)
 
 

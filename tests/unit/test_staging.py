@@ -122,6 +122,18 @@ def test_of_two_slots_one_is_always_whole(monkeypatch: pytest.MonkeyPatch) -> No
     assert sorted(slot.note().step for slot in slots.of[0] if slot.note()) == [2, 3]  # type: ignore[union-attr]
 
 
+def test_slots_take_their_files_with_them() -> None:
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = open_files()
+    slots = Slots(2)
+    again = slots.opened_again()
+    assert open_files() == before + 10
+    del slots, again
+    assert open_files() == before
+
+
 def test_a_slot_that_is_read_is_not_copied_into(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = Slots(1)
     mine = stage(slots, monkeypatch)
