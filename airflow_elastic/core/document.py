@@ -121,7 +121,7 @@ def _attempt(attempt: Attempt, progress: Progress | None) -> dict[str, Any]:
         "in_place": attempt.home is not None,
         "phase": str(attempt.phase),
         "workers": attempt.workers,
-        "from_step": attempt.from_step,
+        "from_step": replace(attempt, progress=progress or attempt.progress).restored_at,
         "last_step": max(attempt.last_step, progress.step if progress else 0),
         "planned_at": attempt.planned_at,
         "submitted_at": attempt.submitted_at,

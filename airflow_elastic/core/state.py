@@ -156,11 +156,16 @@ class Attempt:
         return max(self.from_step, self.failed_at, self.progress.step if self.progress else 0)
 
     @property
+    def restored_at(self) -> int:
+        """The step that its training went on from, as far as that is known."""
+        # What workers had in memory, or on their disks, when it was submitted may have been committed since.
+        told = self.progress.stretches[0].from_step if self.progress and self.progress.stretches else 0
+        return max(self.from_step, told)
+
+    @property
     def advanced(self) -> bool:
         """Whether it did any step of its own."""
-        # What was in memory when it was submitted may have been committed since, and is what it was restored from.
-        restored = self.progress.stretches[0].from_step if self.progress and self.progress.stretches else 0
-        return self.last_step > max(self.from_step, restored)
+        return self.last_step > self.restored_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,11 +67,12 @@ class Launcher:
     def refuse(self, spec: RunSpec) -> None:
         """Raise SpecError for options it does not have, for what only elastic ones can do, and what `check` refuses."""
         self.options_of(spec)
-        if spec.checkpoint.buddies and not self.elastic:
-            allowed = (
-                f"false with the launcher {self.name}, whose workers do not meet by our agents: use torchrun"
-            )
-            raise SpecError(Problem("checkpoint.buddies", True, allowed))
+        for name, none in (("buddies", False), ("disk", None)):
+            given = getattr(spec.checkpoint, name)
+            if given != none and not self.elastic:
+                off = "none" if none is None else "false"
+                allowed = f"{off} with the launcher {self.name}, whose workers do not meet by our agents: use torchrun"
+                raise SpecError(Problem(f"checkpoint.{name}", given, allowed))
         self.check(spec)
 
     def options_of(self, spec: RunSpec) -> Any:

@@ -20,6 +20,8 @@ from airflow_elastic.adapters.linux import Process
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.runtime.command_node import run_command
+from airflow_elastic.runtime.disk import Disk
+from airflow_elastic.runtime.disk_writer import DiskWriter
 from airflow_elastic.runtime.elastic_node import run_elastic
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.node import Node, Stopped
@@ -62,8 +64,14 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
     def stop(number: int, frame: FrameType | None) -> None:
         node.stop()
 
-    sharer = _keep_each_other(node)
-    persister = Persister(node, sharer.news if sharer else lambda: None)
+    sharer, writer = _keep_each_other(node), _keep_on_disk(node)
+    followers = [one for one in (sharer, writer) if one is not None]
+
+    def news() -> None:
+        for one in followers:
+            one.news()
+
+    persister = Persister(node, news)
     node.persist, node.keep_logs = persister.flush, reporter.keep_logs
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -74,8 +82,8 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
             os.chdir(spec.working_dir)
         reporter.start()
         persister.start()
-        if sharer:
-            sharer.start()
+        for one in followers:
+            one.start()
         elastic = find_launcher(spec.launcher).elastic
         result = run_elastic(node, spares, reporter.now) if elastic else run_command(node)
         result = _with_checkpoint(result, persister)
@@ -92,8 +100,11 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
         spares.end()
         reporter.stop()
         persister.stop()
-        if sharer:
-            sharer.stop(goodbye=_flushed(persister))
+        stopped = [one.stop() for one in followers]
+        if sharer and all(stopped) and _flushed(persister):
+            sharer.say_goodbye()
+        if node.disk and result.outcome in ("succeeded", "left"):
+            node.disk.clear()
 
 
 def _flushed(persister: Persister) -> bool:
@@ -112,6 +123,15 @@ def _keep_each_other(node: Node) -> Sharer | None:
         return None
     node.keeper = Keeper(node.address, spec.workers.procs)
     return Sharer(node)
+
+
+def _keep_on_disk(node: Node) -> DiskWriter | None:
+    """Have this worker keep what its ranks save on the disk of its machine, too."""
+    folder = node.record.spec.checkpoint.disk
+    if folder is None:
+        return None
+    node.disk = Disk(folder, node.store.uri, node.index)
+    return DiskWriter(node, node.disk)
 
 
 def _with_checkpoint(result: Result, persister: Persister) -> Result:

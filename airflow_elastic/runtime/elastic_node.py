@@ -16,6 +16,7 @@ from airflow_elastic.adapters.mailbox import Mailbox, RankTrouble
 from airflow_elastic.launchers import Place, find_launcher
 from airflow_elastic.runtime.group import RankGroup, environments
 from airflow_elastic.runtime.node import Stopped
+from airflow_elastic.runtime.recovering import recover
 from airflow_elastic.runtime.rendezvous import Left, meet
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -119,6 +120,8 @@ def _run_ranks(node: Node, spares: Spares) -> Result:
         except Left:
             return Result("left", time.time(), reason="left by a scale step")
         try:
+            if node.disk is not None:
+                recover(node, node.disk, members, store)
             with RankGroup(node, command, environments(node, members, meeting), spares) as group:
                 result = _watch(node, group, spares)
                 if result is not None and result.outcome == "succeeded":

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,7 +22,8 @@ import torch
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.store import Reader, Store
+from airflow_elastic.adapters.store import Reader
+from airflow_elastic.runtime.nearest import Files
 from airflow_elastic.runtime.needs import Need
 from airflow_elastic.runtime.slots import Slot
 from airflow_elastic.runtime.stage import Memory
@@ -69,7 +70,11 @@ class Loading:
             for places in (self._files, self._slots)
         )
 
-    def read(self, store: Store) -> None:
+    def bytes_of(self, keys: Container[str]) -> int:
+        """How many of the bytes that are read come from these files."""
+        return sum(block.size for key, found in self._files.items() if key in keys for block in found)
+
+    def read(self, store: Files) -> None:
         """Read everything. What was read before something turned out to be damaged is in the state already.
 
         Args:
@@ -104,7 +109,7 @@ class Loading:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _check_sizes(self, store: Store) -> None:
+    def _check_sizes(self, store: Files) -> None:
         found = {entry.key: entry.size for entry in store.list(self.manifest.data)} if self.keys else {}
         for file in self.manifest.files:
             if file.key in self._files and found.get(file.key) != file.size:

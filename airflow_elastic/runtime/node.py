@@ -17,6 +17,7 @@ from airflow_elastic.adapters.linux import out_of_memory_kills
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.store import Store
+from airflow_elastic.runtime.disk import Disk
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.ring import Neighbour
 from airflow_elastic.runtime.slots import Slots
@@ -52,6 +53,7 @@ class Node:
         persist: writes what they have saved to storage.
         keeper: keeps what its neighbour has staged; None where workers do not keep each other's states.
         neighbour: who keeps what it has staged, in its generation; None where nobody does.
+        disk: what its machine has of the run on its own disk; None where workers do not use that.
         keep_logs: carries what they have written to the run's storage, where that is elsewhere.
         unattended: why it ends without having been told to; None where it does not.
         standing_by: whether its ranks have failed, and it waits to be told to start new ones.
@@ -71,6 +73,7 @@ class Node:
     persist: Callable[[], None] = field(default=lambda: None)
     keeper: Keeper | None = None
     neighbour: Neighbour | None = None
+    disk: Disk | None = None
     keep_logs: Callable[[], None] = field(default=lambda: None)
     _park_at: float | None = None
     _half_over: bool = False

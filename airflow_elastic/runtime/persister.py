@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checkpoints, checksums, keeping, page
@@ -18,12 +15,10 @@ from airflow_elastic.adapters.linux import readable
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.runtime import slots
-from airflow_elastic.runtime.slots import MEMORY
+from airflow_elastic.runtime.slots import IN_BETWEEN
+from airflow_elastic.runtime.writing import file_keys, manifest_of, write_files
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, StoreError
-from airflow_elastic.spec.index import Blob, Index, Piece, blocks
-from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -136,7 +131,7 @@ class Persister:
         """Write the first of these states that is there, and to be written; returns whether there was one."""
         for age in ages:
             held = slots.held(self._slots.of, age)
-            if held and (memory_too or all(note.reason != MEMORY for _, note in held)):
+            if held and (memory_too or all(note.reason not in IN_BETWEEN for _, note in held)):
                 break
             for slot, _ in held:
                 slot.release()
@@ -200,22 +195,15 @@ class Persister:
             return False
         attempt = attempt_of(record, members)
         data = layout.checkpoint_data(note.step, attempt, note.generation)
-        files = self._write_files(held, data, attempt)
-        manifest = Manifest(
-            step=note.step,
-            attempt=attempt,
-            generation=note.generation,
-            world_size=note.world_size,
-            created_at=time.time(),
-            data=data,
-            files=tuple(files),
-            epoch=note.epoch,
-            samples=note.samples,
-            offset=note.offset,
-            metrics=note.metrics,
-            reason=note.reason,
-            versions=note.versions,
-        )
+        try:
+            files = write_files(node.store, held, data, attempt, self._move)
+        except ElasticError:
+            # Nobody knows of these files yet, and it may be the disk that is full. Or a buddy has written them, too.
+            if node.keeper is None:
+                with contextlib.suppress(ElasticError):
+                    node.store.delete(key for _, one in held for key in file_keys(data, one.rank))
+            raise
+        manifest = manifest_of(note, attempt, data, files)
         part = Part(members.nodes.index(worker), len(members.nodes), manifest)
         try:
             return tell(node.store, part)
@@ -224,34 +212,6 @@ class Persister:
             if attempt == node.attempt:
                 node.stop()
             return False
-
-    def _write_files(self, held: Sequence[tuple[Slot, Note]], folder: str, attempt: int) -> list[StoredFile]:
-        files: list[StoredFile] = []
-        try:
-            for slot, one in held:
-                name, memory = f"{folder}rank-{one.rank:05d}", slot.data(one.kept_bytes)
-                with ThreadPoolExecutor(1) as beside:
-                    index = beside.submit(_checked, one.kept, memory)
-                    files.append(self._put(f"{name}.bin", memory))
-                if one.account is not None:  # before anything that it accounts for can count
-                    key = layout.account(attempt, one.generation, one.step, one.rank)
-                    self._node.store.put(key, json.dumps(encode(one.account)).encode())
-                encoded = json.dumps(encode(index.result())).encode()
-                files.append(self._put(f"{name}.json", memoryview(encoded)))
-        except ElasticError:
-            # Nobody knows of these files yet, and it may be the disk that is full. Or a buddy has written them, too.
-            if self._node.keeper is None:
-                with contextlib.suppress(ElasticError):
-                    self._node.store.delete([file.key for file in files])
-            raise
-        return files
-
-    def _put(self, key: str, data: memoryview) -> StoredFile:
-        with ThreadPoolExecutor(1) as beside:
-            checksum = beside.submit(checksums.of, data)
-            self._node.store.write(key, data)
-            self._move()
-            return StoredFile(key, len(data), {checksums.ALGORITHM: checksum.result()})
 
     def _move(self) -> None:
         """A file is written: whoever waits for the rest of them does not stand still."""
@@ -263,15 +223,3 @@ class Persister:
     def _tell_ranks(self, step: int, seconds: float, *, written: bool) -> None:
         newest = {page.WRITTEN: float(step)} if written else {}
         self._node.tell_ranks({page.WRITING: seconds, **newest, page.KEPT: float(step)})
-
-
-def _checked(index: Index, data: memoryview) -> Index:
-    """The same, with checksums of each entry: readers check what they read, and read only what they need."""
-
-    def of(entry: Piece | Blob) -> tuple[str, ...]:
-        return tuple(checksums.of(data[entry.at + a : entry.at + b]) for a, b in blocks(entry.size))
-
-    return Index(
-        tuple(replace(piece, checksums=of(piece)) for piece in index.pieces),
-        tuple(replace(blob, checksums=of(blob)) for blob in index.blobs),
-    )

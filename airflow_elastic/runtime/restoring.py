@@ -33,9 +33,11 @@ from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_fail
 from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import put_together, unpacked
+from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.loading import Loading
+from airflow_elastic.runtime.nearest import Files, Nearest
 from airflow_elastic.runtime.optimizers import make_room
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Stateful, other_key, state_of
@@ -53,15 +55,17 @@ _REQUESTS = 8  # of files at once
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where the ranks of a worker keep what they fetch for each other.
+    """Where the ranks of a worker find what they need not fetch, and keep what they fetch for each other.
 
     Attributes:
         folder: on the worker's own disk; there only while a checkpoint is being restored.
         procs: ranks of the worker.
+        disk: the folder in which agents keep what is saved, too; None where they do not.
     """
 
     folder: Path
     procs: int
+    disk: str | None = None
 
 
 class Restorer:
@@ -80,6 +84,7 @@ class Restorer:
     ) -> None:
         self._store, self._ranks, self._attempt, self._room = store, ranks, attempt, room
         self._stage = stage
+        self._is_local = store.local_path(layout.STATUS) is not None
 
     def restore(self, objects: Stateful) -> Manifest | None:
         """Load the newest checkpoint that is what was committed, into `objects`; None where there is none.
@@ -182,10 +187,13 @@ class Restorer:
                 one.state.clear()  # there is nothing in it
             raise
         memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}
-        damages = self._read(reader.plan(state, memory), manifest)
-        if damages and any(self._ranks.gather(bool(memory))):
+        here: dict[str, Path] = {}
+        if self._room.disk is not None and not self._is_local:
+            here = on_disk(self._room.disk, self._store.uri, manifest)
+        damages = self._read(reader.plan(state, memory), here)
+        if damages and any(self._ranks.gather(bool(memory or here))):
             log.warning("%s: reading again, from storage alone", "; ".join(damages))
-            damages = self._read(reader.plan(state, {}), manifest)
+            damages = self._read(reader.plan(state, {}), {})
         if damages:
             raise CheckpointDamaged("; ".join(damages))
         options = StateDictOptions(strict=not unused)
@@ -206,9 +214,9 @@ class Restorer:
         if state[random_key]:
             randomness.put_back(state[random_key])
 
-    def _read(self, loading: Loading, manifest: Manifest) -> list[str]:
+    def _read(self, loading: Loading, here: Mapping[str, Path]) -> list[str]:
         """Returns what any rank has found to be damaged, to all ranks alike; none of them reads any more after this."""
-        near, damage, trouble, began = self._fetch(loading), None, None, time.monotonic()
+        near, damage, trouble, began = self._fetch(loading, here), None, None, time.monotonic()
         try:
             try:
                 loading.read(near)
@@ -216,29 +224,30 @@ class Restorer:
                 damage = str(error)
             except StoreError as error:
                 trouble = str(error)
+            from_disk = loading.bytes_of(here)
             log.info(
-                "checkpoint %d: %.3g GB from memory of this worker, %.3g GB from storage, %.2f s",
-                *(manifest.step, loading.memory_bytes / 1e9, loading.file_bytes / 1e9),
-                time.monotonic() - began,
+                "checkpoint %d: %.3g GB from memory of this worker, %.3g GB from disk, %.3g GB from storage, %.2f s",
+                *(loading.manifest.step, loading.memory_bytes / 1e9, from_disk / 1e9),
+                *((loading.file_bytes - from_disk) / 1e9, time.monotonic() - began),
             )
             self._raise_together(trouble)
             return sorted({one for one in self._ranks.gather(damage) if one})
         finally:
-            if near is not self._store:
-                shutil.rmtree(self._room.folder, ignore_errors=True)
+            shutil.rmtree(self._room.folder, ignore_errors=True)
 
-    def _fetch(self, loading: Loading) -> Store:
+    def _fetch(self, loading: Loading, here: Mapping[str, Path]) -> Files:
         """Where to read files from: the storage itself, or where this worker's ranks have fetched those they need.
 
         Several ranks of a worker may need the same bytes: each file comes over the network once, and they share the
         work.
         """
         rank, procs = self._ranks.rank, self._room.procs
-        if procs == 1 or self._store.local_path(layout.STATUS) is not None:
-            return self._store
-        first, near = rank - rank % procs, FolderStore(self._room.folder)
+        if procs == 1 or self._is_local:
+            return Nearest(self._store, here)
+        first, near = rank - rank % procs, Nearest(FolderStore(self._room.folder), here)
         needed = sorted(
             {key for each in self._ranks.gather(loading.keys)[first : first + procs] for key in each}
+            - here.keys()
         )
         trouble = None
         try:

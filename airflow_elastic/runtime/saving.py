@@ -20,7 +20,7 @@ from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.slots import MEMORY, Note
+from airflow_elastic.runtime.slots import DISK, IN_BETWEEN, MEMORY, Note
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.staging import Layout, Place, lay_out
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -94,8 +94,8 @@ class Saver:
         """Copy the state after step `step` into memory of the agent, which writes it to storage. All ranks together.
 
         Where the state before this one is still being written, the script's own save, the last one, and one that was
-        asked for wait for that; one for memory only takes the other place, where the one before has come to the
-        neighbours; any other is left out.
+        asked for wait for that; one in between takes the other place, unless that is being read, or the one before has
+        not come to the neighbours; any other is left out.
 
         Returns:
             Whether it was saved.
@@ -108,14 +108,14 @@ class Saver:
             if busy:
                 log.info("step %d is not saved: step %d is still being written", step, self._staged)
                 return False
-        if reason == MEMORY and step == self._staged:
+        if reason in IN_BETWEEN and step == self._staged:
             return False
         self.join()
-        if reason == MEMORY and self._policy.buddies:
-            (ungiven,) = self._ranks.largest(float(self._words[page.GIVEN] < self._newest))()
-            if ungiven:  # by somebody: the state before is the newest that survives the loss of a worker
+        if reason in IN_BETWEEN and (self._policy.buddies or self._policy.disk):
+            (held_up,) = self._ranks.largest(float(self._held_up()))()
+            if held_up:
                 return False
-        while reason != MEMORY and self._busy():
+        while reason not in IN_BETWEEN and self._busy():
             time.sleep(_POLL_SECONDS)
         plan = self._plan(objects)
         note = Note(
@@ -135,9 +135,9 @@ class Saver:
             versions={"airflow_elastic": airflow_elastic.__version__, "torch": torch.__version__},
         )
         self._newest = step
-        if reason != MEMORY:
+        if reason not in IN_BETWEEN:
             self._staged = step
-        if self._overlap and reason in (*_CAN_BE_LEFT_OUT, MEMORY):
+        if self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN):
             self._copying = self._stage.put_beside(plan, note, self._unwritten)
         else:
             self._stage.put(plan, note, self._unwritten)
@@ -177,9 +177,23 @@ class Saver:
         """Whether the agent has not written yet what was saved last."""
         return self._staged >= 0 and self._words[page.KEPT] < self._staged
 
+    def _held_up(self) -> bool:
+        """Whether there is no place; or only that of the newest state which survives the loss of a worker."""
+        ungiven = self._policy.buddies and self._words[page.GIVEN] < self._newest
+        return ungiven or not self._stage.has_place(self._unwritten)
+
     def _unwritten(self) -> tuple[int, int] | None:
         """Generation and step of what the agent has still to write: nothing is copied over it."""
         return (self._generation, self._staged) if self._busy() else None
+
+
+def in_between(policy: CheckpointPolicy, step: int) -> str | None:
+    """Why the state after a step is saved where it is not written to storage; None where it is not saved."""
+    # What goes to the disk is in memory, too.
+    for often, reason in ((policy.disk_every_steps, DISK), (policy.memory_every_steps, MEMORY)):
+        if often is not None and step % often == 0:
+            return reason
+    return None
 
 
 def state_of(objects: Stateful, rank: int) -> dict[str, Any]:

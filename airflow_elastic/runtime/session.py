@@ -26,8 +26,7 @@ from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.ranks import join
 from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position, Saver, Stateful
-from airflow_elastic.runtime.slots import MEMORY
+from airflow_elastic.runtime.saving import Position, Saver, Stateful, in_between
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.stream import ShardedStream
 from airflow_elastic.runtime.surroundings import Surroundings
@@ -88,7 +87,8 @@ class Session:
                 if surroundings.page
                 else Path(tempfile.gettempdir(), str(os.getpid()))
             )
-            room = Room(near / f"restore-{surroundings.generation}", stage.procs if stage else 1)
+            procs = stage.procs if stage else 1
+            room = Room(near / f"restore-{surroundings.generation}", procs, self._policy.disk)
             self._restorer = Restorer(
                 open_store(uri), self._ranks, attempt=self.attempt, room=room, stage=stage
             )
@@ -289,10 +289,10 @@ class Session:
         every = self._policy.every_steps
         if every is not None and self.steps % every == 0:
             self.save(reason="steps")
-        often = self._policy.memory_every_steps
-        if often is not None and self.steps % often == 0:
+        between = in_between(self._policy, self.steps)
+        if between is not None:
             self.settle()
-            self._save(MEMORY)
+            self._save(between)
         if together and (self._averaging is not None or self._agreement.due(self.steps)):
             self._ask()
         if not self._announced and self._saver is not None and self._objects is not None:

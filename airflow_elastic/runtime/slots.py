@@ -51,6 +51,12 @@ ENVIRONMENT = "AIRFLOW_ELASTIC_SLOTS"
 #: Why a state was saved that goes no further than into a slot, unless something happens.
 MEMORY = "memory"
 
+#: And of one that goes no further than to the disk of the worker's machine.
+DISK = "disk"
+
+#: Those of states that are written to storage where something happens, and not before.
+IN_BETWEEN = (MEMORY, DISK)
+
 
 @dataclass(frozen=True, slots=True)
 class Note:

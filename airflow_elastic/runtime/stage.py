@@ -134,6 +134,15 @@ class Stage:
         with contextlib.suppress(BlockingIOError):  # it has been told, and has not listened yet
             os.write(self._poke, b".")
 
+    def has_place(self, spare: Spare) -> bool:
+        """Whether a state could be copied now, without waiting for somebody who reads what is there."""
+        stays = spare()
+        for slot in self._slots:
+            if (stays is None or slot.age != stays) and slot.hold():
+                slot.release()
+                return True
+        return False
+
     def _free(self, note: Note, spare: Spare) -> Slot:
         """A slot that nobody reads, held: that of the same step, so that there is no second one, or the older one."""
         mine = (note.generation, note.step)

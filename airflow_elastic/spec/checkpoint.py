@@ -12,6 +12,11 @@ _best = Rule(
     "`min` or `max` and the name of a metric, e.g. `min val_loss`",
 )
 
+_folder = Rule(
+    lambda value: isinstance(value, str) and value.startswith("/") and ".." not in value.split("/"),
+    "an absolute path without `..`, e.g. `/mnt/scratch`",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
@@ -28,6 +33,11 @@ class CheckpointPolicy:
             Takes twice a worker's share of the state, in memory (with DDP: the state by the number of workers); and
             that share goes over the network each time. With the launcher `torchrun`, and more workers than one unit,
             which is best the workers of one machine: those of one unit never keep each other's.
+        disk: a folder on the disk of each worker's machine, there already, in which agents keep what is saved, too.
+            What they lose with their memory, as all of them die at once or their machines are started anew, the next
+            attempt finds there. Takes three times a worker's share of the state. With the launcher `torchrun`; on a
+            cluster, a volume of the node's has to be mounted there: an `emptyDir` goes with its pod.
+        disk_every_steps: in between, save to that disk after every so many steps, and not to storage.
         auto_interval: save as often as is best for what a save costs and how often the run fails, as measured; then
             `every_seconds` is the longest interval, by default an hour. Rank 0 logs the interval and its reason.
         overlap: copy weights and optimizer states while the next forward and backward passes go on, and not before
@@ -44,6 +54,8 @@ class CheckpointPolicy:
     every_seconds: float | None = None
     memory_every_steps: int | None = None
     buddies: bool = False
+    disk: str | None = None
+    disk_every_steps: int | None = None
     auto_interval: bool = False
     overlap: bool = False
     account_samples: bool = False
@@ -59,6 +71,17 @@ class CheckpointPolicy:
                 check("every_seconds", self.every_seconds, finite_positive)
             if self.memory_every_steps is not None:
                 check("memory_every_steps", self.memory_every_steps, positive_int)
+            if self.disk is not None:
+                check("disk", self.disk, _folder)
+            if self.disk_every_steps is not None:
+                check("disk_every_steps", self.disk_every_steps, positive_int)
+                check.that(
+                    self.disk is not None,
+                    "disk_every_steps",
+                    self.disk_every_steps,
+                    "none without checkpoint.disk, the folder to save to",
+                    across=True,
+                )
             check("keep_last", self.keep_last, positive_int)
             if self.keep_every_steps is not None:
                 check("keep_every_steps", self.keep_every_steps, positive_int)

@@ -36,8 +36,8 @@ class Manifest:
         samples: samples consumed since step 0, each once.
         offset: samples of the current epoch already consumed.
         metrics: numbers that the script gave with the save.
-        reason: why it was saved: `steps`, `seconds`, `memory`, `script`, `requested`, `breakpoint`,
-            `final`.
+        reason: why it was saved: `steps`, `seconds`, `memory`, `disk`, `script`, `requested`,
+            `breakpoint`, `final`.
         versions: of the libraries that wrote it.
         journal: number of the run's newest journal entry when this was committed; -1 where it has none.
     """

@@ -78,6 +78,7 @@ def pair(run: Path) -> Iterator[Pair]:
         yield two
     finally:
         for sharer in two.sharers:
-            sharer.stop(goodbye=True)
+            assert sharer.stop()
+            sharer.say_goodbye()
         for worker in two.workers:
             two.keeper(worker.node.index).close()

@@ -1,0 +1,80 @@
+"""States on the workers' own disks: what all agents lose with their memory at once, the next attempt finds there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.core.samples import prove
+from airflow_elastic.core.state import FailureKind
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.run import Workers
+from tests.support.driving import Driven, driving, left_over, training
+
+#: A state every other step, of which one may be left out while another is written; and what ranks do meanwhile.
+SLACK = 8
+
+
+async def lose_everything(driven: Driven) -> None:
+    """All nodes at once, with what their agents hold in memory."""
+    for worker in range(driven.state.attempt.workers):
+        driven.kill_node(worker)
+    await driven.until(lambda: len(driven.state.attempts) == 2, "a second attempt")
+
+
+async def test_it_costs_what_came_after_the_newest_state_on_disks(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    policy = CheckpointPolicy(every_steps=1000, disk=str(disk), disk_every_steps=2, account_samples=True)
+    words = ("--epochs=6", "--step-seconds=0.05")
+    whole = training(*words, f"--out={tmp_path}/whole")
+    async with driving(tmp_path / "whole-run", whole) as driven:
+        assert (await driven.end()).outcome == "succeeded"
+    async with driving(
+        tmp_path / "run", training(*words, f"--out={tmp_path}/out", checkpoint=policy)
+    ) as driven:
+        await driven.at_step(20)
+        assert checkpoints.steps(driven.run.store) == []
+        await lose_everything(driven)
+        state = await driven.end()
+        proof = prove(list(read_accounts(driven.run.store)), 60)
+    assert state.outcome == "succeeded"
+    before, after = state.attempts
+    assert before.failure is not None
+    assert before.failure.kind is FailureKind.WORKER_LOST
+    assert after.restored_at >= before.last_step - SLACK > 0
+    assert (tmp_path / "out").read_text() == (tmp_path / "whole").read_text()
+    assert proof.holds
+    assert list(disk.iterdir()) == [], "a run that is done leaves nothing there"
+    assert left_over(tmp_path / "run") == []
+
+
+async def test_it_follows_a_scale_step(tmp_path: Path) -> None:
+    policy = CheckpointPolicy(every_steps=1000, disk=str(tmp_path), disk_every_steps=2)
+    spec = training("--epochs=12", "--step-seconds=0.05", checkpoint=policy, workers=Workers(2, min=1, max=3))
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(6)
+        driven.run.ask_scale(3, by="test")
+        await driven.until(
+            lambda: (p := driven.run.progress(driven.state)) and p.world_size == 3, "three ranks"
+        )
+        saved = max(checkpoints.steps(driven.run.store))
+        await driven.at_step(saved + 2 * SLACK)
+        await lose_everything(driven)
+        await driven.until(lambda: driven.step, "a step")
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    before, after = state.attempts
+    assert after.restored_at >= before.last_step - SLACK > saved
+
+
+async def test_a_disk_that_is_not_there_costs_nothing_and_is_told(tmp_path: Path) -> None:
+    policy = CheckpointPolicy(every_steps=5, disk=str(tmp_path / "none"), disk_every_steps=1)
+    async with driving(
+        tmp_path / "run", training("--epochs=2", "--step-seconds=0.1", checkpoint=policy)
+    ) as driven:
+        told = await driven.until(lambda: driven.state.unsaved, "that it is told")
+        assert "there is no folder" in told.reason
+        state = await driven.end()
+    assert state.outcome == "succeeded"
