@@ -5,6 +5,7 @@ Its form is described in docs/status.md and has a version; fields may be added w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.core.goodput import goodput

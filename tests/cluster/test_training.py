@@ -162,6 +162,16 @@ async def credentials(s3: S3Server, namespace: str, client: Client) -> tuple[Sec
     return tuple(SecretRef(name, "kubernetes", f"s3/{name}") for name in names)
 
 
+def on_s3(spec: RunSpec, s3: S3Server) -> RunSpec:
+    """The same, with an environment in which pods find the server."""
+    port = s3.address.rpartition(":")[2]
+    env = {
+        "AWS_ENDPOINT_URL": f"http://host.cluster.internal:{port}",
+        "AWS_DEFAULT_REGION": s3.env.get("AWS_DEFAULT_REGION", "us-east-1"),
+    }
+    return RunSpec.from_dict({**spec.to_dict(), "env": {**spec.env, **env}})
+
+
 async def test_on_s3_it_ends_with_a_verified_model_and_its_output(
     s3: S3Server,
     credentials: tuple[SecretRef, ...],
@@ -169,18 +179,7 @@ async def test_on_s3_it_ends_with_a_verified_model_and_its_output(
     namespace: str,
     client: Client,
 ) -> None:
-    port = s3.address.rpartition(":")[2]
-    spec = training("job", pod_options, "--epochs=1", "--step-seconds=0.3", secrets=credentials)
-    spec = RunSpec.from_dict(
-        {
-            **spec.to_dict(),
-            "env": {
-                **spec.env,
-                "AWS_ENDPOINT_URL": f"http://host.cluster.internal:{port}",
-                "AWS_DEFAULT_REGION": s3.env.get("AWS_DEFAULT_REGION", "us-east-1"),
-            },
-        }
-    )
+    spec = on_s3(training("job", pod_options, "--epochs=1", "--step-seconds=0.3", secrets=credentials), s3)
     async with driving(f"s3://{s3.bucket}/{namespace}", spec) as driven:
         await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
         await lose_a_pod(driven, client, namespace)
@@ -190,6 +189,39 @@ async def test_on_s3_it_ends_with_a_verified_model_and_its_output(
     assert state.checkpoint is not None
     assert b"from step" in (output or b"")
     assert s3.env["AWS_SECRET_ACCESS_KEY"].encode() not in _everything(driven)
+
+
+@pytest.mark.slow
+async def test_what_all_pods_lose_at_once_is_on_their_machines_disk(
+    s3: S3Server,
+    credentials: tuple[SecretRef, ...],
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    faults: Faults,
+) -> None:
+    """And is read from there: storage has it since the second attempt, too."""
+    mounted = {"mount_path": "/mnt/scratch", "host_path": str(shared_folder)}
+    options = {**pod_options, "volumes": [*pod_options["volumes"], mounted]}
+    policy = CheckpointPolicy(every_steps=10_000, disk="/mnt/scratch", disk_every_steps=2)
+    words = ("--epochs=400", "--step-seconds=0.05", "--verbose")
+    spec = on_s3(training("job", options, *words, secrets=credentials, checkpoint=policy), s3)
+    async with driving(f"s3://{s3.bucket}/{namespace}", spec) as driven:
+        await driven.at_step(20)
+        assert driven.state.checkpoint is None
+        for pod in await pods_of(driven, client, namespace):
+            faults.pod(namespace, pod["metadata"]["name"], "signal")
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        await driven.until(lambda: driven.step, "a step of it")
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+        output = driven.run.store.get(layout.attempt_logs(2) + layout.rank_log(1, 0)) or b""
+    before, after = state.attempts
+    assert after.restored_at >= before.last_step - 8 > 0
+    (read,) = [line for line in output.decode().splitlines() if "GB from disk" in line]
+    assert " 0 GB from disk" not in read
+    assert ", 0 GB from storage" in read
 
 
 def _everything(driven: Driven) -> bytes:
