@@ -49,6 +49,10 @@ KEPT: Final = 18  # the newest step whose state the agent has written to storage
 
 GIVEN: Final = 25  # the newest step whose state the agent has given to its neighbour, or has failed to
 
+ON_DISK: Final = (
+    26  # the newest step whose state the agent has written to its machine's disk, or has failed to
+)
+
 
 class Page:
     """A mapped page. `words` is indexed by the constants of this module."""

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.jobfiles import JobFiles, Result
@@ -23,6 +24,7 @@ from airflow_elastic.runtime.command_node import run_command
 from airflow_elastic.runtime.disk import Disk
 from airflow_elastic.runtime.disk_writer import DiskWriter
 from airflow_elastic.runtime.elastic_node import run_elastic
+from airflow_elastic.runtime.following import Follower
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.node import Node, Stopped
 from airflow_elastic.runtime.persister import Persister
@@ -64,8 +66,7 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
     def stop(number: int, frame: FrameType | None) -> None:
         node.stop()
 
-    sharer, writer = _keep_each_other(node), _keep_on_disk(node)
-    followers = [one for one in (sharer, writer) if one is not None]
+    followers: list[Follower] = []
 
     def news() -> None:
         for one in followers:
@@ -81,6 +82,7 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
         if spec.working_dir:
             os.chdir(spec.working_dir)
         reporter.start()
+        followers += _followers(node)
         persister.start()
         for one in followers:
             one.start()
@@ -100,11 +102,8 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
         spares.end()
         reporter.stop()
         persister.stop()
-        stopped = [one.stop() for one in followers]
-        if sharer and all(stopped) and _flushed(persister):
-            sharer.say_goodbye()
-        if node.disk and result.outcome in ("succeeded", "left"):
-            node.disk.clear()
+        for one in followers:
+            one.finish(partial(_flushed, persister), succeeded=result.outcome == "succeeded")
 
 
 def _flushed(persister: Persister) -> bool:
@@ -116,22 +115,18 @@ def _flushed(persister: Persister) -> bool:
     return True
 
 
-def _keep_each_other(node: Node) -> Sharer | None:
-    """Have this worker keep what a neighbour has staged, and a neighbour what its own ranks have."""
-    spec = node.record.spec
-    if not spec.checkpoint.buddies:
-        return None
-    node.keeper = Keeper(node.address, spec.workers.procs)
-    return Sharer(node)
-
-
-def _keep_on_disk(node: Node) -> DiskWriter | None:
-    """Have this worker keep what its ranks save on the disk of its machine, too."""
-    folder = node.record.spec.checkpoint.disk
-    if folder is None:
-        return None
-    node.disk = Disk(folder, node.store.uri, node.index)
-    return DiskWriter(node, node.disk)
+def _followers(node: Node) -> list[Follower]:
+    """Who takes states elsewhere, beside storage: to a neighbour, who keeps this worker's while it keeps another's; and
+    to the disk of its machine.
+    """
+    spec, found = node.record.spec, list[Follower]()
+    if spec.checkpoint.buddies:
+        node.keeper = Keeper(node.address, spec.workers.procs)
+        found.append(Sharer(node))
+    if spec.checkpoint.disk is not None:
+        node.disk = Disk.of_run(spec.checkpoint.disk, node.store, node.index)
+        found.append(DiskWriter(node, node.disk))
+    return found
 
 
 def _with_checkpoint(result: Result, persister: Persister) -> Result:

@@ -1,8 +1,8 @@
 """A worker's states on the disk of its own machine, where they outlive its agent, its pod, and a reboot.
 
-Below the folder that the user has named: `airflow-elastic-<digest of the run URI>/node-3/`, and there the files and the
-word of its part as in the run's storage, under the same keys. No state there is a checkpoint: that it becomes in
-storage, once all parts of it have been found (`recovering`).
+Below the folder that the user has named: `airflow-elastic-<16 hex digits, the run's own>/node-3/`, and there the files
+and the word of its part as in the run's storage, under the same keys. No state there is a checkpoint: that it becomes
+in storage, once all parts of it have been found (`recovering`). What has no word is not whole.
 """
 
 from __future__ import annotations
@@ -11,59 +11,80 @@ import contextlib
 import hashlib
 import json
 import logging
-import mmap
+import os
+import re
 import shutil
+import stat
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.folder import FolderStore
+from airflow_elastic.adapters.keys import key_problem
 from airflow_elastic.adapters.parts import Part
+from airflow_elastic.core.offers import Age
 from airflow_elastic.runtime.writing import manifest_of, write_files
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
+    from airflow_elastic.adapters.store import Store
     from airflow_elastic.runtime.slots import Note, Slot
     from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
-#: States that stay: a worker may have come further than another one.
+#: States that stay: a worker may have come further than another one, by one state.
 KEEP = 2
 
 #: What a run has left behind for so long is taken for forgotten.
 FORGOTTEN_SECONDS = 7 * 86400.0
 
-_NAME = "airflow-elastic-"
+_NAME = re.compile(r"airflow-elastic-[0-9a-f]{16}")
+_STATE = re.compile(r"(\d+)-a(\d+)-g(\d+)(-disk)?")
+
+_CHUNK_BYTES = 4 << 20
+
+#: A disk that answers nothing for so long is done without.
+_QUIET_SECONDS = 10.0
 
 
 class Disk:
     """What workers of a run have on the disk of one machine, seen from one of them.
 
     Args:
-        folder: the one that the user has named.
-        run_uri: of the run.
+        root: the run's folder on it.
         index: number of the worker.
+
+    Attributes:
+        root: as given.
     """
 
-    def __init__(self, folder: str, run_uri: str, index: int) -> None:
-        self._folder, self._root = Path(folder), _root(folder, run_uri)
-        self._mine = FolderStore(self._root / f"node-{index}")
+    def __init__(self, root: Path, index: int) -> None:
+        self.root = root
+        self._mine = FolderStore(root / f"node-{index}")
         self._lock = threading.Lock()
+
+    @classmethod
+    def of_run(cls, folder: str, store: Store, index: int) -> Disk:
+        """That of a run, below the folder that the user has named. A run that is begun anew has another one."""
+        first = store.get(layout.journal_entry(0)) or b""
+        digest = hashlib.sha256(store.uri.encode() + b"\n" + first).hexdigest()[:16]
+        return cls(Path(folder, f"airflow-elastic-{digest}"), index)
 
     def begin(self) -> None:
         """Remove what other runs have forgotten. Raises StoreError where the disk cannot be used."""
         self._check()
-        for other in self._folder.glob(f"{_NAME}*"):
-            times = [path.stat().st_mtime for path in (other, *other.glob(f"*/{layout.CHECKPOINT_DATA}"))]
-            if other != self._root and max(times) < time.time() - FORGOTTEN_SECONDS:
-                shutil.rmtree(other, ignore_errors=True)
+        for other in self.root.parent.iterdir():
+            with contextlib.suppress(OSError):  # another agent is quicker
+                if other != self.root and _is_forgotten(other):
+                    shutil.rmtree(other, ignore_errors=True)
 
     def write(self, held: Sequence[tuple[Slot, Note]], part: int, of: int, attempt: int) -> None:
         """Write what the ranks of this worker have staged, and remove what is older than the one before.
@@ -79,101 +100,166 @@ class Disk:
         """
         note = held[0][1]
         data = layout.checkpoint_data(note.step, attempt, note.generation)
-        self._check()
         with self._lock:
-            files = write_files(self._mine, held, data, attempt)
-            word = Part(part, of, manifest_of(note, attempt, data, files))
-            self._mine.put(word.key, json.dumps(encode(word)).encode())
-            for folder in sorted(Path(self._mine.uri, layout.CHECKPOINT_DATA).iterdir())[:-KEEP]:
-                self._remove(folder)
+            self._check()
+            self._prune(KEEP)
+            try:
+                files = write_files(self._mine, held, data, attempt)
+                word = Part(part, of, manifest_of(note, attempt, data, files))
+                self._mine.put(word.key, json.dumps(encode(word)).encode())
+            except StoreError:
+                self._prune(KEEP)  # what has no word: it may be the disk that is full
+                raise
+            self._prune(KEEP)
 
-    def found(self, newest: int) -> Iterator[tuple[FolderStore, Part]]:
-        """The parts of states after step `newest`, of whichever worker, that are byte for byte what was written."""
-        for folder in sorted(self._root.glob("node-*")):
-            store = FolderStore(folder)
+    def quiet(self) -> None:
+        """Wait for what is just being written, not for ever."""
+        if self._lock.acquire(timeout=_QUIET_SECONDS):
+            self._lock.release()
+
+    def found(self) -> Iterator[tuple[FolderStore, Part]]:
+        """What words of whichever worker tell of; not that it is so (`is_whole`). Raises OSError."""
+        if not self.root.is_dir():
+            return
+        self._check()
+        for folder in sorted(self.root.glob("node-*")):
             for path in sorted(folder.glob(f"{layout.CHECKPOINT_DATA}*/part-*.json")):
                 try:
                     part = decode(Part, json.loads(path.read_bytes()))
-                    if part.manifest.step > newest and _is_whole(store, part.manifest):
-                        yield store, part
-                except (OSError, ValueError, SpecError) as error:
+                except (ValueError, SpecError) as error:
                     log.warning("%s cannot be read: %s", path, error)
+                    continue
+                if _is_plain(path, part):
+                    yield FolderStore(folder), part
+                else:
+                    log.warning("%s tells of what lies elsewhere, and is not used", path)
 
-    def settle(self, found: FolderStore, old: str, new: str) -> None:
-        """What was found is in storage now, in another folder: files here are to be found by its name, too.
-
-        Args:
-            found: where.
-            old: folder of the data.
-            new: that in storage.
-        """
-        target = Path(self._mine.uri, new)
-        with self._lock, contextlib.suppress(OSError):
+    def settle(self, found: FolderStore, part: Part, now: Manifest) -> None:
+        """What was found is in storage now, in another folder: files here are to be found by its name, too."""
+        target = Path(self._mine.uri, now.data)
+        with self._lock, contextlib.suppress(OSError, StoreError):
             target.mkdir(parents=True, exist_ok=True)
-            for path in Path(found.uri, old).glob("rank-*"):
+            for file in part.manifest.files:
+                path = Path(found.uri, file.key)
                 path.rename(target / path.name)
+            word = replace(part, manifest=now)
+            self._mine.put(word.key, json.dumps(encode(word)).encode())
 
     def tidy(self, kept: Collection[str]) -> None:
         """Remove everything of this run, but for these folders of data. While no worker writes."""
         names = {data.rstrip("/").rpartition("/")[2] for data in kept}
-        for folder in self._root.glob(f"node-*/{layout.CHECKPOINT_DATA}*"):
-            if folder.name not in names:
-                self._remove(folder)
+        with contextlib.suppress(OSError):
+            for folder in self.root.glob(f"node-*/{layout.CHECKPOINT_DATA}*"):
+                if folder.name not in names:
+                    _remove(folder)
 
     def clear(self) -> None:
-        """Remove what this worker has written."""
-        with self._lock:
-            shutil.rmtree(self._mine.uri, ignore_errors=True)
-        for folder in (*sorted(self._root.rglob("*"), reverse=True), self._root):
+        """Remove what this worker has written, and folders that are empty then."""
+        shutil.rmtree(self._mine.uri, ignore_errors=True)
+        for folder, _, _ in os.walk(self.root, topdown=False):
             with contextlib.suppress(OSError):  # another worker's, who may need it
-                folder.rmdir()
+                os.rmdir(folder)
 
     def _check(self) -> None:
-        """A folder that is not there is not made: what is meant to be mounted there would be elsewhere."""
-        if not self._folder.is_dir():
+        """A folder that is not there is not made: what is meant to be mounted there would be elsewhere.
+
+        What lies in the run's own is unpickled once it has become a checkpoint: it must be nobody else's.
+        """
+        if not self.root.parent.is_dir():
             raise StoreError(
-                f"there is no folder {self._folder} on this machine: mount one, or name another as checkpoint.disk"
+                f"there is no folder {self.root.parent} on this machine: mount one, or name another as checkpoint.disk"
+            )
+        try:
+            with contextlib.suppress(FileExistsError):
+                self.root.mkdir(0o700)
+            about = self.root.lstat()
+        except OSError as error:
+            raise StoreError(
+                f"{self.root.parent} cannot be used: {error}; checkpoint.disk has to be writable"
+            ) from error
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
+            raise StoreError(
+                f"{self.root} is not a folder that only user {os.geteuid()} can write to, and is not trusted: remove "
+                "it, or name another folder as checkpoint.disk"
             )
 
-    def _remove(self, folder: Path) -> None:
-        """One state's files, and what was told of its samples."""
-        shutil.rmtree(folder, ignore_errors=True)
-        step = folder.name.partition("-")[0]
-        for account in folder.parents[2].glob(f"{layout.SAMPLES}*/*/{step}-*"):
-            account.unlink(missing_ok=True)
+    def _prune(self, keep: int) -> None:
+        """Remove all but the newest states of this worker, and what is not whole."""
+        data = Path(self._mine.uri, layout.CHECKPOINT_DATA)
+        whole = []
+        for folder in data.iterdir() if data.is_dir() else ():
+            if any(folder.glob("part-*.json")):
+                whole.append(folder)
+            else:
+                _remove(folder)
+        for folder in sorted(whole, key=_age)[:-keep]:
+            _remove(folder)
 
 
-def on_disk(folder: str, run_uri: str, manifest: Manifest) -> dict[str, Path]:
+def on_disk(root: Path, manifest: Manifest) -> dict[str, Path]:
     """Where files of a checkpoint lie on this machine's own disk, by their keys; those that do."""
     found: dict[str, Path] = {}
-    for store in _root(folder, run_uri).glob("node-*"):
-        for file in manifest.files:
-            with contextlib.suppress(OSError):
-                if (path := store / file.key).stat().st_size == file.size:
-                    found[file.key] = path
+    with contextlib.suppress(OSError):
+        for store in root.glob("node-*"):
+            for file in manifest.files:
+                with contextlib.suppress(OSError):
+                    if (path := store / file.key).stat().st_size == file.size:
+                        found[file.key] = path
     return found
 
 
-@contextlib.contextmanager
-def mapped(path: Path) -> Iterator[memoryview]:
-    """A file's bytes. Raises OSError."""
-    with path.open("rb") as file:
-        if not path.stat().st_size:
-            yield memoryview(b"")
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory, memoryview(memory) as data:
-            yield data
-
-
-def _root(folder: str, run_uri: str) -> Path:
-    return Path(folder, f"{_NAME}{hashlib.sha256(run_uri.encode()).hexdigest()[:16]}")
-
-
-def _is_whole(store: FolderStore, manifest: Manifest) -> bool:
+def is_whole(found: FolderStore, manifest: Manifest) -> bool:
+    """Whether files are byte for byte what was written. Raises OSError."""
     for file in manifest.files:
-        expected: Mapping[str, str] = file.checksums
-        with mapped(Path(store.uri, file.key)) as data:
-            if len(data) != file.size or checksums.of(data) != expected.get(checksums.ALGORITHM):
-                log.warning("%s/%s is not what was written", store.uri, file.key)
-                return False
+        digest, size = checksums.Crc64(), 0
+        # Not mapped: a bad sector would be a signal then, and no error.
+        with Path(found.uri, file.key).open("rb", buffering=0) as reader:
+            while chunk := reader.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+        if size != file.size or digest.hexdigest() != file.checksums.get(checksums.ALGORITHM):
+            log.warning("%s/%s is not what was written", found.uri, file.key)
+            return False
     return True
+
+
+def age_of(manifest: Manifest) -> Age:
+    """When it was saved."""
+    return Age(manifest.attempt, manifest.generation, manifest.step)
+
+
+def _is_plain(word: Path, part: Part) -> bool:
+    """Whether it tells of files that lie beside it, and of nothing else."""
+    data = f"{layout.CHECKPOINT_DATA}{word.parent.name}/"
+    keys = [file.key for file in part.manifest.files]
+    return part.manifest.data == data and all(
+        key.startswith(data) and "/" not in key.removeprefix(data) and key_problem(key) is None
+        for key in keys
+    )
+
+
+def _age(folder: Path) -> tuple[int, ...]:
+    """Attempt, generation and step, from its name."""
+    named = _STATE.fullmatch(folder.name)
+    if named is None:
+        return ()
+    step, attempt, generation = (int(word) for word in named.groups()[:3])
+    return attempt, generation, step
+
+
+def _is_forgotten(folder: Path) -> bool:
+    if _NAME.fullmatch(folder.name) is None or folder.is_symlink():
+        return False
+    stores = [*folder.glob(f"node-*/{layout.CHECKPOINT_DATA}")]
+    newest = max((path.stat().st_mtime for path in (folder, *stores)), default=0.0)
+    return newest < time.time() - FORGOTTEN_SECONDS
+
+
+def _remove(folder: Path) -> None:
+    """One state's files, and what was told of its samples."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if age := _age(folder):
+        below = layout.accounts(*age)
+        with contextlib.suppress(OSError):
+            for account in folder.parents[2].glob(f"{below}*"):
+                account.unlink(missing_ok=True)

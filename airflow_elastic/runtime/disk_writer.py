@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters import checkpoints, page
 from airflow_elastic.adapters.jobfiles import attempt_of
 from airflow_elastic.runtime.following import Follower
 from airflow_elastic.runtime.slots import MEMORY
 from airflow_elastic.spec.errors import ElasticError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from airflow_elastic.runtime.disk import Disk
     from airflow_elastic.runtime.node import Node
     from airflow_elastic.runtime.slots import Note, Slot
 
+#: How long what is on its way is waited for before everything there is removed.
 _STOP_SECONDS = 20.0
+
+#: How long other workers' parts of the last checkpoint are.
+_STORED_SECONDS = 20.0
+
+_POLL_SECONDS = 0.2
 
 
 class DiskWriter(Follower):
@@ -39,8 +47,35 @@ class DiskWriter(Follower):
             self._refuse(0, _untaken(error))
         super().start()
 
-    def _wants(self, note: Note) -> bool:
-        return note.reason != MEMORY
+    def finish(self, flushed: Callable[[], bool], *, succeeded: bool) -> None:
+        """End; what is on its way is not waited for. Of a training that is complete nothing stays on the disk."""
+        self._over.set()
+        self._news.set()
+        if succeeded and flushed() and self._is_stored() and self.stop():
+            self._disk.clear()
+
+    def _is_stored(self) -> bool:
+        """Whether storage has what this worker has saved last.
+
+        Other workers may still be writing their parts of it; where they do not come to it, what is on disks is what the
+        run goes on from.
+        """
+        give_up = time.monotonic() + _STORED_SECONDS
+        while time.monotonic() < give_up:
+            try:
+                steps = checkpoints.steps(self._node.store)
+            except ElasticError:
+                return False
+            if steps and steps[-1] >= self._tried[1]:
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
+
+    def _wants(self, reason: str) -> bool:
+        return reason != MEMORY
+
+    def _in_turn(self, ages: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+        return ages  # each of them, as all workers do: what one leaves out is whole nowhere
 
     def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
         node, note = self._node, held[0][1]
@@ -50,11 +85,12 @@ class DiskWriter(Follower):
         part = members.nodes.index(node.index)
         try:
             self._disk.write(held, part, len(members.nodes), attempt_of(node.record, members))
-        except (ElasticError, OSError) as error:
-            if note.generation == node.generation:  # what is of none that goes on may have been tidied away
-                self._refuse(note.step, _untaken(error))
-        else:
             self._refused = False
+        except (ElasticError, OSError) as error:
+            self._refuse(note.step, _untaken(error))
+        finally:  # also where it failed: the next state is to be tried
+            if note.generation == node.generation:
+                node.tell_ranks({page.ON_DISK: float(note.step)})
 
 
 def _untaken(error: Exception) -> str:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch.distributed import DistError
@@ -116,12 +117,10 @@ def _run_ranks(node: Node, spares: Spares) -> Result:
     command = find_launcher(spec.launcher).command(spec, place)
     while True:
         try:
-            members, meeting, store = meet(node)
+            members, meeting, store = meet(node, partial(recover, node))
         except Left:
             return Result("left", time.time(), reason="left by a scale step")
         try:
-            if node.disk is not None:
-                recover(node, node.disk, members, store)
             with RankGroup(node, command, environments(node, members, meeting), spares) as group:
                 result = _watch(node, group, spares)
                 if result is not None and result.outcome == "succeeded":

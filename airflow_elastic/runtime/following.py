@@ -12,7 +12,7 @@ from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.persister import NICE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from airflow_elastic.runtime.node import Node
     from airflow_elastic.runtime.slots import Note, Slot
@@ -35,7 +35,7 @@ class Follower(ABC):
     def __init__(self, node: Node, name: str, stop_seconds: float) -> None:
         self._node, self._slots = node, node.slots.opened_again()
         self._tried: tuple[int, int, str] = (0, -1, "")  # generation, step, and why it was saved
-        self._passed: tuple[int, int] = (0, -1)  # generation and step of the newest that is not for here
+        self._passed: set[tuple[int, int]] = set()  # generations and steps of those that are not for here
         self._refused = False  # and told
         self._stop_seconds = stop_seconds
         self._news, self._over = threading.Event(), threading.Event()
@@ -58,12 +58,25 @@ class Follower(ABC):
         return not self._thread.is_alive()
 
     @abstractmethod
+    def finish(self, flushed: Callable[[], bool], *, succeeded: bool) -> None:
+        """End, with the worker.
+
+        Args:
+            flushed: has what is staged written to storage; answers whether all of it is.
+            succeeded: whether training is complete.
+        """
+
+    @abstractmethod
     def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
         """Take a state there; the slots of all ranks are held for reading."""
 
-    def _wants(self, note: Note) -> bool:
-        """Whether a state is for here."""
+    def _wants(self, reason: str) -> bool:
+        """Whether a state that was saved for this reason is for here."""
         return True
+
+    def _in_turn(self, ages: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+        """Which of these states comes first; they are the older ones first."""
+        return reversed(ages)
 
     def _work(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
@@ -76,29 +89,29 @@ class Follower(ABC):
                 log.exception("what is saved could not be taken elsewhere")
 
     def _look(self, *, heard: bool) -> None:
-        """Take the newest state that all ranks have staged, unless that was tried already.
+        """Take what all ranks have staged and is newer than what was tried before.
 
         Whether a step was saved once more stands in notes, which take their time to read: only when there is news.
         """
-        for age in reversed(slots.common(self._slots)):
-            if age < self._tried[:2] or age[0] != self._node.generation or self._over.is_set():
+        there = slots.common(self._slots)
+        self._passed.intersection_update(there)
+        seen = {self._tried[:2], *self._passed}
+        for age in self._in_turn(there):
+            if self._over.is_set():
                 return
-            if not heard and age == self._tried[:2]:
-                return
-            if not heard and age == self._passed:
+            is_over = age < self._tried[:2] or age[0] != self._node.generation
+            if is_over or (not heard and age in seen):
                 continue
             held = slots.held(self._slots, age)
             try:
-                if not held:  # the ranks have gone over to the next one
-                    continue
-                if not self._wants(held[0][1]):
-                    self._passed = age
-                    continue
-                this = (*age, held[0][1].reason)
-                if this != self._tried:  # a step can be saved once more
-                    self._tried = this
+                if len({note.reason for _, note in held}) != 1:
+                    continue  # the ranks go over to the next one, or save this one once more
+                reason = held[0][1].reason
+                if not self._wants(reason):
+                    self._passed.add(age)
+                elif (*age, reason) != self._tried:
+                    self._tried = (*age, reason)
                     self._take(held)
-                return
             finally:
                 for slot, _ in held:
                     slot.release()

@@ -126,6 +126,7 @@ class Node:
             "AIRFLOW_ELASTIC_WORKER": f"node-{self.index}",
             "AIRFLOW_ELASTIC_RANK_FILES": str(self.rank_files),
             "AIRFLOW_ELASTIC_CHECKPOINT": json.dumps(encode(spec.checkpoint)),
+            **({"AIRFLOW_ELASTIC_DISK": str(self.disk.root)} if self.disk else {}),
             "AIRFLOW_ELASTIC_RESUME_PATH": str(user or f"{record.run_uri}/user"),
         }
 

@@ -24,6 +24,8 @@ from airflow_elastic.runtime.patience import Patience
 from airflow_elastic.runtime.ring import announce, find_neighbour
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_elastic.runtime.node import Node
 
 #: How long workers may take that were there a moment ago, beside their grace: one of them may have gone since.
@@ -43,11 +45,18 @@ class NotAllCame(Exception):
     """Workers of a generation did not come in time."""
 
 
-def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
+def meet(
+    node: Node, prepare: Callable[[Members, TCPStore], bool] = lambda members, store: True
+) -> tuple[Members, Meeting, TCPStore]:
     """Come to the newest generation and wait until all its workers have come.
 
     A worker that came too late for it waits for the next one. Its first worker opens a store on a free port and says
     where; all others connect, and each leaves its name there.
+
+    Args:
+        node: this worker.
+        prepare: what each of them does when all have come, before it is said that the generation begins; answers False
+            where that was cut short, as the worker is to end or there is a newer generation.
 
     Returns:
         Its members, where they meet, and the store.
@@ -80,9 +89,14 @@ def meet(node: Node) -> tuple[Members, Meeting, TCPStore]:
         everybody = [f"came/{index}" for index in members.nodes]
         while _goes_on(node, members, patience):
             if store.check(everybody):
-                if node.index == members.nodes[0]:
-                    if members.attempt is not None:  # all have written what they had saved of the one before
-                        raise_fence(node.store, members.attempt)
+                is_lead = node.index == members.nodes[0]
+                if (
+                    is_lead and members.attempt is not None
+                ):  # all have written what they had saved of the one before
+                    raise_fence(node.store, members.attempt)
+                if not prepare(members, store):
+                    continue
+                if is_lead:
                     node.files.create(f"rendezvous/{members.generation:04d}.began", Began(time.time()))
                 node.meeting_store = store
                 if node.keeper is not None:
@@ -121,9 +135,11 @@ def _join(node: Node, members: Members, patience: Patience) -> tuple[Meeting, TC
 def _goes_on(node: Node, members: Members, patience: Patience) -> bool:
     """Whether to go on waiting for this generation's workers; False where there is a newer generation."""
     _still_wanted(node, members)
+    if node.superseded():
+        return False
     if patience.over:
         raise NotAllCame(f"not all of workers {members.nodes} came to generation {members.generation}")
-    return not node.superseded()
+    return True
 
 
 def _still_wanted(node: Node, members: Members) -> None:

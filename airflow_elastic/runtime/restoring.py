@@ -60,12 +60,12 @@ class Room:
     Attributes:
         folder: on the worker's own disk; there only while a checkpoint is being restored.
         procs: ranks of the worker.
-        disk: the folder in which agents keep what is saved, too; None where they do not.
+        disk: the run's folder on the worker's own disk, in which agents keep what is saved; None where they do not.
     """
 
     folder: Path
     procs: int
-    disk: str | None = None
+    disk: Path | None = None
 
 
 class Restorer:
@@ -189,7 +189,7 @@ class Restorer:
         memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}
         here: dict[str, Path] = {}
         if self._room.disk is not None and not self._is_local:
-            here = on_disk(self._room.disk, self._store.uri, manifest)
+            here = on_disk(self._room.disk, manifest)
         damages = self._read(reader.plan(state, memory), here)
         if damages and any(self._ranks.gather(bool(memory or here))):
             log.warning("%s: reading again, from storage alone", "; ".join(damages))

@@ -20,8 +20,8 @@ from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.slots import DISK, IN_BETWEEN, MEMORY, Note
-from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.runtime.slots import COUNT, DISK, IN_BETWEEN, MEMORY, Note
+from airflow_elastic.runtime.stage import Spared, Stage
 from airflow_elastic.runtime.staging import Layout, Place, lay_out
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.consumed import Account
@@ -78,6 +78,7 @@ class Saver:
         self._place = Place(ranks.rank, ranks.world_size, stage.procs)
         self._staged = -1  # of what is to be written
         self._newest = -1
+        self._for_disk: list[int] = []  # the newest steps that are to come to the disk
         self._policy, self._overlap = policy, policy.overlap
         self._copying: Copying | None = None
 
@@ -111,8 +112,9 @@ class Saver:
         if reason in IN_BETWEEN and step == self._staged:
             return False
         self.join()
+        spare = self._needed if reason in IN_BETWEEN else self._unwritten
         if reason in IN_BETWEEN and (self._policy.buddies or self._policy.disk):
-            (held_up,) = self._ranks.largest(float(self._held_up()))()
+            (held_up,) = self._ranks.largest(float(self._held_up(reason)))()
             if held_up:
                 return False
         while reason not in IN_BETWEEN and self._busy():
@@ -137,10 +139,12 @@ class Saver:
         self._newest = step
         if reason not in IN_BETWEEN:
             self._staged = step
+        if reason != MEMORY and self._policy.disk:
+            self._for_disk = [*self._for_disk[-COUNT:], step]
         if self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN):
-            self._copying = self._stage.put_beside(plan, note, self._unwritten)
+            self._copying = self._stage.put_beside(plan, note, spare)
         else:
-            self._stage.put(plan, note, self._unwritten)
+            self._stage.put(plan, note, spare)
         return True
 
     def attend(self, optimizers: Iterable[Any]) -> None:
@@ -177,14 +181,29 @@ class Saver:
         """Whether the agent has not written yet what was saved last."""
         return self._staged >= 0 and self._words[page.KEPT] < self._staged
 
-    def _held_up(self) -> bool:
-        """Whether there is no place; or only that of the newest state which survives the loss of a worker."""
-        ungiven = self._policy.buddies and self._words[page.GIVEN] < self._newest
-        return ungiven or not self._stage.has_place(self._unwritten)
+    def _held_up(self, reason: str) -> bool:
+        """Whether there is no place; or only that of the newest state which survives the loss of a worker.
 
-    def _unwritten(self) -> tuple[int, int] | None:
-        """Generation and step of what the agent has still to write: nothing is copied over it."""
-        return (self._generation, self._staged) if self._busy() else None
+        Disks keep two states: were one to get ahead of the others by more, there would be none that all have.
+        """
+        ungiven = self._policy.buddies and self._words[page.GIVEN] < self._newest
+        behind = reason == DISK and bool(self._not_on_disk)
+        return ungiven or behind or not self._stage.has_place(self._needed)
+
+    @property
+    def _not_on_disk(self) -> frozenset[tuple[int, int]]:
+        done = self._words[page.ON_DISK]
+        return frozenset((self._generation, step) for step in self._for_disk if step > done)
+
+    def _unwritten(self) -> Spared:
+        """What the agent has still to write: nothing is copied over what storage is to have."""
+        written = frozenset({(self._generation, self._staged)} if self._busy() else ())
+        return Spared(written, self._not_on_disk)
+
+    def _needed(self) -> Spared:
+        """The same, for what can be left out."""
+        unwritten = self._unwritten()
+        return Spared(unwritten.kept | unwritten.rather)
 
 
 def in_between(policy: CheckpointPolicy, step: int) -> str | None:

@@ -88,7 +88,7 @@ class Session:
                 else Path(tempfile.gettempdir(), str(os.getpid()))
             )
             procs = stage.procs if stage else 1
-            room = Room(near / f"restore-{surroundings.generation}", procs, self._policy.disk)
+            room = Room(near / f"restore-{surroundings.generation}", procs, surroundings.disk)
             self._restorer = Restorer(
                 open_store(uri), self._ranks, attempt=self.attempt, room=room, stage=stage
             )

@@ -14,7 +14,7 @@ from airflow_elastic.runtime.ring import Answer, Given, Hello, hear, keep_alive,
 from airflow_elastic.spec.index import Index
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow_elastic.runtime.node import Node
     from airflow_elastic.runtime.ring import Neighbour
@@ -41,9 +41,10 @@ class Sharer(Follower):
         self._connection: socket.socket | None = None
         self._to: Neighbour | None = None
 
-    def say_goodbye(self) -> None:
-        """Have the neighbour not take this worker for lost. After `stop`, where that has answered True."""
-        self._part()
+    def finish(self, flushed: Callable[[], bool], *, succeeded: bool) -> None:
+        """End; where all is written, the neighbour does not take this worker for lost."""
+        if self.stop() and flushed():
+            self._part()
 
     def _look(self, *, heard: bool) -> None:
         if self._to is not None and self._to != self._node.neighbour:

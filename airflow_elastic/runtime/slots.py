@@ -18,6 +18,7 @@ import json
 import mmap
 import os
 import struct
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,8 +38,9 @@ HEADER_BYTES = 4096
 #: Mapped at once for the note, which is longer only where there are thousands of tensors.
 _NOTE_BYTES = 1 << 20
 
-#: Whether what follows is whole; where its note begins; the note's length; generation and step, as the note says.
-_HEADER = struct.Struct("<QQQQQ")
+#: Whether what follows is whole; where its note begins; the note's length; generation and step, as the note says; and
+#: when it was finished, by a clock of this machine.
+_HEADER = struct.Struct("<QQQQQQ")
 
 #: Where in the header a rank says how large the file will have to be.
 _WANTED = struct.Struct("<Q")
@@ -157,7 +159,7 @@ class Slot:
             OSError: there is not so much memory.
         """
         mapped = self._mapped(_file_bytes(data_bytes))
-        _HEADER.pack_into(mapped, 0, 0, 0, 0, 0, 0)
+        _HEADER.pack_into(mapped, 0, 0, 0, 0, 0, 0, 0)
         return memoryview(mapped)[HEADER_BYTES : HEADER_BYTES + data_bytes]
 
     def finish(self, data_bytes: int, note: Note) -> None:
@@ -167,7 +169,9 @@ class Slot:
         mapped = self._mapped(at + len(text))
         mapped[at : at + len(text)] = text
         for whole in (0, 1):
-            _HEADER.pack_into(mapped, 0, whole, at, len(text), note.generation, note.step)
+            _HEADER.pack_into(
+                mapped, 0, whole, at, len(text), note.generation, note.step, time.monotonic_ns()
+            )
 
     def note(self) -> Note | None:
         """What the slot holds; None where it holds nothing whole."""
@@ -178,8 +182,13 @@ class Slot:
     @property
     def age(self) -> tuple[int, int] | None:
         """Generation and step of what it holds, without reading all of the note; None where it holds nothing whole."""
-        whole, _, _, generation, step = self._header()
+        whole, _, _, generation, step, _ = self._header()
         return (generation, step) if whole else None
+
+    @property
+    def finished_at(self) -> int:
+        """When what it holds was finished: a step may have been saved twice. Nanoseconds of a clock of this machine."""
+        return self._header()[-1]
 
     def _header(self) -> tuple[int, ...]:
         return _HEADER.unpack(os.pread(self._descriptor, _HEADER.size, 0))
@@ -223,7 +232,7 @@ def held(slots: Sequence[Sequence[Slot]], age: tuple[int, int]) -> list[tuple[Sl
     found: list[tuple[Slot, Note]] = []
     with contextlib.ExitStack() as let_go:
         for mine in slots:
-            slot = next((slot for slot in mine if slot.age == age), None)
+            slot = max((one for one in mine if one.age == age), key=lambda one: one.finished_at, default=None)
             if slot is None or not slot.hold(reading=True):
                 return []
             let_go.callback(slot.release)

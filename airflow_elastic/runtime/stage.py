@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.runtime.copying import Copying, pin
@@ -22,8 +23,25 @@ _POLL_SECONDS = 0.005
 #: Where entries of a checkpoint lie in memory, by their key and offsets: a file, and the byte at which each begins.
 Memory = dict[tuple[str, tuple[int, ...]], tuple[Slot, int]]
 
-#: Gives generation and step of a state that must stay; None where none must.
-Spare = Callable[[], tuple[int, int] | None]
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """States that are not to be copied over, by generation and step.
+
+    Attributes:
+        kept: never.
+        rather: where there is another place.
+    """
+
+    kept: frozenset[tuple[int, int]] = frozenset()
+    rather: frozenset[tuple[int, int]] = frozenset()
+
+
+#: Gives what is to stay, now.
+Spare = Callable[[], Spared]
+
+#: A place that holds the same step is waited for so long, so that there is no second one of it.
+_SAME_SECONDS = 1.0
 
 
 class Stage:
@@ -66,7 +84,8 @@ class Stage:
     def memory(self, generation: int, step: int) -> Memory:
         """What this worker's agent still has in memory of what the ranks of a generation saved after a step."""
         memory: Memory = {}
-        for slot in (slot for each in self._everybodys for slot in each if slot.age == (generation, step)):
+        there = (slot for each in self._everybodys for slot in each if slot.age == (generation, step))
+        for slot in sorted(there, key=lambda slot: slot.finished_at):
             note = slot.note()
             if note is not None:
                 for piece in (*note.kept.pieces, *note.rest.pieces):
@@ -81,13 +100,13 @@ class Stage:
             slot.want(layout.total_bytes)
         self._tell_agent()
 
-    def put(self, layout: Layout, note: Note, spare: Spare = lambda: None) -> None:
+    def put(self, layout: Layout, note: Note, spare: Spare = Spared) -> None:
         """Copy a state, and tell the agent.
 
         Args:
             layout: the state.
             note: what the slot will hold.
-            spare: gives generation and step of one that stays, whatever else goes.
+            spare: gives what is to stay, whatever else goes.
 
         Raises:
             InvalidInput: there is not enough memory; says how much it takes.
@@ -100,7 +119,7 @@ class Stage:
             slot.release()
         self._tell_agent()
 
-    def put_beside(self, layout: Layout, note: Note, spare: Spare = lambda: None) -> Copying:
+    def put_beside(self, layout: Layout, note: Note, spare: Spare = Spared) -> Copying:
         """The same while training goes on, but for what may change before the optimizer's next step: that comes first.
 
         Raises:
@@ -136,21 +155,23 @@ class Stage:
 
     def has_place(self, spare: Spare) -> bool:
         """Whether a state could be copied now, without waiting for somebody who reads what is there."""
-        stays = spare()
+        spared = spare()
         for slot in self._slots:
-            if (stays is None or slot.age != stays) and slot.hold():
+            if slot.age not in spared.kept and slot.hold():
                 slot.release()
                 return True
         return False
 
     def _free(self, note: Note, spare: Spare) -> Slot:
         """A slot that nobody reads, held: that of the same step, so that there is no second one, or the older one."""
-        mine = (note.generation, note.step)
+        mine, began = (note.generation, note.step), time.monotonic()
         while True:
-            stays = spare()
-            free = [slot for slot in self._slots if stays is None or slot.age != stays]
-            others = sorted(free, key=lambda slot: slot.age or (-1, -1))
-            for slot in [slot for slot in self._slots if slot.age == mine] or others:
+            spared = spare()
+            free = [slot for slot in self._slots if slot.age not in spared.kept]
+            others = sorted(free, key=lambda slot: (slot.age in spared.rather, slot.age or (-1, -1)))
+            same = [slot for slot in self._slots if slot.age == mine]
+            waited = time.monotonic() - began > _SAME_SECONDS
+            for slot in [*same, *others] if waited else same or others:
                 if slot.hold():
                     return slot
             time.sleep(_POLL_SECONDS)

@@ -23,6 +23,7 @@ class Surroundings:
     generation: int
     checkpoint: CheckpointPolicy | None
     page: Path | None
+    disk: Path | None = None
 
     @classmethod
     def read(cls) -> Surroundings:
@@ -39,4 +40,5 @@ class Surroundings:
             generation=int(env.get("AIRFLOW_ELASTIC_GENERATION", "1")),
             checkpoint=decode(CheckpointPolicy, json.loads(policy)) if policy else None,
             page=Path(f"{prefix}-rank-{rank}.page") if prefix else None,
+            disk=Path(env["AIRFLOW_ELASTIC_DISK"]) if "AIRFLOW_ELASTIC_DISK" in env else None,
         )

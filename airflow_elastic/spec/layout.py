@@ -7,6 +7,7 @@ orders/attempt-0002.json                 what the controller tells the agents of
 reports/attempt-0002.json                what the lead agent of an attempt reports
 checkpoints/manifests/000000000340.json  makes checkpoint 340 exist
 checkpoints/data/000000000340-a0002-g01/ its files
+checkpoints/data/000000000340-a0002-g01-disk/ those of one that was found on workers' disks
 checkpoints/pins/000000000340.json       it is never removed: somebody refers to it
 samples/0002/01/000000000340-rank-0.json  what a rank has consumed, told with a save, where a run accounts for it
 checkpoints/quarantine/000000000340.json a damaged one: its manifest, and what is wrong with it
@@ -80,6 +81,16 @@ def quarantined(step: int) -> str:
 def checkpoint_data(step: int, attempt: int, generation: int) -> str:
     """Folder of a checkpoint's files: no two attempts, nor two generations of one, ever write into the same."""
     return f"{CHECKPOINT_DATA}{step:012d}-a{attempt:04d}-g{generation:02d}/"
+
+
+def accounts(attempt: int, generation: int, step: int) -> str:
+    """What the keys of all that ranks tell with the save of a step begin with."""
+    return account(attempt, generation, step, 0).removesuffix("0.json")
+
+
+def recovered_data(step: int, attempt: int, generation: int) -> str:
+    """Folder of a checkpoint's files that an attempt has found on workers' disks: it may come to that step itself."""
+    return checkpoint_data(step, attempt, generation).rstrip("/") + "-disk/"
 
 
 def job(name: str) -> str:

@@ -57,8 +57,7 @@ def test_of_one_that_has_said_goodbye_nothing_is_written(tmp_path: Path) -> None
     with pair(tmp_path / "run") as two:
         two.save(objects(1), 3)
         until(lambda: two.kept(0) == [3], "the state to be kept")
-        assert two.sharers[1].stop()
-        two.sharers[1].say_goodbye()
+        two.sharers[1].finish(lambda: True, succeeded=False)
         until(lambda: two.keeper(0)._speaker is None, "the last word")
         assert two.keeper(0).lost is None
         two.workers[0].persister.flush()

@@ -1,192 +1,38 @@
-"""States on workers' own disks, found there by whoever comes after them."""
+"""States on workers' own disks: what comes there, what stays, and what is read from there."""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torch._C._distributed_c10d import TCPStore
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.adapters import checkpoints, page
 from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.store import Reader
 from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.disk import FORGOTTEN_SECONDS, Disk
 from airflow_elastic.runtime.disk_writer import DiskWriter
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.recovering import recover
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position
 from airflow_elastic.runtime.slots import DISK, MEMORY
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.consumed import Account
 from airflow_elastic.spec.errors import SpecError, StoreError
 from airflow_elastic.spec.run import RunSpec
+from tests.support.machines import Machines, flip, save, take
 from tests.support.saving import Worker, objects, same
-
-
-class Machines:
-    """As many machines as workers, each with a disk of its own; an attempt after the other comes to them."""
-
-    def __init__(self, base: Path, count: int = 2) -> None:
-        self.base, self.run = base, str(base / "run")
-        self.folders = [base / f"disk-{number}" for number in range(count)]
-        for folder in self.folders:
-            folder.mkdir()
-
-    def attempt(self, number: int, on: tuple[int, ...] = (0, 1)) -> list[Worker]:
-        """Workers of an attempt, in the order of their numbers, on these machines."""
-        workers = []
-        for index, machine in enumerate(on):
-            folder = str(self.folders[machine])
-            worker = Worker(
-                self.run, attempt=number, index=index, of=len(on), policy=CheckpointPolicy(disk=folder)
-            )
-            worker.node.disk = Disk(folder, worker.store.uri, index)
-            workers.append(worker)
-        raise_fence(workers[0].store, number)
-        return workers
-
-    def files(self, name: str = "rank-*.bin") -> list[str]:
-        found = [path for folder in self.folders for path in folder.rglob(name)]
-        return sorted(f"{path.parent.name}/{path.name}" for path in found)
 
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Machines:
     return Machines(tmp_path)
-
-
-def save(workers: list[Worker], step: int, seed: int, reason: str = DISK) -> None:
-    """All of them, to their disks, as their threads do."""
-    for worker in workers:
-        node, rank = worker.node, worker.node.index
-        account = Account(node.attempt, 1, rank, len(workers), 0, 100, ())
-        assert worker.saver.save(
-            objects(seed),
-            step,
-            Position(1, 10, step * 10),
-            reason=reason,
-            metrics={"loss": 0.5},
-            account=account,
-        )
-        assert node.disk is not None
-        writer = DiskWriter(node, node.disk)
-        writer._look(heard=True)
-
-
-def come(workers: list[Worker]) -> None:
-    """What agents do before their ranks start."""
-    lead = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
-    threads = []
-    for worker in workers:
-        store = lead if worker is workers[0] else TCPStore("127.0.0.1", lead.port, is_master=False)
-        members = worker.node.members
-        assert members is not None
-        assert worker.node.disk is not None
-        threads.append(threading.Thread(target=recover, args=(worker.node, worker.node.disk, members, store)))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-
-
-def test_what_agents_have_lost_with_their_memory_becomes_a_checkpoint(
-    machines: Machines, tmp_path: Path
-) -> None:
-    """Also where they come back in another order, with one worker more."""
-    first = machines.attempt(1)
-    save(first, 4, seed=4)
-    save(first, 6, seed=6)
-    assert checkpoints.steps(first[0].store) == []
-    second = machines.attempt(2, on=(1, 0, 1))
-    come(second)
-    store = second[0].store
-    assert checkpoints.steps(store) == [6]
-    manifest = checkpoints.read(store, 6)
-    assert (manifest.attempt, manifest.world_size, manifest.reason, manifest.samples) == (2, 2, "disk", 60)
-    assert list(checkpoints.problems(store, manifest)) == []
-    assert [(one.attempt, one.rank) for one in read_accounts(store)] == [(1, 0), (1, 1)]
-    loaded = objects(1)
-    Restorer(store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(loaded)
-    assert same(loaded, objects(6))
-    assert machines.files() == [
-        "000000000006-a0002-g01/rank-00000.bin",
-        "000000000006-a0002-g01/rank-00001.bin",
-    ]
-    assert machines.files("part-*") == machines.files("*-rank-*") == []
-    come(machines.attempt(3))  # what is there is in storage: nothing is to be done
-    assert checkpoints.steps(store) == [6]
-    assert len(machines.files()) == 2
-
-
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("harm", [cut, flip, Path.unlink])
-@pytest.mark.parametrize("name", ["rank-*.bin", "rank-*.json", "part-*.json"])
-def test_what_is_not_whole_on_a_disk_is_not_used(
-    harm: Callable[[Path], None], name: str, machines: Machines, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = machines.attempt(1)
-    save(first, 4, seed=4)
-    save(first, 6, seed=6)
-    (path,) = machines.folders[1].rglob(f"000000000006-*/{name}")
-    harm(path)
-    come(machines.attempt(2))
-    assert checkpoints.steps(first[0].store) == [4]
-    assert (
-        (name == "part-*.json" and harm is Path.unlink)
-        or "is not what was written" in caplog.text
-        or "cannot be read" in caplog.text
-    )
-
-
-def test_without_a_machine_the_run_goes_on_from_storage(machines: Machines) -> None:
-    first = machines.attempt(1)
-    save(first, 4, seed=4, reason="steps")
-    for worker in first:
-        worker.persister.flush()
-    save(first, 6, seed=6)
-    come(machines.attempt(2, on=(0,)))
-    assert checkpoints.steps(first[0].store) == [4]
-    assert machines.files() == [
-        "000000000004-a0001-g01/rank-00000.bin",  # which that machine reads from there
-        "000000000004-a0001-g01/rank-00001.bin",
-        "000000000006-a0001-g01/rank-00001.bin",
-    ]
-
-
-def test_a_superseded_attempt_makes_no_checkpoint_of_it(machines: Machines) -> None:
-    save(machines.attempt(1), 6, seed=6)
-    second = machines.attempt(2)
-    raise_fence(second[0].store, 3)
-    come(second)
-    assert checkpoints.steps(second[0].store) == []
-    come(machines.attempt(3))
-    assert checkpoints.steps(second[0].store) == [6]
-
-
-def test_a_worker_that_is_to_end_does_not_wait_for_others(machines: Machines) -> None:
-    first = machines.attempt(1)
-    first[0].node.stop()
-    come(first[:1])
 
 
 def test_two_states_stay_on_a_disk_and_those_for_memory_do_not_come_there(machines: Machines) -> None:
@@ -203,11 +49,15 @@ def test_two_states_stay_on_a_disk_and_those_for_memory_do_not_come_there(machin
 
 
 def test_training_does_not_wait_for_the_disk(machines: Machines) -> None:
-    """One place holds what is still to be written to storage, the other one is just being read."""
+    """One place holds what is still to be written to storage, the other one is to come to the disk."""
     worker = machines.attempt(1, on=(0,))[0]
     at = Position(0, 0, 0)
     assert worker.saver.save(objects(1), 1, at, reason="steps", metrics={})
+    take(worker)
     assert worker.saver.save(objects(1), 2, at, reason=DISK, metrics={})
+    for reason in (DISK, MEMORY):
+        assert not worker.saver.save(objects(1), 3, at, reason=reason, metrics={})
+    worker.words[page.ON_DISK] = 2
     reading = slots.held(worker.node.slots.opened_again(), (1, 2))
     assert reading
     for reason in (DISK, MEMORY):
@@ -216,6 +66,118 @@ def test_training_does_not_wait_for_the_disk(machines: Machines) -> None:
         slot.release()
     assert worker.saver.save(objects(1), 3, at, reason=DISK, metrics={})
     assert slots.common(worker.node.slots.of) == [(1, 1), (1, 3)]
+
+
+def test_a_worker_with_a_slow_disk_gets_no_further_behind_than_one_state(machines: Machines) -> None:
+    """Else there would soon be no state that all of them have."""
+    worker = machines.attempt(1, on=(0,))[0]
+    at = Position(0, 0, 0)
+    assert worker.saver.save(objects(1), 2, at, reason=DISK, metrics={})
+    assert not worker.saver.save(objects(1), 4, at, reason=DISK, metrics={})
+    assert worker.saver.save(objects(1), 5, at, reason=MEMORY, metrics={}), "there is another place"
+    assert worker.saver.save(objects(1), 6, at, reason=MEMORY, metrics={})
+    assert slots.common(worker.node.slots.of) == [(1, 2), (1, 6)], "what the disk is to have was copied over"
+    assert worker.saver.save(objects(1), 8, at, reason="steps", metrics={})
+    take(worker)  # both, the older one first
+    assert worker.words[page.ON_DISK] == 8
+    assert [name[:12] for name in machines.files()] == ["000000000002", "000000000008"]
+    assert worker.saver.save(objects(1), 9, at, reason=DISK, metrics={})
+
+
+def test_a_save_of_the_same_step_does_not_wait_for_a_disk_that_hangs(machines: Machines) -> None:
+    """A final one, for example: it is the later one that counts."""
+    worker = machines.attempt(1, on=(0,))[0]
+    at = Position(0, 0, 0)
+    assert worker.saver.save(objects(1), 2, at, reason=DISK, metrics={})
+    hanging = slots.held(worker.node.slots.opened_again(), (1, 2))
+    assert worker.saver.save(objects(5), 2, at, reason="final", metrics={})
+    worker.persister.write_new()
+    assert checkpoints.read(worker.store, 2).reason == "final"
+    for slot, _ in hanging:
+        slot.release()
+
+
+def test_a_state_that_ranks_are_just_saving_once_more_is_not_taken_for_one(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = machines.attempt(1, on=(0,))[0]
+    assert worker.saver.save(objects(1), 2, Position(), reason=DISK, metrics={})
+    whole = slots.held
+
+    def half(of: object, age: tuple[int, int]) -> object:
+        (slot, note), *_ = whole(of, age)  # type: ignore[arg-type]
+        return [(slot, note), (slot, replace(note, reason="script"))]
+
+    monkeypatch.setattr(slots, "held", half)
+    take(worker)
+    assert machines.files() == []
+    monkeypatch.undo()
+    take(worker)
+    assert len(machines.files()) == 1
+
+
+def test_a_full_disk_is_used_again_once_there_is_room(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = machines.attempt(1, on=(0,))[0]
+    assert worker.node.disk is not None
+    save([worker], 2, seed=2)
+    writer = DiskWriter(worker.node, worker.node.disk)
+
+    def full(self: FolderStore, key: str, data: bytes, *, durable: bool = True) -> None:
+        raise StoreError("no space left on the device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderStore, "put", full)
+        assert worker.saver.save(objects(1), 4, Position(), reason=DISK, metrics={})
+        writer._look(heard=True)
+    assert [name[:12] for name in machines.files()] == ["000000000002"], "what has no word takes space"
+    assert worker.words[page.ON_DISK] == 4, "the next one is not tried"
+    assert worker.saver.save(objects(6), 6, Position(), reason=DISK, metrics={})
+    writer._look(heard=True)
+    assert [name[:12] for name in machines.files()] == ["000000000002", "000000000006"]
+
+
+@contextmanager
+def running(workers: list[Worker]) -> Iterator[list[DiskWriter]]:
+    writers = [DiskWriter(worker.node, worker.node.disk) for worker in workers if worker.node.disk]
+    for writer in writers:
+        writer.start()
+    yield writers
+    for writer in writers:
+        assert writer.stop()
+
+
+def test_nothing_stays_of_a_training_that_is_complete_and_in_storage(machines: Machines) -> None:
+    """Workers of one machine end at the same time."""
+    workers = machines.attempt(1, on=(0, 0, 0, 0))
+    with running(workers) as writers:
+        for worker in workers:
+            assert worker.saver.save(objects(1), 4, Position(), reason="final", metrics={})
+            worker.persister.flush()
+        for writer in writers:
+            writer.news()
+        deadline = time.monotonic() + 60
+        while len(machines.files()) < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with ThreadPoolExecutor(4) as pool:
+            for answer in [pool.submit(one.finish, lambda: True, succeeded=True) for one in writers]:
+                answer.result(60)
+    assert list(machines.folders[0].iterdir()) == []
+
+
+def test_what_storage_does_not_have_stays(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_elastic.runtime import disk_writer
+
+    monkeypatch.setattr(disk_writer, "_STORED_SECONDS", 0.1)
+    workers = machines.attempt(1)
+    save(workers, 4, seed=4, reason="final")
+    assert workers[0].node.disk is not None
+    writer = DiskWriter(workers[0].node, workers[0].node.disk)
+    writer._look(heard=True)
+    writer.finish(lambda: True, succeeded=True)  # the other one's part is missing
+    assert len(machines.files()) == 2
 
 
 class Far(FolderStore):
@@ -246,7 +208,8 @@ def test_what_is_on_the_disk_is_not_read_from_storage(
     if harm is not None:
         harm(bin_file)
     far, loaded = Far(machines.run), objects(1)
-    room = Room(tmp_path / "room", 1, str(machines.folders[0]))
+    assert workers[0].node.disk is not None
+    room = Room(tmp_path / "room", 1, workers[0].node.disk.root)
     assert Restorer(far, Ranks(0, 1, None), attempt=2, room=room).restore(loaded) is not None
     assert same(loaded, objects(6))
     ours = [key for key in far.asked if key.endswith("rank-00000.bin")]
@@ -259,7 +222,7 @@ def test_what_is_on_the_disk_is_not_read_from_storage(
 
 def test_a_disk_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
     worker = Worker(str(tmp_path / "run"), policy=CheckpointPolicy(disk=str(tmp_path / "none")))
-    disk = Disk(str(tmp_path / "none"), worker.store.uri, 0)
+    disk = Disk.of_run(str(tmp_path / "none"), worker.store, 0)
     with pytest.raises(StoreError, match=r"there is no folder .*none on this machine"):
         disk.begin()
     assert worker.saver.save(objects(1), 1, Position(), reason=DISK, metrics={})
@@ -269,16 +232,20 @@ def test_a_disk_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_what_runs_have_forgotten_is_removed(machines: Machines, tmp_path: Path) -> None:
+def test_what_runs_have_forgotten_is_removed(machines: Machines) -> None:
     save(machines.attempt(1), 6, seed=6)
-    other = Disk(str(machines.folders[0]), "s3://elsewhere/run", 0)
+    folder = machines.folders[0]
+    for theirs in ("airflow-elastic-fork", "airflow-elastic-0123456789abcdeg"):
+        (folder / theirs / "node-0" / layout.CHECKPOINT_DATA).mkdir(parents=True)
+    other = Disk(folder / f"airflow-elastic-{'0' * 16}", 0)
     other.begin()
     assert len(machines.files()) == 2
     old = time.time() - FORGOTTEN_SECONDS - 1
-    for path in [machines.folders[0], *machines.folders[0].rglob("*")]:
+    for path in folder.rglob("*"):
         os.utime(path, (old, old))
     other.begin()
     assert len(machines.files()) == 1
+    assert len(list(folder.iterdir())) == 3, "what is not ours is gone"
 
 
 @pytest.mark.parametrize(

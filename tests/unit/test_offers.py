@@ -7,51 +7,66 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.core.offers import Offer, choose
+from airflow_elastic.core.offers import Age, Offer, choose
 
+NOW = Age(3, 1)
+STATES = [
+    (Age(1, 1, 10), "disk", 2),
+    (Age(1, 1, 20), "disk", 2),
+    (Age(1, 1, 20), "steps", 2),
+    (Age(1, 2, 20), "disk", 3),
+    (Age(2, 1, 15), "disk", 2),
+    (Age(3, 1, 99), "disk", 1),  # of another run: this generation has not begun
+]
 OFFERS = st.lists(
     st.builds(
-        lambda by, state, part: Offer(by, state[0], state[1], state[2], part % state[3], state[3]),
+        lambda by, state, part: Offer(by, state[0], state[1], part % state[2], state[2]),
         st.integers(0, 4),
-        st.sampled_from(
-            [(10, "a1", "disk", 2), (20, "a1", "disk", 2), (20, "a1", "steps", 2), (20, "a2", "disk", 3)]
-        ),
+        st.sampled_from(STATES),
         st.integers(0, 5),
     ),
-    max_size=30,
+    max_size=40,
 )
+STORED = st.sampled_from([Age(), Age(1, 1, 5), Age(1, 1, 10), Age(1, 2, 10), Age(2, 1, 14), Age(2, 1, 20)])
 
 
-@given(OFFERS, st.sampled_from([-1, 10, 20]))
-def test_what_is_chosen_is_whole_and_newer_than_storage_and_nothing_newer_is(
-    found: list[Offer], newest: int
+@given(OFFERS, STORED)
+def test_what_is_chosen_is_whole_and_goes_on_from_storage_and_is_the_newest_of_these(
+    found: list[Offer], stored: Age
 ) -> None:
-    chosen = choose(found, newest)
-    whole = {
-        (one.step, one.data, one.reason)
-        for one in found
-        if {
-            o.part
-            for o in found
-            if (o.step, o.data, o.reason, o.of) == (one.step, one.data, one.reason, one.of)
-        }
-        == set(range(one.of))
-    }
-    better = [state for state in whole if state[0] > newest]
-    if not chosen:
-        assert not better
+    def is_whole(age: Age, reason: str, of: int) -> bool:
+        parts = {one.part for one in found if (one.age, one.reason, one.of) == (age, reason, of)}
+        return parts == set(range(of))
+
+    good = [
+        age
+        for age, reason, of in STATES
+        if is_whole(age, reason, of)
+        and age.step > stored.step
+        and (age.attempt, age.generation) >= (stored.attempt, stored.generation)
+        and age.attempt < 3
+    ]
+    chosen = choose(found, stored, NOW)
+    if not good:
+        assert chosen == ()
         return
     assert set(chosen) <= set(found)
     assert [one.part for one in chosen] == list(range(chosen[0].of))
-    assert len({(one.step, one.data, one.reason, one.of) for one in chosen}) == 1
-    assert chosen[0].step == max(better)[0] > newest
-    assert choose(reversed(found), newest) == chosen, "who says so first makes a difference"
+    assert len({(one.age, one.reason, one.of) for one in chosen}) == 1
+    assert chosen[0].age == max(good)
+    assert choose(reversed(found), stored, NOW) == chosen, "who says so first makes a difference"
 
 
 def test_workers_that_share_a_disk_share_the_work() -> None:
-    """Four workers were there, and two machines have two each of their parts; one worker has come in place of each."""
-    found = [
-        Offer(by, 7, "a1", "disk", part, 4) for by, parts in ((0, (0, 1)), (1, (2, 3))) for part in parts
-    ]
-    found += [Offer(2, 7, "a1", "disk", part, 4) for part in (2, 3)]
-    assert Counter(one.by for one in choose(found, -1)) == {0: 2, 1: 1, 2: 1}
+    """Four workers were there, and two machines have two each of their parts; on one of them are two workers now."""
+    age = Age(1, 1, 7)
+    found = [Offer(by, age, "disk", part, 4) for by, parts in ((0, (0, 1)), (1, (2, 3))) for part in parts]
+    found += [Offer(2, age, "disk", part, 4) for part in (2, 3)]
+    assert Counter(one.by for one in choose(found, Age(), NOW)) == {0: 2, 1: 1, 2: 1}
+
+
+def test_a_part_that_cannot_be_counts_for_nothing() -> None:
+    assert (
+        choose([Offer(0, Age(1, 1, 7), "disk", 5, 1), Offer(0, Age(1, 1, 7), "disk", -1, 1)], Age(), NOW)
+        == ()
+    )

@@ -1,0 +1,86 @@
+"""Machines with a disk each, and the workers of a run that come to them."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+from torch._C._distributed_c10d import TCPStore
+
+from airflow_elastic.adapters.reports import raise_fence
+from airflow_elastic.runtime.disk import Disk
+from airflow_elastic.runtime.disk_writer import DiskWriter
+from airflow_elastic.runtime.recovering import recover
+from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.slots import DISK
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.consumed import Account
+from tests.support.saving import Worker, objects
+
+
+class Machines:
+    """As many machines as workers, each with a disk of its own; an attempt after the other comes to them."""
+
+    def __init__(self, base: Path, count: int = 2) -> None:
+        self.base, self.run = base, str(base / "run")
+        self.folders = [base / f"disk-{number}" for number in range(count)]
+        for folder in self.folders:
+            folder.mkdir()
+
+    def attempt(self, number: int, on: tuple[int, ...] = (0, 1)) -> list[Worker]:
+        """Workers of an attempt, in the order of their numbers, on these machines."""
+        workers = []
+        for index, machine in enumerate(on):
+            folder = str(self.folders[machine])
+            policy = CheckpointPolicy(disk=folder)
+            worker = Worker(self.run, attempt=number, index=index, of=len(on), policy=policy)
+            worker.node.disk = Disk.of_run(folder, worker.store, index)
+            workers.append(worker)
+        raise_fence(workers[0].store, number)
+        return workers
+
+    def files(self, name: str = "rank-*.bin") -> list[str]:
+        found = [path for folder in self.folders for path in folder.rglob(name)]
+        return sorted(f"{path.parent.name}/{path.name}" for path in found)
+
+
+def save(workers: list[Worker], step: int, seed: int, reason: str = DISK) -> None:
+    """All of them, to their disks, as their threads do."""
+    for worker in workers:
+        rank = worker.node.index
+        account = Account(worker.node.attempt, 1, rank, len(workers), 0, 100, ())
+        position = Position(1, 10, step * 10)
+        assert worker.saver.save(
+            objects(seed), step, position, reason=reason, metrics={"loss": 0.5}, account=account
+        )
+        take(worker)
+
+
+def take(worker: Worker) -> None:
+    assert worker.node.disk is not None
+    DiskWriter(worker.node, worker.node.disk)._look(heard=True)
+
+
+def come(workers: list[Worker]) -> list[bool]:
+    """What agents do before their ranks start."""
+    lead = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+
+    def one(worker: Worker) -> bool:
+        store = lead if worker is workers[0] else TCPStore("127.0.0.1", lead.port, is_master=False)
+        assert worker.node.members is not None
+        return recover(worker.node, worker.node.members, store)
+
+    with ThreadPoolExecutor(len(workers)) as pool:
+        return [answer.result(60) for answer in [pool.submit(one, worker) for worker in workers]]
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)

@@ -1,0 +1,203 @@
+"""What agents find on their machines' disks becomes a checkpoint, or is left alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.adapters.parts import Part
+from airflow_elastic.adapters.reports import raise_fence
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.recovering import NotRecovered
+from airflow_elastic.runtime.restoring import Restorer, Room
+from airflow_elastic.runtime.saving import Position
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.errors import StoreError
+from airflow_elastic.spec.run import Health
+from tests.support.machines import Machines, come, cut, flip, save
+from tests.support.saving import Worker, objects, same
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Machines:
+    return Machines(tmp_path)
+
+
+def test_what_agents_have_lost_with_their_memory_becomes_a_checkpoint(
+    machines: Machines, tmp_path: Path
+) -> None:
+    """Also where they come back in another order, with one worker more."""
+    first = machines.attempt(1)
+    save(first, 4, seed=4)
+    save(first, 6, seed=6)
+    assert checkpoints.steps(first[0].store) == []
+    second = machines.attempt(2, on=(1, 0, 1))
+    come(second)
+    store = second[0].store
+    assert checkpoints.steps(store) == [6]
+    manifest = checkpoints.read(store, 6)
+    assert (manifest.attempt, manifest.world_size, manifest.reason, manifest.samples) == (2, 2, "disk", 60)
+    assert manifest.data == layout.recovered_data(6, 2, 1)
+    assert list(checkpoints.problems(store, manifest)) == []
+    assert [(one.attempt, one.rank) for one in read_accounts(store)] == [(1, 0), (1, 1)]
+    loaded = objects(1)
+    Restorer(store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(loaded)
+    assert same(loaded, objects(6))
+    assert machines.files() == [
+        "000000000006-a0002-g01-disk/rank-00000.bin",
+        "000000000006-a0002-g01-disk/rank-00001.bin",
+    ]
+    assert machines.files("*-rank-*") == []
+    come(machines.attempt(3))  # what is there is in storage: nothing is to be done
+    assert checkpoints.steps(store) == [6]
+    assert len(machines.files()) == 2
+
+
+@pytest.mark.parametrize("harm", [cut, flip, Path.unlink])
+@pytest.mark.parametrize("name", ["rank-*.bin", "rank-*.json", "part-*.json"])
+def test_what_is_not_whole_on_a_disk_is_not_used(
+    harm: Callable[[Path], None], name: str, machines: Machines, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = machines.attempt(1)
+    save(first, 4, seed=4)
+    save(first, 6, seed=6)
+    (path,) = machines.folders[1].rglob(f"000000000006-*/{name}")
+    harm(path)
+    come(machines.attempt(2))
+    assert checkpoints.steps(first[0].store) == [4]
+    assert (
+        (name == "part-*.json" and harm is Path.unlink)
+        or "is not what was written" in caplog.text
+        or "cannot be read" in caplog.text
+    )
+
+
+def test_without_a_machine_the_run_goes_on_from_storage(machines: Machines) -> None:
+    first = machines.attempt(1)
+    save(first, 4, seed=4, reason="steps")
+    for worker in first:
+        worker.persister.flush()
+    save(first, 6, seed=6)
+    come(machines.attempt(2, on=(0,)))
+    assert checkpoints.steps(first[0].store) == [4]
+    assert machines.files() == [
+        "000000000004-a0001-g01/rank-00000.bin",  # which that machine reads from there
+        "000000000004-a0001-g01/rank-00001.bin",
+        "000000000006-a0001-g01/rank-00001.bin",
+    ]
+
+
+def test_a_superseded_attempt_makes_no_checkpoint_of_it(machines: Machines) -> None:
+    save(machines.attempt(1), 6, seed=6)
+    second = machines.attempt(2)
+    raise_fence(second[0].store, 3)
+    with pytest.raises(NotRecovered, match="attempt 3 has begun"):
+        come(second)
+    assert checkpoints.steps(second[0].store) == []
+    come(machines.attempt(3))
+    assert checkpoints.steps(second[0].store) == [6]
+
+
+def test_a_worker_that_is_to_end_does_not_wait_for_others(machines: Machines) -> None:
+    first = machines.attempt(1)
+    first[0].node.stop()
+    assert come(first[:1]) == [False]
+
+
+def test_a_worker_that_has_not_answered_in_time_ends_the_start(machines: Machines) -> None:
+    """One that hangs would hold all up, and nobody would know."""
+    worker = machines.attempt(1)[0]
+    spec = replace(worker.node.record.spec, health=Health(start_seconds=0.2))
+    worker.node.record = replace(worker.node.record, spec=spec)
+    with pytest.raises(NotRecovered, match="`found/1` was not said within 0 s"):
+        come([worker])
+
+
+def test_what_could_not_be_written_is_tried_again_and_never_mixed(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(machines.attempt(1), 6, seed=6)
+    second = machines.attempt(2)
+
+    def full(key: str, path: Path) -> None:
+        raise StoreError("the storage is full")
+
+    monkeypatch.setattr(second[1].store, "upload", full)
+    with pytest.raises(NotRecovered, match=r"step 6 on their disks.*node-1: the storage is full"):
+        come(second)
+    monkeypatch.undo()
+    save(second, 6, seed=7, reason="steps")  # had they gone on all the same, and come to that step
+    second[1].persister.flush()
+    assert checkpoints.steps(second[0].store) == [], "part 0 of one state and part 1 of another"
+    third = machines.attempt(3)
+    come(third)
+    assert checkpoints.steps(third[0].store) == [6]
+    loaded, manifest = objects(1), checkpoints.read(third[0].store, 6)
+    assert manifest.reason == "steps", "that of the later attempt"
+    room = Room(machines.base / "room", 1)
+    Restorer(third[0].store, Ranks(0, 1, None), attempt=3, room=room).restore(loaded)
+    assert same(loaded, objects(7))
+
+
+def test_what_went_another_way_does_not_come_back(machines: Machines) -> None:
+    """Two machines have step 15 of the first attempt; the second, on others, went on from 4 and has committed 6."""
+    first = machines.attempt(1)
+    save(first, 15, seed=15)
+    store = first[0].store
+    second = [Worker(machines.run, attempt=2, index=index, of=2) for index in range(2)]
+    for worker in second:
+        worker.save(objects(6), 6, Position(), reason="steps", metrics={})
+    come(machines.attempt(3))
+    assert checkpoints.steps(store) == [6]
+    assert machines.files() == []
+
+
+def test_a_run_that_is_begun_anew_at_the_same_place_finds_nothing(machines: Machines) -> None:
+    first = machines.attempt(1)
+    save(first, 15, seed=15)
+    first[0].store.put(layout.journal_entry(0), b"another run")
+    come(machines.attempt(2))
+    assert checkpoints.steps(first[0].store) == []
+
+
+@pytest.mark.parametrize("of", [1, 2])
+def test_what_somebody_else_has_put_there_is_not_used(
+    of: int, machines: Machines, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A word that tells of files elsewhere; and a whole folder that others can write to."""
+    first = machines.attempt(1)
+    save(first, 6, seed=6)
+    (tmp_path / "secret").write_text("of somebody")
+    for folder in machines.folders:
+        (word,) = folder.rglob("part-*.json")
+        part = decode(Part, json.loads(word.read_bytes()))
+        files = [replace(file, key=str(tmp_path / "secret")) for file in part.manifest.files]
+        bad = replace(part, node=0, of=1, manifest=replace(part.manifest, files=tuple(files)))
+        if of == 1:
+            word.write_text(json.dumps(encode(bad)))
+        else:
+            next(folder.iterdir()).chmod(0o777)
+    come(machines.attempt(2))
+    assert checkpoints.steps(first[0].store) == []
+    assert ("lies elsewhere" if of == 1 else "is not trusted") in caplog.text
+
+
+def test_a_disk_that_fails_is_done_without(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(machines.attempt(1), 6, seed=6)
+
+    def broken(self: Path, pattern: str) -> list[Path]:
+        raise OSError(5, "Input/output error")
+
+    second = machines.attempt(2)
+    monkeypatch.setattr(Path, "glob", broken)
+    assert come(second) == [True, True]
+    assert "this machine's disk cannot be read, and is done without" in caplog.text
