@@ -40,14 +40,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: States that stay: a worker may have come further than another one, by one state.
-KEEP = 2
+#: States that stay. A worker may have come further than another one, by a state that is for the disk alone and by one
+#: that is on its way to storage.
+KEEP = 3
 
 #: What a run has left behind for so long is taken for forgotten.
 FORGOTTEN_SECONDS = 7 * 86400.0
 
 _NAME = re.compile(r"airflow-elastic-[0-9a-f]{16}")
-_STATE = re.compile(r"(\d+)-a(\d+)-g(\d+)(-disk)?")
+_RECOVERED = "-disk"
+_STATE = re.compile(rf"(\d+)-a(\d+)-g(\d+)({_RECOVERED})?")
 
 _CHUNK_BYTES = 4 << 20
 
@@ -105,28 +107,28 @@ class Disk:
             self._prune(KEEP)
             try:
                 files = write_files(self._mine, held, data, attempt)
-                word = Part(part, of, manifest_of(note, attempt, data, files))
-                self._mine.put(word.key, json.dumps(encode(word)).encode())
+                self._tell(Part(part, of, manifest_of(note, attempt, data, files)))
             except StoreError:
                 self._prune(KEEP)  # what has no word: it may be the disk that is full
                 raise
             self._prune(KEEP)
 
-    def quiet(self) -> None:
-        """Wait for what is just being written, not for ever."""
-        if self._lock.acquire(timeout=_QUIET_SECONDS):
-            self._lock.release()
-
     def found(self) -> Iterator[tuple[FolderStore, Part]]:
-        """What words of whichever worker tell of; not that it is so (`is_whole`). Raises OSError."""
-        if not self.root.is_dir():
-            return
-        self._check()
+        """What words of whichever worker tell of; not that it is so (`is_whole`).
+
+        Raises:
+            StoreError: the disk cannot be used.
+            OSError: likewise.
+        """
+        with self._quiet():  # what is just being written is there, or is not
+            self._check()
         for folder in sorted(self.root.glob("node-*")):
             for path in sorted(folder.glob(f"{layout.CHECKPOINT_DATA}*/part-*.json")):
+                if path.parent.name.endswith(_RECOVERED):
+                    continue  # in the name of an attempt that did not save it
                 try:
-                    part = decode(Part, json.loads(path.read_bytes()))
-                except (ValueError, SpecError) as error:
+                    part = _heard(path.read_bytes())
+                except (OSError, ValueError, SpecError) as error:
                     log.warning("%s cannot be read: %s", path, error)
                     continue
                 if _is_plain(path, part):
@@ -137,28 +139,36 @@ class Disk:
     def settle(self, found: FolderStore, part: Part, now: Manifest) -> None:
         """What was found is in storage now, in another folder: files here are to be found by its name, too."""
         target = Path(self._mine.uri, now.data)
-        with self._lock, contextlib.suppress(OSError, StoreError):
+        with contextlib.suppress(OSError, StoreError), self._quiet():
             target.mkdir(parents=True, exist_ok=True)
             for file in part.manifest.files:
                 path = Path(found.uri, file.key)
                 path.rename(target / path.name)
-            word = replace(part, manifest=now)
-            self._mine.put(word.key, json.dumps(encode(word)).encode())
+            self._tell(replace(part, manifest=now))
 
     def tidy(self, kept: Collection[str]) -> None:
         """Remove everything of this run, but for these folders of data. While no worker writes."""
         names = {data.rstrip("/").rpartition("/")[2] for data in kept}
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, StoreError), self._quiet():
+            self._check()
             for folder in self.root.glob(f"node-*/{layout.CHECKPOINT_DATA}*"):
                 if folder.name not in names:
                     _remove(folder)
 
     def clear(self) -> None:
         """Remove what this worker has written, and folders that are empty then."""
+        try:
+            self._check()
+        except StoreError:
+            return
         shutil.rmtree(self._mine.uri, ignore_errors=True)
         for folder, _, _ in os.walk(self.root, topdown=False):
             with contextlib.suppress(OSError):  # another worker's, who may need it
                 os.rmdir(folder)
+
+    def _tell(self, part: Part) -> None:
+        plain = encode(part)
+        self._mine.put(part.key, json.dumps({"part": plain, "seal": _seal_of(plain)}).encode())
 
     def _check(self) -> None:
         """A folder that is not there is not made: what is meant to be mounted there would be elsewhere.
@@ -177,11 +187,26 @@ class Disk:
             raise StoreError(
                 f"{self.root.parent} cannot be used: {error}; checkpoint.disk has to be writable"
             ) from error
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        # Kubernetes gives volumes to a pod's own group.
+        mine = about.st_uid == os.geteuid() and about.st_gid in (os.getegid(), *os.getgroups())
+        others = 0o002 if mine else 0o022
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & others:
             raise StoreError(
                 f"{self.root} is not a folder that only user {os.geteuid()} can write to, and is not trusted: remove "
                 "it, or name another folder as checkpoint.disk"
             )
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """While this worker writes nothing. Raises StoreError where its disk does not come to an end."""
+        if not self._lock.acquire(timeout=_QUIET_SECONDS):
+            raise StoreError(
+                f"{self._mine.uri} has been written to for {_QUIET_SECONDS:.0f} s, without an end"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _prune(self, keep: int) -> None:
         """Remove all but the newest states of this worker, and what is not whole."""
@@ -209,16 +234,20 @@ def on_disk(root: Path, manifest: Manifest) -> dict[str, Path]:
 
 
 def is_whole(found: FolderStore, manifest: Manifest) -> bool:
-    """Whether files are byte for byte what was written. Raises OSError."""
+    """Whether files are byte for byte what was written."""
     for file in manifest.files:
-        digest, size = checksums.Crc64(), 0
-        # Not mapped: a bad sector would be a signal then, and no error.
-        with Path(found.uri, file.key).open("rb", buffering=0) as reader:
-            while chunk := reader.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                size += len(chunk)
+        path, digest, size = Path(found.uri, file.key), checksums.Crc64(), 0
+        try:
+            # Not mapped: a bad sector would be a signal then, and no error.
+            with path.open("rb", buffering=0) as reader:
+                while chunk := reader.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    size += len(chunk)
+        except OSError as error:
+            log.warning("%s cannot be read: %s", path, error)
+            return False
         if size != file.size or digest.hexdigest() != file.checksums.get(checksums.ALGORITHM):
-            log.warning("%s/%s is not what was written", found.uri, file.key)
+            log.warning("%s is not what was written", path)
             return False
     return True
 
@@ -226,6 +255,19 @@ def is_whole(found: FolderStore, manifest: Manifest) -> bool:
 def age_of(manifest: Manifest) -> Age:
     """When it was saved."""
     return Age(manifest.attempt, manifest.generation, manifest.step)
+
+
+def _heard(word: bytes) -> Part:
+    """Raises ValueError, or SpecError, where it is not what was told."""
+    told = json.loads(word)
+    if not isinstance(told, dict) or told.get("seal") != _seal_of(told.get("part")):
+        raise ValueError("it is not what was written")
+    return decode(Part, told["part"])
+
+
+def _seal_of(plain: object) -> str:
+    """A checksum of all that it says: files have theirs in there, the rest of it would have none."""
+    return checksums.of(json.dumps(plain).encode())
 
 
 def _is_plain(word: Path, part: Part) -> bool:
@@ -256,7 +298,10 @@ def _is_forgotten(folder: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """One state's files, and what was told of its samples."""
+    """One state's files, and what was told of its samples; first the word that it is there."""
+    for word in folder.glob("part-*.json"):
+        with contextlib.suppress(OSError):
+            word.unlink()
     shutil.rmtree(folder, ignore_errors=True)
     if age := _age(folder):
         below = layout.accounts(*age)

@@ -24,7 +24,7 @@ _STOP_SECONDS = 20.0
 #: How long other workers' parts of the last checkpoint are.
 _STORED_SECONDS = 20.0
 
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 1.0
 
 
 class DiskWriter(Follower):
@@ -48,10 +48,14 @@ class DiskWriter(Follower):
         super().start()
 
     def finish(self, flushed: Callable[[], bool], *, succeeded: bool) -> None:
-        """End; what is on its way is not waited for. Of a training that is complete nothing stays on the disk."""
+        """End. What storage could not be given comes to the disk; of a training that is complete nothing stays."""
         self._over.set()
         self._news.set()
-        if succeeded and flushed() and self._is_stored() and self.stop():
+        if not flushed():
+            if self.stop():
+                self._over.clear()
+                self._look(heard=True)
+        elif succeeded and self._is_stored() and self.stop():
             self._disk.clear()
 
     def _is_stored(self) -> bool:
@@ -66,7 +70,7 @@ class DiskWriter(Follower):
                 steps = checkpoints.steps(self._node.store)
             except ElasticError:
                 return False
-            if steps and steps[-1] >= self._tried[1]:
+            if self._tried[1] < 0 or (steps and steps[-1] >= self._tried[1]):
                 return True
             time.sleep(_POLL_SECONDS)
         return False
@@ -79,13 +83,12 @@ class DiskWriter(Follower):
 
     def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
         node, note = self._node, held[0][1]
-        members = node.files.members(note.generation)
-        if members is None:
-            return
-        part = members.nodes.index(node.index)
         try:
-            self._disk.write(held, part, len(members.nodes), attempt_of(node.record, members))
-            self._refused = False
+            members = node.files.members(note.generation)
+            if members is not None:
+                part = members.nodes.index(node.index)
+                self._disk.write(held, part, len(members.nodes), attempt_of(node.record, members))
+                self._refused = False
         except (ElasticError, OSError) as error:
             self._refuse(note.step, _untaken(error))
         finally:  # also where it failed: the next state is to be tried

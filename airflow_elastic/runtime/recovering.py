@@ -120,9 +120,10 @@ def recover(node: Node, members: Members, store: TCPStore) -> bool:
                 f"workers have step {step} on their disks, which could not be written to {node.store.uri}: "
                 f"{troubles[0]}"
             )
-        for found, part, ours in here:
-            disk.settle(found, part, ours)
-        kept_here.append(data)
+        if _is_stored(node, step, data):
+            for found, part, ours in here:
+                disk.settle(found, part, ours)
+            kept_here.append(data)
         if together.gather("settled", _Done()) is None:  # others may have theirs in a folder of this machine
             return False
     disk.tidy(kept_here)
@@ -140,11 +141,19 @@ def _newest(node: Node) -> tuple[Age, str]:
     return Age(), ""
 
 
+def _is_stored(node: Node, step: int, data: str) -> bool:
+    """Whether it is a checkpoint now. There may be one that nobody can read: then that is what ranks set aside."""
+    try:
+        return checkpoints.read(node.store, step).data == data
+    except checkpoints.CheckpointDamaged as error:
+        log.warning("what workers have on their disks of step %d is not used: %s", step, error)
+        return False
+
+
 def _whole(disk: Disk, newest: Age) -> list[tuple[FolderStore, Part]]:
     """The parts on this machine's disk that are newer than storage; none where the disk fails: it need not be there."""
     whole: dict[tuple[Age, str, int], tuple[FolderStore, Part]] = {}
     try:
-        disk.quiet()
         for found, part in disk.found():
             which = age_of(part.manifest), part.manifest.reason, part.node
             if part.manifest.step > newest.step and which not in whole and is_whole(found, part.manifest):

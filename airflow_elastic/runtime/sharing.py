@@ -43,7 +43,8 @@ class Sharer(Follower):
 
     def finish(self, flushed: Callable[[], bool], *, succeeded: bool) -> None:
         """End; where all is written, the neighbour does not take this worker for lost."""
-        if self.stop() and flushed():
+        whole = flushed()
+        if self.stop() and whole:
             self._part()
 
     def _look(self, *, heard: bool) -> None:

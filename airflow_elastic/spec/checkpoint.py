@@ -35,7 +35,7 @@ class CheckpointPolicy:
             which is best the workers of one machine: those of one unit never keep each other's.
         disk: a folder on the disk of each worker's machine, there already, in which agents keep what is saved, too.
             What they lose with their memory, as all of them die at once or their machines are started anew, the next
-            attempt finds there. Takes three times a worker's share of the state. With the launcher `torchrun`; on a
+            attempt finds there. Takes four times a worker's share of the state. With the launcher `torchrun`; on a
             cluster, a volume of the node's has to be mounted there: an `emptyDir` goes with its pod.
         disk_every_steps: in between, save to that disk after every so many steps, and not to storage.
         auto_interval: save as often as is best for what a save costs and how often the run fails, as measured; then

@@ -35,13 +35,17 @@ def machines(tmp_path: Path) -> Machines:
     return Machines(tmp_path)
 
 
-def test_two_states_stay_on_a_disk_and_those_for_memory_do_not_come_there(machines: Machines) -> None:
+def test_three_states_stay_on_a_disk_and_those_for_memory_do_not_come_there(machines: Machines) -> None:
     workers = machines.attempt(1)
-    for step in (2, 4, 6):
+    for step in (2, 4, 6, 8):
         save(workers, step, seed=step)
         save(workers, step + 1, seed=step, reason=MEMORY)
-    assert {name.partition("-")[0] for name in machines.files()} == {"000000000004", "000000000006"}
-    assert len(machines.files("*-rank-*")) == 4  # what was told of samples
+    assert {name.partition("-")[0] for name in machines.files()} == {
+        "000000000004",
+        "000000000006",
+        "000000000008",
+    }
+    assert len(machines.files("*-rank-*")) == 6  # what was told of samples
     for worker in workers:
         assert worker.node.disk is not None
         worker.node.disk.clear()
@@ -165,6 +169,15 @@ def test_nothing_stays_of_a_training_that_is_complete_and_in_storage(machines: M
             for answer in [pool.submit(one.finish, lambda: True, succeeded=True) for one in writers]:
                 answer.result(60)
     assert list(machines.folders[0].iterdir()) == []
+
+
+def test_what_storage_could_not_be_given_comes_to_the_disk(machines: Machines) -> None:
+    worker = machines.attempt(1, on=(0,))[0]
+    with running([worker]) as (writer,):
+        assert writer.stop()  # it was about to end when this was saved
+        assert worker.saver.save(objects(1), 4, Position(), reason="breakpoint", metrics={})
+        writer.finish(lambda: False, succeeded=False)
+    assert len(machines.files()) == 1
 
 
 def test_what_storage_does_not_have_stays(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:

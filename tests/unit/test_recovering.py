@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, checksums
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.adapters.parts import Part
 from airflow_elastic.adapters.reports import raise_fence
@@ -62,21 +62,38 @@ def test_what_agents_have_lost_with_their_memory_becomes_a_checkpoint(
 
 @pytest.mark.parametrize("harm", [cut, flip, Path.unlink])
 @pytest.mark.parametrize("name", ["rank-*.bin", "rank-*.json", "part-*.json"])
-def test_what_is_not_whole_on_a_disk_is_not_used(
-    harm: Callable[[Path], None], name: str, machines: Machines, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("older", [False, True])
+def test_what_is_not_whole_on_a_disk_is_not_used_and_hides_nothing(
+    older: bool,
+    harm: Callable[[Path], None],
+    name: str,
+    machines: Machines,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     first = machines.attempt(1)
     save(first, 4, seed=4)
     save(first, 6, seed=6)
-    (path,) = machines.folders[1].rglob(f"000000000006-*/{name}")
+    harmed, good = (4, 6) if older else (6, 4)
+    (path,) = machines.folders[1].rglob(f"{harmed:012d}-*/{name}")
     harm(path)
     come(machines.attempt(2))
-    assert checkpoints.steps(first[0].store) == [4]
-    assert (
-        (name == "part-*.json" and harm is Path.unlink)
-        or "is not what was written" in caplog.text
-        or "cannot be read" in caplog.text
-    )
+    assert checkpoints.steps(first[0].store) == [good]
+    told = "cannot be read" if harm is Path.unlink or name == "part-*.json" else "is not what was written"
+    nothing_to_tell = name == "part-*.json" and harm is Path.unlink
+    assert (f"{path} {told}" in caplog.text) != nothing_to_tell
+
+
+def test_what_cannot_become_a_checkpoint_is_not_kept_in_a_later_attempts_name(machines: Machines) -> None:
+    """There is a manifest of that step which nobody can read, and which ranks will set aside."""
+    first = machines.attempt(1)
+    save(first, 20, seed=4)
+    store = first[0].store
+    store.put(layout.manifest(20), b"torn")
+    come(machines.attempt(2))
+    assert machines.files() == []
+    store.delete([layout.manifest(20)])
+    come(machines.attempt(3))
+    assert checkpoints.steps(store) == []
 
 
 def test_without_a_machine_the_run_goes_on_from_storage(machines: Machines) -> None:
@@ -177,11 +194,12 @@ def test_what_somebody_else_has_put_there_is_not_used(
     (tmp_path / "secret").write_text("of somebody")
     for folder in machines.folders:
         (word,) = folder.rglob("part-*.json")
-        part = decode(Part, json.loads(word.read_bytes()))
+        part = decode(Part, json.loads(word.read_bytes())["part"])
         files = [replace(file, key=str(tmp_path / "secret")) for file in part.manifest.files]
         bad = replace(part, node=0, of=1, manifest=replace(part.manifest, files=tuple(files)))
         if of == 1:
-            word.write_text(json.dumps(encode(bad)))
+            plain = encode(bad)
+            word.write_text(json.dumps({"part": plain, "seal": checksums.of(json.dumps(plain).encode())}))
         else:
             next(folder.iterdir()).chmod(0o777)
     come(machines.attempt(2))
