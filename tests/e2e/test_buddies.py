@@ -42,10 +42,7 @@ async def test_the_ring_follows_a_scale_step(tmp_path: Path) -> None:
     spec = training("--epochs=12", "--step-seconds=0.05", checkpoint=policy, workers=Workers(2, min=1, max=3))
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(6)
-        driven.run.ask_scale(3, by="test")
-        await driven.until(
-            lambda: (p := driven.run.progress(driven.state)) and p.world_size == 3, "three ranks"
-        )
+        await driven.scaled(3)
         saved = max(checkpoints.steps(driven.run.store))
         await driven.at_step(saved + 2 * SLACK)
         await losing(driven, 2)

@@ -83,6 +83,14 @@ class Driven:
     async def at_step(self, step: int) -> None:
         await self.until(lambda: self.step >= step, f"step {step}")
 
+    async def scaled(self, workers: int) -> None:
+        """Ask for so many workers, and wait until as many ranks train."""
+        self.run.ask_scale(workers, by="test")
+        await self.until(
+            lambda: (told := self.run.progress(self.state)) and told.world_size == workers,
+            f"{workers} ranks",
+        )
+
     async def end(self) -> RunState:
         return await asyncio.wait_for(asyncio.shield(self.task), PATIENCE_SECONDS)
 
