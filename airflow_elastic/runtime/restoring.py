@@ -233,7 +233,13 @@ class Restorer:
             self._raise_together(trouble)
             return sorted({one for one in self._ranks.gather(damage) if one})
         finally:
-            shutil.rmtree(self._room.folder, ignore_errors=True)
+            if self._fetches:
+                shutil.rmtree(self._room.folder, ignore_errors=True)
+
+    @property
+    def _fetches(self) -> bool:
+        """Whether ranks of this worker fetch files for each other."""
+        return self._room.procs > 1 and not self._is_local
 
     def _fetch(self, loading: Loading, here: Mapping[str, Path]) -> Files:
         """Where to read files from: the storage itself, or where this worker's ranks have fetched those they need.
@@ -242,7 +248,7 @@ class Restorer:
         work.
         """
         rank, procs = self._ranks.rank, self._room.procs
-        if procs == 1 or self._is_local:
+        if not self._fetches:
             return Nearest(self._store, here)
         first, near = rank - rank % procs, Nearest(FolderStore(self._room.folder), here)
         needed = sorted(

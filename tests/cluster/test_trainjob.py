@@ -266,8 +266,12 @@ class TestTrainJob(ClusterEngine):
             await until(engine, job, running(2))
             await engine.scale(job, 3)
             await until(engine, job, running(3))
-        for resource in (TRAINJOBS, JOBSETS, RUNTIMES):
-            assert not await self.exists(client, resource, job.name)
+
+        async def nothing_left() -> bool:  # what a TrainJob has owned, the cluster removes after it
+            left = [await self.exists(client, one, job.name) for one in (TRAINJOBS, JOBSETS, RUNTIMES)]
+            return not any(left)
+
+        await kube.until(nothing_left, "everything of it to be gone")
 
     async def test_without_rights_it_says_which_are_missing(
         self, uri: str, account: Callable[..., Awaitable[kube.Account]]

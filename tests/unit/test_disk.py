@@ -223,8 +223,10 @@ def test_what_is_on_the_disk_is_not_read_from_storage(
     far, loaded = Far(machines.run), objects(1)
     assert workers[0].node.disk is not None
     room = Room(tmp_path / "room", 1, workers[0].node.disk.root)
+    room.folder.mkdir()  # one rank alone fetches nothing there, and has nothing to remove
     assert Restorer(far, Ranks(0, 1, None), attempt=2, room=room).restore(loaded) is not None
     assert same(loaded, objects(6))
+    assert room.folder.exists()
     ours = [key for key in far.asked if key.endswith("rank-00000.bin")]
     others = [key for key in far.asked if key.endswith("rank-00001.bin")]
     assert others, "that of the other machine is nowhere else"
