@@ -52,6 +52,9 @@ class TestTrainJob(ClusterEngine):
         except Missing:
             return False
 
+    async def gone(self, client: Client, name: str) -> bool:
+        return not any([await self.exists(client, one, name) for one in (TRAINJOBS, JOBSETS, RUNTIMES)])
+
     # -- who decides ---------------------------------------------------------------------------------------------
 
     async def test_the_operator_replaces_no_pod(self, engine: KubeEngine, uri: str, client: Client) -> None:
@@ -135,9 +138,7 @@ class TestTrainJob(ClusterEngine):
         for _ in range(2):
             jobs = [self.light(uri, next(numbers)) for _ in range(5)]
             assert not await self.ended(client, engine, jobs, ours)
-            for job in jobs:
-                for resource in (TRAINJOBS, JOBSETS, RUNTIMES):
-                    assert not await self.exists(client, resource, job.name)
+            assert all([await self.gone(client, job.name) for job in jobs])
         for _ in range(3):  # what that is good for; it is a race of Trainer's own, and may not be met
             jobs = [self.light(uri, next(numbers)) for _ in range(5)]
             anew = await self.ended(client, engine, jobs, plainly)
@@ -266,12 +267,7 @@ class TestTrainJob(ClusterEngine):
             await until(engine, job, running(2))
             await engine.scale(job, 3)
             await until(engine, job, running(3))
-
-        async def nothing_left() -> bool:  # what a TrainJob has owned, the cluster removes after it
-            left = [await self.exists(client, one, job.name) for one in (TRAINJOBS, JOBSETS, RUNTIMES)]
-            return not any(left)
-
-        await kube.until(nothing_left, "everything of it to be gone")
+        await kube.until(lambda: self.gone(client, job.name), "what the TrainJob has owned to go, too")
 
     async def test_without_rights_it_says_which_are_missing(
         self, uri: str, account: Callable[..., Awaitable[kube.Account]]
