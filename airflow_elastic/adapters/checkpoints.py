@@ -36,12 +36,14 @@ class OtherVersion(CheckpointDamaged):
 def commit(store: Store, manifest: Manifest) -> bool:
     """Make the checkpoint exist. False: another writer has committed this step before."""
     plain = encode(manifest)
-    sealed = {**plain, _SEAL: _seal_of(plain)}
+    sealed = {**plain, _SEAL: seal_of(plain)}
     return store.create(layout.manifest(manifest.step), json.dumps(sealed, indent=1).encode())
 
 
-def _seal_of(plain: dict[str, Any]) -> str:
-    """A checksum of all that a manifest says: its own bytes would else be the only ones that nobody checks."""
+def seal_of(plain: Any) -> str:
+    """A checksum of all that a document says, as plain values: its own bytes would else be the only ones that nobody
+    checks.
+    """
     return checksums.of(json.dumps(plain).encode())
 
 
@@ -78,7 +80,7 @@ def parsed(data: bytes) -> Manifest:
         plain = json.loads(data)
         if plain.get("version") != MANIFEST_VERSION:
             raise OtherVersion(f"version {plain.get('version')}; this release reads {MANIFEST_VERSION}")
-        if plain.pop(_SEAL, None) != _seal_of(plain):
+        if plain.pop(_SEAL, None) != seal_of(plain):
             raise ValueError("its bytes have changed")
         return decode(Manifest, plain)
     except (ValueError, AttributeError, SpecError) as error:

@@ -49,9 +49,7 @@ KEPT: Final = 18  # the newest step whose state the agent has written to storage
 
 GIVEN: Final = 25  # the newest step whose state the agent has given to its neighbour, or has failed to
 
-ON_DISK: Final = (
-    26  # the newest step whose state the agent has written to its machine's disk, or has failed to
-)
+ON_DISK: Final = 26  # the newest step whose state the agent has written to its disk, or has failed to
 
 
 class Page:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checksums
+from airflow_elastic.adapters.checkpoints import seal_of
 from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.keys import key_problem
 from airflow_elastic.adapters.parts import Part
@@ -48,8 +49,7 @@ KEEP = 3
 FORGOTTEN_SECONDS = 7 * 86400.0
 
 _NAME = re.compile(r"airflow-elastic-[0-9a-f]{16}")
-_RECOVERED = "-disk"
-_STATE = re.compile(rf"(\d+)-a(\d+)-g(\d+)({_RECOVERED})?")
+_STATE = re.compile(rf"(\d+)-a(\d+)-g(\d+)({layout.RECOVERED})?")
 
 _CHUNK_BYTES = 4 << 20
 
@@ -89,7 +89,7 @@ class Disk:
                     shutil.rmtree(other, ignore_errors=True)
 
     def write(self, held: Sequence[tuple[Slot, Note]], part: int, of: int, attempt: int) -> None:
-        """Write what the ranks of this worker have staged, and remove what is older than the one before.
+        """Write what the ranks of this worker have staged, and remove all but the newest states.
 
         Args:
             held: slots, held for reading, with what they hold.
@@ -104,14 +104,12 @@ class Disk:
         data = layout.checkpoint_data(note.step, attempt, note.generation)
         with self._lock:
             self._check()
-            self._prune(KEEP)
+            self._prune()
             try:
                 files = write_files(self._mine, held, data, attempt)
                 self._tell(Part(part, of, manifest_of(note, attempt, data, files)))
-            except StoreError:
-                self._prune(KEEP)  # what has no word: it may be the disk that is full
-                raise
-            self._prune(KEEP)
+            finally:
+                self._prune()  # also what has no word: it may be the disk that is full
 
     def found(self) -> Iterator[tuple[FolderStore, Part]]:
         """What words of whichever worker tell of; not that it is so (`is_whole`).
@@ -124,7 +122,7 @@ class Disk:
             self._check()
         for folder in sorted(self.root.glob("node-*")):
             for path in sorted(folder.glob(f"{layout.CHECKPOINT_DATA}*/part-*.json")):
-                if path.parent.name.endswith(_RECOVERED):
+                if path.parent.name.endswith(layout.RECOVERED):
                     continue  # in the name of an attempt that did not save it
                 try:
                     part = _heard(path.read_bytes())
@@ -168,7 +166,7 @@ class Disk:
 
     def _tell(self, part: Part) -> None:
         plain = encode(part)
-        self._mine.put(part.key, json.dumps({"part": plain, "seal": _seal_of(plain)}).encode())
+        self._mine.put(part.key, json.dumps({"part": plain, "seal": seal_of(plain)}).encode())
 
     def _check(self) -> None:
         """A folder that is not there is not made: what is meant to be mounted there would be elsewhere.
@@ -208,7 +206,7 @@ class Disk:
         finally:
             self._lock.release()
 
-    def _prune(self, keep: int) -> None:
+    def _prune(self) -> None:
         """Remove all but the newest states of this worker, and what is not whole."""
         data = Path(self._mine.uri, layout.CHECKPOINT_DATA)
         whole = []
@@ -217,7 +215,7 @@ class Disk:
                 whole.append(folder)
             else:
                 _remove(folder)
-        for folder in sorted(whole, key=_age)[:-keep]:
+        for folder in sorted(whole, key=_age)[:-KEEP]:
             _remove(folder)
 
 
@@ -260,14 +258,9 @@ def age_of(manifest: Manifest) -> Age:
 def _heard(word: bytes) -> Part:
     """Raises ValueError, or SpecError, where it is not what was told."""
     told = json.loads(word)
-    if not isinstance(told, dict) or told.get("seal") != _seal_of(told.get("part")):
+    if not isinstance(told, dict) or told.get("seal") != seal_of(told.get("part")):
         raise ValueError("it is not what was written")
     return decode(Part, told["part"])
-
-
-def _seal_of(plain: object) -> str:
-    """A checksum of all that it says: files have theirs in there, the rest of it would have none."""
-    return checksums.of(json.dumps(plain).encode())
 
 
 def _is_plain(word: Path, part: Part) -> bool:

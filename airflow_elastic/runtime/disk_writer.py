@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: How long what is on its way is waited for before everything there is removed.
 _STOP_SECONDS = 20.0
 
-#: How long other workers' parts of the last checkpoint are.
+#: How long other workers' parts of the last checkpoint are waited for.
 _STORED_SECONDS = 20.0
 
 _POLL_SECONDS = 1.0
@@ -49,8 +49,7 @@ class DiskWriter(Follower):
 
     def finish(self, flushed: Callable[[], bool], *, succeeded: bool) -> None:
         """End. What storage could not be given comes to the disk; of a training that is complete nothing stays."""
-        self._over.set()
-        self._news.set()
+        self.end()
         if not flushed():
             if self.stop():
                 self._over.clear()

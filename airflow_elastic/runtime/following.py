@@ -49,10 +49,14 @@ class Follower(ABC):
         """Ranks have staged something."""
         self._news.set()
 
-    def stop(self) -> bool:
-        """End; returns whether nothing is on its way any more."""
+    def end(self) -> None:
+        """Begin nothing more."""
         self._over.set()
         self._news.set()
+
+    def stop(self) -> bool:
+        """End; returns whether nothing is on its way any more."""
+        self.end()
         if self._thread.is_alive():
             self._thread.join(self._stop_seconds)
         return not self._thread.is_alive()

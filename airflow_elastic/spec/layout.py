@@ -83,6 +83,10 @@ def checkpoint_data(step: int, attempt: int, generation: int) -> str:
     return f"{CHECKPOINT_DATA}{step:012d}-a{attempt:04d}-g{generation:02d}/"
 
 
+#: How the folder of a checkpoint's files ends that was found on workers' disks.
+RECOVERED = "-disk"
+
+
 def accounts(attempt: int, generation: int, step: int) -> str:
     """What the keys of all that ranks tell with the save of a step begin with."""
     return account(attempt, generation, step, 0).removesuffix("0.json")
@@ -90,7 +94,7 @@ def accounts(attempt: int, generation: int, step: int) -> str:
 
 def recovered_data(step: int, attempt: int, generation: int) -> str:
     """Folder of a checkpoint's files that an attempt has found on workers' disks: it may come to that step itself."""
-    return checkpoint_data(step, attempt, generation).rstrip("/") + "-disk/"
+    return checkpoint_data(step, attempt, generation).rstrip("/") + f"{RECOVERED}/"
 
 
 def job(name: str) -> str:
