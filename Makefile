@@ -12,8 +12,10 @@ help: ## this list
 setup: ## build .venv from the locks; instant when nothing changed (PYTHON=... picks the interpreter)
 	@sh scripts/setup
 
+# Tests of the cluster mostly wait for it: the others, in a second process, use that time.
+JOBS ?= 2
 test: setup ## every test that can run here; what cannot is skipped with a reason
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-slow: setup ## the long form of the proofs
 	$(PY) -m pytest -m slow $(ARGS)
