@@ -24,6 +24,7 @@ from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.spec import layout
 from tests.support import s3
 from tests.support.rivals import Saving, holds, objects
+from tests.support.rounds import rounds
 
 KINDS = ("flip", "truncate", "extend", "remove", "swap", "manifest", "bystander")
 
@@ -187,12 +188,6 @@ class Run:
         ):  # of a step that was set aside twice the files of the first time go with the next attempt
             assert keeping.uncommitted(self.store, self.attempt + 1) == []
         assert self.place.leftovers() == []
-
-
-def rounds(few: int, many: int) -> pytest.MarkDecorator:
-    """So many rounds, or as many as the proof asks for."""
-    long = pytest.param(many, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
-    return pytest.mark.parametrize("faults", [few, long])
 
 
 def go_through(place: Place, scratch: Path, faults: int) -> None:

@@ -1,0 +1,223 @@
+"""Whatever happens to machines' disks, the next attempt begins with the newest state that is there whole.
+
+Which that is, is found out here by comparing every file with what it was before anything happened to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.recovering import NotRecovered
+from airflow_elastic.runtime.restoring import Restorer, Room
+from airflow_elastic.runtime.slots import DISK
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import StoreError
+from tests.support.machines import Machines, come, cut, flip, save
+from tests.support.rounds import rounds
+from tests.support.saving import Worker, objects, same
+
+MACHINES = 3
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A state: which attempt saved it after which step, and why."""
+
+    attempt: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Half:
+    """One worker's part of a state, as it was written."""
+
+    state: Saved
+    part: int
+    of: int
+    files: dict[str, bytes]
+
+
+class Run:
+    """A run, attempt after attempt.
+
+    Attributes:
+        attempt: number of the newest one.
+        recovered: how often a state came from disks.
+    """
+
+    def __init__(self, machines: Machines, luck: random.Random) -> None:
+        self.machines, self.luck = machines, luck
+        self.attempt, self.recovered = 0, 0
+        self._seeds: dict[Saved, int] = {}
+        self._in_storage: Saved | None = None  # its attempt is the one in whose name it is there
+        self._seed_in_storage = 0
+        self._before: list[Worker] = []
+        self._written: defaultdict[str, list[Half]] = defaultdict(list)  # by the name of its folder
+
+    def begin(self) -> None:
+        """The next attempt comes to some of the machines, and finds the newest state."""
+        self.attempt += 1
+        where = self.luck.sample(range(MACHINES), self.luck.randint(1, MACHINES))
+        workers = self.machines.attempt(self.attempt, tuple(where))
+        expected = self._newest_whole(where)
+        if self.luck.random() < 0.1:
+            store: Any = self.luck.choice(workers).store
+            store.upload = _full
+        try:
+            come(workers)
+        except NotRecovered as error:
+            if expected is None or "the storage is full" not in str(error):
+                raise
+            return
+        if expected is not None:
+            self.recovered += 1
+            self._seed_in_storage = self._seeds[expected]
+            self._in_storage = Saved(self.attempt, expected.step, expected.reason)
+        self._check(workers)
+        self._train(workers)
+
+    def _check(self, workers: list[Worker]) -> None:
+        store, loaded = workers[0].store, objects(1)
+        room = Room(self.machines.base / "room", 1)
+        manifest = Restorer(store, Ranks(0, 1, None), attempt=self.attempt, room=room).restore(loaded)
+        if self._in_storage is None:
+            assert manifest is None
+            return
+        assert manifest is not None
+        assert manifest.step == self._in_storage.step
+        assert same(loaded, objects(self._seed_in_storage)), "another state's bytes"
+        assert list(checkpoints.problems(store, manifest)) == []
+
+    def _train(self, workers: list[Worker]) -> None:
+        """Some saves; the last one may not come to all disks. Perhaps one of the attempt before comes late."""
+        step = self._in_storage.step if self._in_storage else 0
+        for _ in range(self.luck.randint(0, 4)):
+            step += self.luck.randint(1, 3)
+            self._save(workers, step, DISK)
+            if self.luck.random() < 0.15:
+                step += 1
+                self._save(workers, step, "steps")
+                for worker in workers:
+                    worker.persister.flush()
+                self._in_storage = Saved(self.attempt, step, "steps")
+                self._seed_in_storage = self._seeds[self._in_storage]
+        if self.luck.random() < 0.5:  # and perhaps of a step that is there already, on its way to storage
+            some = self.luck.sample(workers, self.luck.randint(1, len(workers)))
+            self._save(some, step + self.luck.randint(0, 1), self.luck.choice([DISK, "asked"]))
+        if self._before and self.luck.random() < 0.2:
+            self._save(self._before, step + self.luck.randint(1, 9), DISK)
+        self._before = workers
+
+    def _save(self, workers: list[Worker], step: int, reason: str) -> None:
+        state = Saved(workers[0].node.attempt, step, reason)
+        self._seeds.setdefault(state, len(self._seeds) + 2)
+        began = time.time()
+        save(workers, step, self._seeds[state], reason)
+        for worker in workers:
+            assert worker.node.disk is not None
+            for word in worker.node.disk.root.glob(f"node-{worker.node.index}/**/part-*.json"):
+                with contextlib.suppress(
+                    ValueError, KeyError
+                ):  # of an earlier attempt, and not whole any more
+                    self._note(word, began)
+
+    def _note(self, word: Path, began: float) -> None:
+        """What has just been written."""
+        part = json.loads(word.read_bytes())["part"]
+        manifest = part["manifest"]
+        if manifest["created_at"] >= began:
+            state = Saved(manifest["attempt"], manifest["step"], manifest["reason"])
+            assert word.parent.name == _name(state)
+            files = {path.name: path.read_bytes() for path in word.parent.iterdir()}
+            self._written[word.parent.name].append(Half(state, part["node"], part["of"], files))
+
+    # -- what happens to disks, and what is whole after it ---------------------------------------------------------
+
+    def harm(self) -> None:
+        """Let some things happen to what lies on disks."""
+        for _ in range(self.luck.randint(0, 4)):
+            files = sorted(
+                path for each in self.machines.folders for path in each.rglob("*") if path.is_file()
+            )
+            if files:
+                self._harm(files)
+
+    def _harm(self, files: list[Path]) -> None:
+        path = self.luck.choice(files)
+        match self.luck.choice(["cut", "flip", "remove", "swap", "copy", "rename", "lose"]):
+            case "cut":
+                cut(path)
+            case "flip":
+                flip(path)
+            case "remove":
+                path.unlink()
+            case "swap":  # another file's bytes
+                path.write_bytes(self.luck.choice(files).read_bytes())
+            case "copy":  # to where another worker of this machine, or of another one, has its own
+                target = self.luck.choice(files).parent.with_name(path.parent.name)
+                if target != path.parent:
+                    shutil.copytree(path.parent, target, dirs_exist_ok=True)
+            case "rename":  # into another attempt's name
+                target = path.parent.with_name("000000000099-a0001-g01")
+                if not target.exists():
+                    path.parent.rename(target)
+            case "lose" if self.luck.random() < 0.2:
+                machine = self.luck.choice(self.machines.folders)
+                shutil.rmtree(machine)
+                machine.mkdir()
+
+    def _folders(self, machine: int) -> list[Path]:
+        found = self.machines.folders[machine].glob(f"*/node-*/{layout.CHECKPOINT_DATA}*")
+        return [path for path in found if not path.name.endswith(layout.RECOVERED)]
+
+    def _newest_whole(self, where: list[int]) -> Saved | None:
+        """The newest state that goes on from storage, of which all is on these machines as it was written."""
+        there: defaultdict[tuple[Saved, int], set[int]] = defaultdict(set)
+        for folder in (folder for machine in where for folder in self._folders(machine)):
+            for half in self._written[folder.name]:
+                if all(_is(folder / name, data) for name, data in half.files.items()):
+                    there[half.state, half.of].add(half.part)
+        stored = self._in_storage
+        whole = [
+            state
+            for (state, of), parts in there.items()
+            if parts == set(range(of))
+            and (stored is None or (state.attempt >= stored.attempt and state.step > stored.step))
+        ]
+        return max(whole, key=lambda state: (state.attempt, state.step, state.reason), default=None)
+
+
+def _name(state: Saved) -> str:
+    return Path(layout.checkpoint_data(state.step, state.attempt, 1)).name
+
+
+def _is(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == data
+
+
+def _full(key: str, path: Path) -> None:
+    raise StoreError("the storage is full")
+
+
+@rounds(30, 1000)
+def test_whatever_happens_to_disks(faults: int, tmp_path: Path) -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    run = Run(Machines(tmp_path, MACHINES), random.Random(seed))
+    try:
+        for _ in range(faults):
+            run.harm()
+            run.begin()
+    except Exception as error:
+        raise AssertionError(f"seed {seed}, attempt {run.attempt}: {error}") from error
+    assert run.recovered >= faults // 20, f"seed {seed}: hardly ever was there anything to find"
