@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,12 +59,20 @@ class _Chosen:
     offers: tuple[Offer, ...]
     kept: str
 
+    def by(self, node: Node) -> list[Offer]:
+        """What this worker is to write."""
+        return [one for one in self.offers if one.by == node.index]
+
 
 @dataclass(frozen=True, slots=True)
 class _Done:
     """What kept an agent from its share; None where nothing has."""
 
     trouble: str | None = None
+
+
+class _Cut(Exception):
+    """The end of the generation, or of this worker, has come meanwhile."""
 
 
 def recover(node: Node, members: Members, store: TCPStore) -> bool:
@@ -81,41 +90,30 @@ def recover(node: Node, members: Members, store: TCPStore) -> bool:
         NotRecovered: there is such a state, and it could not be written; or a worker has not answered for as long as a
             start may take. It is still there, for the next attempt.
     """
-    disk = node.disk
-    if disk is None:
+    if node.disk is None:
         return True
-    together = _Together(node, members, store)
-    newest, kept = _newest(node)
-    mine = _whole(disk, newest)
-    offers = tuple(
-        Offer(node.index, age_of(part.manifest), part.manifest.reason, part.node, part.of) for _, part in mine
-    )
-    everybody = together.gather("found", _Found(newest, kept, offers))
-    if everybody is None:
+    try:
+        _recover(node, node.disk, members, _Together(node, members, store))
+    except _Cut:
         return False
-    if node.index == members.nodes[0]:
-        stored = max(everybody, key=lambda one: one.newest)
-        now = Age(node.attempt, members.generation)
-        whole = choose((offer for one in everybody for offer in one.offers), stored.newest, now)
-        together.say("chosen", _Chosen(whole, stored.data))
-    chosen = together.hear("chosen", _Chosen)
-    if chosen is None:
-        return False
-    kept_here = [chosen.kept]
+    return True
+
+
+def _recover(node: Node, disk: Disk, members: Members, together: _Together) -> None:
+    mine = _Copies(disk)
+    chosen = _agree(node, members, together, mine)
+    kept = [chosen.kept]
     if chosen.offers:
         step = chosen.offers[0].age.step
         data = layout.recovered_data(step, node.attempt, members.generation)
-        wanted = {(one.age, one.reason, one.part) for one in chosen.offers if one.by == node.index}
         here = [
-            (found, part, _as_ours(node, members, part, data))
-            for found, part in mine
-            if (age_of(part.manifest), part.manifest.reason, part.node) in wanted
+            (*mine.first(one), _as_ours(node, members, mine.first(one)[1], data)) for one in chosen.by(node)
         ]
         log.info("workers have step %d on their disks: %d parts of it are written from here", step, len(here))
-        done = together.gather("written", _Done(_write(node, here)))
-        if done is None:
-            return False
-        if troubles := [one.trouble for one in done if one.trouble]:
+        troubles = [
+            one.trouble for one in together.gather("written", _Done(_write(node, here))) if one.trouble
+        ]
+        if troubles:
             raise NotRecovered(
                 f"workers have step {step} on their disks, which could not be written to {node.store.uri}: "
                 f"{troubles[0]}"
@@ -123,11 +121,28 @@ def recover(node: Node, members: Members, store: TCPStore) -> bool:
         if _is_stored(node, step, data):
             for found, part, ours in here:
                 disk.settle(found, part, ours)
-            kept_here.append(data)
-        if together.gather("settled", _Done()) is None:  # others may have theirs in a folder of this machine
-            return False
-    disk.tidy(kept_here)
-    return together.gather("tidy", _Done()) is not None  # nobody writes before
+            kept.append(data)
+        together.gather("settled", _Done())  # others may have theirs in a folder of this machine
+    disk.tidy(kept)
+    together.gather("tidy", _Done())  # nobody writes before
+
+
+def _agree(node: Node, members: Members, together: _Together, mine: _Copies) -> _Chosen:
+    """What goes on: the newest state that is whole. Only what has been chosen is read; where that is damaged, again."""
+    (newest, kept), number = _newest(node), 0
+    while True:
+        everybody = together.gather(f"found/{number}", _Found(newest, kept, mine.offers(node.index)))
+        if node.index == members.nodes[0]:
+            stored = max(everybody, key=lambda one: one.newest)
+            now = Age(node.attempt, members.generation)
+            whole = choose((offer for one in everybody for offer in one.offers), stored.newest, now)
+            together.say(f"chosen/{number}", _Chosen(whole, stored.data))
+        chosen = together.hear(f"chosen/{number}", _Chosen)
+        damaged = [one for one in chosen.by(node) if not mine.has_whole(one)]
+        trouble = f"{len(damaged)} of its parts are damaged" if damaged else None
+        if not any(one.trouble for one in together.gather(f"whole/{number}", _Done(trouble))):
+            return chosen
+        number += 1
 
 
 def _newest(node: Node) -> tuple[Age, str]:
@@ -150,17 +165,39 @@ def _is_stored(node: Node, step: int, data: str) -> bool:
         return False
 
 
-def _whole(disk: Disk, newest: Age) -> list[tuple[FolderStore, Part]]:
-    """The parts on this machine's disk that are newer than storage; none where the disk fails: it need not be there."""
-    whole: dict[tuple[Age, str, int], tuple[FolderStore, Part]] = {}
-    try:
-        for found, part in disk.found():
-            which = age_of(part.manifest), part.manifest.reason, part.node
-            if part.manifest.step > newest.step and which not in whole and is_whole(found, part.manifest):
-                whole[which] = found, part
-    except (ElasticError, OSError) as error:
-        log.warning("this machine's disk cannot be read, and is done without: %s", error)
-    return list(whole.values())
+class _Copies:
+    """The parts of states that are on this machine's disk, each perhaps in several workers' folders.
+
+    Args:
+        disk: where they are looked for. Where it fails there are none: it need not be there.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._copies: defaultdict[tuple[Age, str, int, int], list[tuple[FolderStore, Part]]] = defaultdict(
+            list
+        )
+        try:
+            for found, part in disk.found():
+                which = age_of(part.manifest), part.manifest.reason, part.node, part.of
+                self._copies[which].append((found, part))
+        except (ElasticError, OSError) as error:
+            log.warning("this machine's disk cannot be read, and is done without: %s", error)
+            self._copies.clear()
+
+    def offers(self, by: int) -> tuple[Offer, ...]:
+        """What this worker can offer."""
+        return tuple(Offer(by, *which) for which, copies in self._copies.items() if copies)
+
+    def has_whole(self, offer: Offer) -> bool:
+        """Whether there is one that is what was written. Others, before it, are not offered again."""
+        copies = self._copies[offer.age, offer.reason, offer.part, offer.of]
+        while copies and not is_whole(copies[0][0], copies[0][1].manifest):
+            del copies[0]
+        return bool(copies)
+
+    def first(self, offer: Offer) -> tuple[FolderStore, Part]:
+        """The one that was found to be whole, and the folder that it lies in."""
+        return self._copies[offer.age, offer.reason, offer.part, offer.of][0]
 
 
 def _as_ours(node: Node, members: Members, part: Part, data: str) -> Manifest:
@@ -201,11 +238,11 @@ class _Together:
     def say(self, what: str, word: object) -> None:
         self._store.set(f"disk/{what}", json.dumps(encode(word)))
 
-    def hear(self, what: str, kind: type[T]) -> T | None:
-        """None where the worker is to end, or this generation has."""
+    def hear(self, what: str, kind: type[T]) -> T:
+        """Raises _Cut where the worker is to end, or this generation has."""
         while not self._store.check([f"disk/{what}"]):
             if self._node.stop_at is not None or self._node.files.closed or self._node.superseded():
-                return None
+                raise _Cut
             if time.monotonic() > self._give_up:
                 raise NotRecovered(
                     f"what workers have on their disks: `{what}` was not said within {self._seconds:.0f} s"
@@ -213,8 +250,7 @@ class _Together:
             time.sleep(_POLL_SECONDS)
         return decode(kind, json.loads(self._store.get(f"disk/{what}")))
 
-    def gather(self, what: str, word: T) -> list[T] | None:
-        """What each of them says, in the order of the workers; None as from `hear`."""
+    def gather(self, what: str, word: T) -> list[T]:
+        """What each of them says, in the order of the workers. Raises as `hear` does."""
         self.say(f"{what}/{self._node.index}", word)
-        words = [self.hear(f"{what}/{index}", type(word)) for index in self._members.nodes]
-        return None if None in words else [one for one in words if one is not None]
+        return [self.hear(f"{what}/{index}", type(word)) for index in self._members.nodes]
