@@ -15,7 +15,7 @@ setup: ## build .venv from the locks; instant when nothing changed (PYTHON=... p
 # Tests of the cluster mostly wait for it: the others, in a second process, use that time.
 JOBS ?= 2
 test: setup ## every test that can run here; what cannot is skipped with a reason
-	$(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(PY) -m pytest -n $(JOBS) $(ARGS)
 
 test-slow: setup ## the long form of the proofs
 	$(PY) -m pytest -m slow $(ARGS)

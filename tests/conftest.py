@@ -1,27 +1,26 @@
 """For all tests."""
 
-from pathlib import Path
+from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.support.groups import group_of
 
 # A busy machine is no bug: no example has a time limit. What fails is printed so that it can be run again.
 settings.register_profile("ours", deadline=None, print_blob=True)
 settings.load_profile("ours")
 
-HERE = Path(__file__).parent
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where several processes share the tests (`make test`), each group stays in one of them."""
+    from xdist.scheduler import LoadScopeScheduling
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What must not run beside each other, where several processes share the tests (`make test`)."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
 
-
-def _group(item: pytest.Item) -> str:
-    path = item.path.relative_to(HERE)
-    if path.parts[0] == "cluster" or str(path).startswith("bench/test_kube_"):
-        return "cluster"  # of which there is one, and tests break it
-    if "standalone" in getattr(item, "fixturenames", ()):
-        return "airflow"  # which starts once for all of them
-    return str(path.with_suffix(""))  # what a module has made serves all its tests
+    return ByGroup(config, log)

@@ -35,9 +35,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     torch = importlib.util.find_spec("torch")
     with pytest.MonkeyPatch.context() as patch:
         if torch and torch.cached and not os.path.exists(torch.cached):
-            cache = (
-                tmp_path_factory.getbasetemp().parent / "bytecode"
-            )  # of all sessions: filling it takes a while
+            sessions = tmp_path_factory.getbasetemp().parent
+            if "PYTEST_XDIST_WORKER" in os.environ:  # whose folder lies in that of the session
+                sessions = sessions.parent
+            cache = sessions / "bytecode"  # of all sessions: filling it takes a while
             patch.setenv("PYTHONPYCACHEPREFIX", str(cache))
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
             start = "import objects, torch.distributed.run; objects.build()"

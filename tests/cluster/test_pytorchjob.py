@@ -138,7 +138,9 @@ class TestPyTorchJob(ClusterEngine):
             after = await self.uids(client, job)
         assert (after["1"] != before["1"]) == (policy == "ExitCode")
 
-    @pytest.mark.parametrize("code", ["130", "137", "143"])
+    @pytest.mark.parametrize(
+        "code", ["137", *(pytest.param(code, marks=pytest.mark.slow) for code in ("130", "143"))]
+    )
     async def test_codes_that_operators_restart_are_failures_like_others(
         self, engine: KubeEngine, uri: str, client: Client, code: str
     ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_elastic.adapters.kube import Client, Missing
+from airflow_elastic.adapters.kube.errors import Invalid
 from airflow_elastic.adapters.kube.resources import JOBS, PODS, Resource
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.api import Job
@@ -224,7 +225,18 @@ class TestTrainJob(ClusterEngine):
             metadata = {**metadata, "name": job.name}
             body["spec"]["runtimeRef"]["name"] = name
             if job is first:
-                await client.create(TRAINJOBS, self.namespace, {**body, "metadata": metadata})
+                theirs = {**body, "metadata": metadata}
+
+                async def created(theirs: dict[str, Any] = theirs) -> bool:
+                    try:
+                        await client.create(TRAINJOBS, self.namespace, theirs)
+                    except Invalid as error:  # the operator has not seen the runtime yet
+                        if "must be created before" not in str(error):
+                            raise
+                        return False
+                    return True
+
+                await kube.until(created, "somebody else's TrainJob")
             with pytest.raises(SubmitRefused, match="not this run's"):
                 await engine.submit(job)
             await engine.delete(job, 0.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -52,6 +54,7 @@ async def test_the_ring_follows_a_scale_step(tmp_path: Path) -> None:
     assert after.from_step >= before.last_step - SLACK > saved
 
 
+@pytest.mark.slow  # it shows that the others are not for nothing
 async def test_without_buddies_it_costs_everything(tmp_path: Path) -> None:
     policy = CheckpointPolicy(every_steps=1000, memory_every_steps=2)
     async with driving(

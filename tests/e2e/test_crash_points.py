@@ -57,7 +57,7 @@ def points() -> range:
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param(point, marks=pytest.mark.slow) if point % 2 else point for point in points()]
+    "point", [pytest.param(point, marks=pytest.mark.slow) if point % 4 else point for point in points()]
 )
 def test_killed_at_every_point_and_replaced(point: int, tmp_path: Path) -> None:
     run = begin(tmp_path)
@@ -68,7 +68,9 @@ def test_killed_at_every_point_and_replaced(point: int, tmp_path: Path) -> None:
     check(run, tmp_path, attempts=2)
 
 
-@pytest.mark.parametrize("point", points()[3::6])
+@pytest.mark.parametrize(
+    "point", [*points()[3::12], *(pytest.param(point, marks=pytest.mark.slow) for point in points()[9::12])]
+)
 def test_killed_beside_another_one(point: int, tmp_path: Path) -> None:
     run = begin(tmp_path)
     one, other = controller(tmp_path, point), controller(tmp_path)

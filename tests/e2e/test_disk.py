@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.core.samples import prove
@@ -50,6 +52,7 @@ async def test_it_costs_what_came_after_the_newest_state_on_disks(tmp_path: Path
     assert left_over(tmp_path / "run") == []
 
 
+@pytest.mark.slow  # of every commit: that of buddies, who follow in the same way
 async def test_it_follows_a_scale_step(tmp_path: Path) -> None:
     policy = CheckpointPolicy(every_steps=1000, disk=str(tmp_path), disk_every_steps=2)
     spec = training("--epochs=12", "--step-seconds=0.05", checkpoint=policy, workers=Workers(2, min=1, max=3))

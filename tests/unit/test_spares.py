@@ -56,7 +56,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
     )
     made.record = replace(made.record, spec=spec, name=f"job-{os.getpid()}-{tmp_path.name}")
     yield made
-    assert marked("AIRFLOW_ELASTIC_JOB", made.record.name) == []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while left := marked(
+        "AIRFLOW_ELASTIC_JOB", made.record.name
+    ):  # what was killed takes a moment to be gone
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
 
 
 def command(node: Node) -> list[str]:
