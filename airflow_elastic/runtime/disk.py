@@ -17,7 +17,7 @@ import shutil
 import stat
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,17 +27,17 @@ from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.keys import key_problem
 from airflow_elastic.adapters.parts import Part
 from airflow_elastic.core.offers import Age
-from airflow_elastic.runtime.writing import manifest_of, write_files
+from airflow_elastic.runtime.writing import account_of, manifest_of, write_files
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError, StoreError
+from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from airflow_elastic.adapters.store import Store
     from airflow_elastic.runtime.slots import Note, Slot
-    from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,46 @@ _CHUNK_BYTES = 4 << 20
 
 #: A disk that answers nothing for so long is done without.
 _QUIET_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a worker has written of a state, told when all of it is there.
+
+    Attributes:
+        part: the same word as in storage.
+        accounts: what its ranks told of their samples.
+    """
+
+    part: Part
+    accounts: tuple[StoredFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A part of a state that was found on a disk.
+
+    Attributes:
+        folder: where its files lie.
+        word: that it is there.
+    """
+
+    folder: FolderStore
+    word: Word
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is known of the state by this part."""
+        return self.word.part.manifest
+
+    @property
+    def age(self) -> Age:
+        """When it was saved."""
+        return Age(self.manifest.attempt, self.manifest.generation, self.manifest.step)
+
+    def is_whole(self) -> bool:
+        """Whether all of it is byte for byte what was written."""
+        return all(_is_whole(self.folder, file) for file in (*self.manifest.files, *self.word.accounts))
 
 
 class Disk:
@@ -107,12 +147,14 @@ class Disk:
             self._prune()
             try:
                 files = write_files(self._mine, held, data, attempt)
-                self._tell(Part(part, of, manifest_of(note, attempt, data, files)))
+                told = (account for _, each in held if (account := account_of(each, attempt)))
+                accounts = tuple(_stored(key, text) for key, text in told)
+                self._tell(Word(Part(part, of, manifest_of(note, attempt, data, files)), accounts))
             finally:
                 self._prune()  # also what has no word: it may be the disk that is full
 
-    def found(self) -> Iterator[tuple[FolderStore, Part]]:
-        """What words of whichever worker tell of; not that it is so (`is_whole`).
+    def found(self) -> Iterator[Copy]:
+        """What words of whichever worker tell of; not that it is so (`Copy.is_whole`).
 
         Raises:
             StoreError: the disk cannot be used.
@@ -121,28 +163,33 @@ class Disk:
         with self._quiet():  # what is just being written is there, or is not
             self._check()
         for folder in sorted(self.root.glob("node-*")):
-            for path in sorted(folder.glob(f"{layout.CHECKPOINT_DATA}*/part-*.json")):
+            try:
+                paths = sorted(folder.glob(f"{layout.CHECKPOINT_DATA}*/part-*.json"))
+            except OSError as error:
+                log.warning("%s cannot be read: %s", folder, error)
+                continue
+            for path in paths:
                 if path.parent.name.endswith(layout.RECOVERED):
                     continue  # in the name of an attempt that did not save it
                 try:
-                    part = _heard(path.read_bytes())
+                    word = _heard(path.read_bytes())
                 except (OSError, ValueError, SpecError) as error:
                     log.warning("%s cannot be read: %s", path, error)
                     continue
-                if _is_plain(path, part):
-                    yield FolderStore(folder), part
+                if _is_plain(path, word):
+                    yield Copy(FolderStore(folder), word)
                 else:
                     log.warning("%s tells of what lies elsewhere, and is not used", path)
 
-    def settle(self, found: FolderStore, part: Part, now: Manifest) -> None:
+    def settle(self, found: Copy, now: Manifest) -> None:
         """What was found is in storage now, in another folder: files here are to be found by its name, too."""
         target = Path(self._mine.uri, now.data)
         with contextlib.suppress(OSError, StoreError), self._quiet():
             target.mkdir(parents=True, exist_ok=True)
-            for file in part.manifest.files:
-                path = Path(found.uri, file.key)
+            for file in found.manifest.files:
+                path = Path(found.folder.uri, file.key)
                 path.rename(target / path.name)
-            self._tell(replace(part, manifest=now))
+            self._tell(Word(replace(found.word.part, manifest=now)))
 
     def tidy(self, kept: Collection[str]) -> None:
         """Remove everything of this run, but for these folders of data. While no worker writes."""
@@ -164,9 +211,9 @@ class Disk:
             with contextlib.suppress(OSError):  # another worker's, who may need it
                 os.rmdir(folder)
 
-    def _tell(self, part: Part) -> None:
-        plain = encode(part)
-        self._mine.put(part.key, json.dumps({"part": plain, "seal": seal_of(plain)}).encode())
+    def _tell(self, word: Word) -> None:
+        plain = encode(word)
+        self._mine.put(word.part.key, json.dumps({"word": plain, "seal": seal_of(plain)}).encode())
 
     def _check(self) -> None:
         """A folder that is not there is not made: what is meant to be mounted there would be elsewhere.
@@ -231,45 +278,44 @@ def on_disk(root: Path, manifest: Manifest) -> dict[str, Path]:
     return found
 
 
-def is_whole(found: FolderStore, manifest: Manifest) -> bool:
-    """Whether files are byte for byte what was written."""
-    for file in manifest.files:
-        path, digest, size = Path(found.uri, file.key), checksums.Crc64(), 0
-        try:
-            # Not mapped: a bad sector would be a signal then, and no error.
-            with path.open("rb", buffering=0) as reader:
-                while chunk := reader.read(_CHUNK_BYTES):
-                    digest.update(chunk)
-                    size += len(chunk)
-        except OSError as error:
-            log.warning("%s cannot be read: %s", path, error)
-            return False
-        if size != file.size or digest.hexdigest() != file.checksums.get(checksums.ALGORITHM):
-            log.warning("%s is not what was written", path)
-            return False
+def _is_whole(folder: FolderStore, file: StoredFile) -> bool:
+    path, digest, size = Path(folder.uri, file.key), checksums.Crc64(), 0
+    try:
+        # Not mapped: a bad sector would be a signal then, and no error.
+        with path.open("rb", buffering=0) as reader:
+            while chunk := reader.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+    except OSError as error:
+        log.warning("%s cannot be read: %s", path, error)
+        return False
+    if size != file.size or digest.hexdigest() != file.checksums.get(checksums.ALGORITHM):
+        log.warning("%s is not what was written", path)
+        return False
     return True
 
 
-def age_of(manifest: Manifest) -> Age:
-    """When it was saved."""
-    return Age(manifest.attempt, manifest.generation, manifest.step)
+def _stored(key: str, data: bytes) -> StoredFile:
+    return StoredFile(key, len(data), {checksums.ALGORITHM: checksums.of(data)})
 
 
-def _heard(word: bytes) -> Part:
+def _heard(data: bytes) -> Word:
     """Raises ValueError, or SpecError, where it is not what was told."""
-    told = json.loads(word)
-    if not isinstance(told, dict) or told.get("seal") != seal_of(told.get("part")):
+    told = json.loads(data)
+    if not isinstance(told, dict) or told.get("seal") != seal_of(told.get("word")):
         raise ValueError("it is not what was written")
-    return decode(Part, told["part"])
+    return decode(Word, told["word"])
 
 
-def _is_plain(word: Path, part: Part) -> bool:
-    """Whether it tells of files that lie beside it, and of nothing else."""
-    data = f"{layout.CHECKPOINT_DATA}{word.parent.name}/"
-    keys = [file.key for file in part.manifest.files]
-    return part.manifest.data == data and all(
-        key.startswith(data) and "/" not in key.removeprefix(data) and key_problem(key) is None
-        for key in keys
+def _is_plain(path: Path, word: Word) -> bool:
+    """Whether it tells of files that lie beside it, and of its own state's accounts, and of nothing else."""
+    manifest = word.part.manifest
+    data = f"{layout.CHECKPOINT_DATA}{path.parent.name}/"
+    accounts = layout.accounts(manifest.attempt, manifest.generation, manifest.step)
+    places = [(file.key, data) for file in manifest.files] + [(file.key, accounts) for file in word.accounts]
+    return manifest.data == data and all(
+        key.startswith(place) and "/" not in key.removeprefix(place) and key_problem(key) is None
+        for key, place in places
     )
 
 

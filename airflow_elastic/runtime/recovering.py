@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.parts import Part, Superseded, tell
+from airflow_elastic.adapters.parts import Superseded, tell
 from airflow_elastic.core.offers import Age, Offer, choose
-from airflow_elastic.runtime.disk import age_of, is_whole
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import ElasticError
@@ -26,9 +25,8 @@ from airflow_elastic.spec.errors import ElasticError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
-    from airflow_elastic.adapters.folder import FolderStore
     from airflow_elastic.adapters.jobfiles import Members
-    from airflow_elastic.runtime.disk import Disk
+    from airflow_elastic.runtime.disk import Copy, Disk
     from airflow_elastic.runtime.node import Node
     from airflow_elastic.spec.manifest import Manifest
 
@@ -37,6 +35,9 @@ log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.005
 
 T = TypeVar("T")
+
+#: Age and reason of a state, a part of it, and how many parts there are.
+_Which = tuple[Age, str, int, int]
 
 
 class NotRecovered(ElasticError):
@@ -66,7 +67,7 @@ class _Chosen:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What kept an agent from its share; None where nothing has."""
+    """What is wrong with an agent's share; None where nothing is."""
 
     trouble: str | None = None
 
@@ -100,15 +101,15 @@ def recover(node: Node, members: Members, store: TCPStore) -> bool:
 
 
 def _recover(node: Node, disk: Disk, members: Members, together: _Together) -> None:
-    mine = _Copies(disk)
-    chosen = _agree(node, members, together, mine)
+    newest, kept_by = _newest(node)
+    mine = _Copies(disk, newest)
+    chosen = _agree(node, members, together, mine, _Found(newest, kept_by, ()))
     kept = [chosen.kept]
     if chosen.offers:
         step = chosen.offers[0].age.step
         data = layout.recovered_data(step, node.attempt, members.generation)
-        here = [
-            (*mine.first(one), _as_ours(node, members, mine.first(one)[1], data)) for one in chosen.by(node)
-        ]
+        copies = [mine.first(one) for one in chosen.by(node)]
+        here = [(copy, _as_ours(node, members, copy.manifest, data)) for copy in copies]
         log.info("workers have step %d on their disks: %d parts of it are written from here", step, len(here))
         troubles = [
             one.trouble for one in together.gather("written", _Done(_write(node, here))) if one.trouble
@@ -119,29 +120,33 @@ def _recover(node: Node, disk: Disk, members: Members, together: _Together) -> N
                 f"{troubles[0]}"
             )
         if _is_stored(node, step, data):
-            for found, part, ours in here:
-                disk.settle(found, part, ours)
+            for copy, ours in here:
+                disk.settle(copy, ours)
             kept.append(data)
         together.gather("settled", _Done())  # others may have theirs in a folder of this machine
     disk.tidy(kept)
     together.gather("tidy", _Done())  # nobody writes before
 
 
-def _agree(node: Node, members: Members, together: _Together, mine: _Copies) -> _Chosen:
+def _agree(node: Node, members: Members, together: _Together, mine: _Copies, stored: _Found) -> _Chosen:
     """What goes on: the newest state that is whole. Only what has been chosen is read; where that is damaged, again."""
-    (newest, kept), number = _newest(node), 0
+    number, is_lead = 0, node.index == members.nodes[0]
     while True:
-        everybody = together.gather(f"found/{number}", _Found(newest, kept, mine.offers(node.index)))
-        if node.index == members.nodes[0]:
-            stored = max(everybody, key=lambda one: one.newest)
+        together.say(f"found/{number}/{node.index}", replace(stored, offers=mine.offers(node.index)))
+        if is_lead:
+            everybody = together.hear_all(f"found/{number}", _Found)
+            newest = max(everybody, key=lambda one: one.newest)
             now = Age(node.attempt, members.generation)
-            whole = choose((offer for one in everybody for offer in one.offers), stored.newest, now)
-            together.say(f"chosen/{number}", _Chosen(whole, stored.data))
+            complete = choose((offer for one in everybody for offer in one.offers), newest.newest, now)
+            together.say(f"chosen/{number}", _Chosen(complete, newest.data))
         chosen = together.hear(f"chosen/{number}", _Chosen)
-        damaged = [one for one in chosen.by(node) if not mine.has_whole(one)]
-        trouble = f"{len(damaged)} of its parts are damaged" if damaged else None
-        if not any(one.trouble for one in together.gather(f"whole/{number}", _Done(trouble))):
+        damaged = sum(not mine.has_whole(one) for one in chosen.by(node))
+        trouble = f"node-{node.index} has {damaged} damaged parts of it" if damaged else None
+        troubles = [one.trouble for one in together.gather(f"whole/{number}", _Done(trouble)) if one.trouble]
+        if not troubles:
             return chosen
+        if is_lead:
+            log.warning("step %d is not what goes on: %s", chosen.offers[0].age.step, "; ".join(troubles))
         number += 1
 
 
@@ -152,7 +157,7 @@ def _newest(node: Node) -> tuple[Age, str]:
             manifest = checkpoints.read(node.store, step)
         except checkpoints.CheckpointDamaged:
             continue
-        return age_of(manifest), manifest.data
+        return Age(manifest.attempt, manifest.generation, manifest.step), manifest.data
     return Age(), ""
 
 
@@ -169,20 +174,20 @@ class _Copies:
     """The parts of states that are on this machine's disk, each perhaps in several workers' folders.
 
     Args:
-        disk: where they are looked for. Where it fails there are none: it need not be there.
+        disk: where they are looked for. Where it fails there are none, or fewer: it need not be there.
+        newest: the newest checkpoint in storage; of older steps nobody needs anything.
     """
 
-    def __init__(self, disk: Disk) -> None:
-        self._copies: defaultdict[tuple[Age, str, int, int], list[tuple[FolderStore, Part]]] = defaultdict(
-            list
-        )
+    def __init__(self, disk: Disk, newest: Age) -> None:
+        self._copies: defaultdict[_Which, list[Copy]] = defaultdict(list)
+        self._whole: set[_Which] = set()
         try:
-            for found, part in disk.found():
-                which = age_of(part.manifest), part.manifest.reason, part.node, part.of
-                self._copies[which].append((found, part))
+            for copy in disk.found():
+                part = copy.word.part
+                if copy.age.step > newest.step:
+                    self._copies[copy.age, copy.manifest.reason, part.node, part.of].append(copy)
         except (ElasticError, OSError) as error:
             log.warning("this machine's disk cannot be read, and is done without: %s", error)
-            self._copies.clear()
 
     def offers(self, by: int) -> tuple[Offer, ...]:
         """What this worker can offer."""
@@ -190,35 +195,41 @@ class _Copies:
 
     def has_whole(self, offer: Offer) -> bool:
         """Whether there is one that is what was written. Others, before it, are not offered again."""
-        copies = self._copies[offer.age, offer.reason, offer.part, offer.of]
-        while copies and not is_whole(copies[0][0], copies[0][1].manifest):
-            del copies[0]
+        which = _which(offer)
+        copies = self._copies[which]
+        while copies and which not in self._whole:
+            if copies[0].is_whole():
+                self._whole.add(which)
+            else:
+                del copies[0]
         return bool(copies)
 
-    def first(self, offer: Offer) -> tuple[FolderStore, Part]:
-        """The one that was found to be whole, and the folder that it lies in."""
-        return self._copies[offer.age, offer.reason, offer.part, offer.of][0]
+    def first(self, offer: Offer) -> Copy:
+        """The one that was found to be whole."""
+        return self._copies[_which(offer)][0]
 
 
-def _as_ours(node: Node, members: Members, part: Part, data: str) -> Manifest:
+def _which(offer: Offer) -> _Which:
+    return offer.age, offer.reason, offer.part, offer.of
+
+
+def _as_ours(node: Node, members: Members, old: Manifest, data: str) -> Manifest:
     """What the manifest of a part is to be, in this attempt's name."""
-    old = part.manifest
     files = tuple(replace(file, key=data + file.key.removeprefix(old.data)) for file in old.files)
     ours = replace(old, attempt=node.attempt, generation=members.generation, data=data, files=files)
     return replace(ours, created_at=time.time())
 
 
-def _write(node: Node, parts: Sequence[tuple[FolderStore, Part, Manifest]]) -> str | None:
+def _write(node: Node, parts: Sequence[tuple[Copy, Manifest]]) -> str | None:
     """Write parts of a state to storage; returns what has kept it from that."""
     try:
-        for found, part, ours in parts:
-            old = part.manifest
-            for file, target in zip(old.files, ours.files, strict=True):
-                node.store.upload(target.key, Path(found.uri, file.key))
-            for account in found.list(layout.accounts(old.attempt, old.generation, old.step)):
-                if told := found.get(account.key):
-                    node.store.put(account.key, told)
-            tell(node.store, replace(part, manifest=ours))
+        for copy, ours in parts:
+            here = Path(copy.folder.uri)
+            for file, target in zip(copy.manifest.files, ours.files, strict=True):
+                node.store.upload(target.key, here / file.key)
+            for account in copy.word.accounts:
+                node.store.put(account.key, (here / account.key).read_bytes())
+            tell(node.store, replace(copy.word.part, manifest=ours))
     except Superseded as error:
         node.stop()
         return str(error)
@@ -253,4 +264,8 @@ class _Together:
     def gather(self, what: str, word: T) -> list[T]:
         """What each of them says, in the order of the workers. Raises as `hear` does."""
         self.say(f"{what}/{self._node.index}", word)
-        return [self.hear(f"{what}/{index}", type(word)) for index in self._members.nodes]
+        return self.hear_all(what, type(word))
+
+    def hear_all(self, what: str, kind: type[T]) -> list[T]:
+        """What each of them has said, in the order of the workers. Raises as `hear` does."""
+        return [self.hear(f"{what}/{index}", kind) for index in self._members.nodes]

@@ -47,9 +47,10 @@ def write_files(
             index = beside.submit(_checked, note.kept, memory)
             files.append(_write(store, data, memory))
         moved()
-        if note.account is not None:  # before anything that it accounts for can count
-            key = layout.account(attempt, note.generation, note.step, note.rank)
-            store.put(key, json.dumps(encode(note.account)).encode())
+        if (
+            account := account_of(note, attempt)
+        ) is not None:  # before anything that it accounts for can count
+            store.put(*account)
         encoded = json.dumps(encode(index.result())).encode()
         files.append(_write(store, index_of, memoryview(encoded)))
         moved()
@@ -59,6 +60,14 @@ def write_files(
 def file_keys(folder: str, rank: int) -> tuple[str, str]:
     """The files of one rank below a checkpoint's folder: its data, and what lies where in it."""
     return f"{folder}rank-{rank:05d}.bin", f"{folder}rank-{rank:05d}.json"
+
+
+def account_of(note: Note, attempt: int) -> tuple[str, bytes] | None:
+    """Key and bytes of what a rank tells of its samples; None where the run does not account for them."""
+    if note.account is None:
+        return None
+    key = layout.account(attempt, note.generation, note.step, note.rank)
+    return key, json.dumps(encode(note.account)).encode()
 
 
 def _write(store: Store, key: str, data: memoryview) -> StoredFile:

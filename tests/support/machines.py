@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 
 from torch._C._distributed_c10d import TCPStore
 
+from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.reports import raise_fence
+from airflow_elastic.adapters.store import Reader
 from airflow_elastic.runtime.disk import Disk
 from airflow_elastic.runtime.disk_writer import DiskWriter
 from airflow_elastic.runtime.recovering import recover
@@ -18,6 +22,8 @@ from airflow_elastic.runtime.slots import DISK
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.consumed import Account
 from tests.support.saving import Worker, objects
+
+_writers = weakref.WeakKeyDictionary[Worker, DiskWriter]()
 
 
 class Machines:
@@ -48,19 +54,30 @@ class Machines:
 
 def save(workers: list[Worker], step: int, seed: int, reason: str = DISK) -> None:
     """All of them, to their disks, as their threads do."""
+    assert try_to_save(workers, step, seed, reason) == workers
+
+
+def try_to_save(workers: list[Worker], step: int, seed: int, reason: str) -> list[Worker]:
+    """The same; returns those that had a place for it."""
+    saved = []
     for worker in workers:
         rank = worker.node.index
         account = Account(worker.node.attempt, 1, rank, len(workers), 0, 100, ())
         position = Position(1, 10, step * 10)
-        assert worker.saver.save(
+        if worker.saver.save(
             objects(seed), step, position, reason=reason, metrics={"loss": 0.5}, account=account
-        )
-        take(worker)
+        ):
+            take(worker)
+            saved.append(worker)
+    return saved
 
 
 def take(worker: Worker) -> None:
+    """As the thread of its agent does, of which each has one."""
     assert worker.node.disk is not None
-    DiskWriter(worker.node, worker.node.disk)._look(heard=True)
+    if worker not in _writers:
+        _writers[worker] = DiskWriter(worker.node, worker.node.disk)
+    _writers[worker]._look(heard=True)
 
 
 def come(workers: list[Worker]) -> list[bool]:
@@ -84,3 +101,18 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
+
+
+class Far(FolderStore):
+    """A store that is elsewhere. Attributes: asked: what was read of it."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.asked: list[str] = []
+
+    def local_path(self, key: str) -> Path | None:
+        return None
+
+    def stream(self, key: str, start: int, size: int) -> AbstractContextManager[Reader]:
+        self.asked.append(key)
+        return super().stream(key, start, size)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import pytest
 
 from airflow_elastic.adapters import checkpoints, page
 from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.store import Reader
 from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.disk import FORGOTTEN_SECONDS, Disk
 from airflow_elastic.runtime.disk_writer import DiskWriter
@@ -26,7 +25,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError, StoreError
 from airflow_elastic.spec.run import RunSpec
-from tests.support.machines import Machines, flip, save, take
+from tests.support.machines import Far, Machines, flip, save, take
 from tests.support.saving import Worker, objects, same
 
 
@@ -191,21 +190,6 @@ def test_what_storage_does_not_have_stays(machines: Machines, monkeypatch: pytes
     writer._look(heard=True)
     writer.finish(lambda: True, succeeded=True)  # the other one's part is missing
     assert len(machines.files()) == 2
-
-
-class Far(FolderStore):
-    """A store that is elsewhere. Attributes: asked: what was read of it."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.asked: list[str] = []
-
-    def local_path(self, key: str) -> Path | None:
-        return None
-
-    def stream(self, key: str, start: int, size: int) -> AbstractContextManager[Reader]:
-        self.asked.append(key)
-        return super().stream(key, start, size)
 
 
 @pytest.mark.parametrize("harm", [None, flip, Path.unlink])

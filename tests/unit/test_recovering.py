@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import pytest
 
 from airflow_elastic.adapters import checkpoints, checksums
 from airflow_elastic.adapters.accounts import read_accounts
-from airflow_elastic.adapters.parts import Part
 from airflow_elastic.adapters.reports import raise_fence
+from airflow_elastic.runtime.disk import Word
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.recovering import NotRecovered
 from airflow_elastic.runtime.restoring import Restorer, Room
@@ -82,6 +83,60 @@ def test_what_is_not_whole_on_a_disk_is_not_used_and_hides_nothing(
     nobody_looks = older and name != "part-*.json"
     nothing_to_tell = nobody_looks or (name == "part-*.json" and harm is Path.unlink)
     assert (f"{path} {told}" in caplog.text) != nothing_to_tell
+
+
+@pytest.mark.parametrize("harm", [cut, flip, Path.unlink])
+def test_with_a_damaged_account_of_samples_it_is_not_whole(
+    harm: Callable[[Path], None], machines: Machines
+) -> None:
+    """What storage has of it already stays."""
+    first = machines.attempt(1)
+    save(first, 4, seed=4)
+    save(first, 6, seed=6)
+    (path,) = machines.folders[1].rglob("000000000006-rank-*.json")
+    good = path.read_bytes()
+    first[1].store.put(key := f"{layout.accounts(1, 1, 6)}1.json", good)
+    harm(path)
+    come(machines.attempt(2))
+    assert checkpoints.steps(first[0].store) == [4]
+    assert first[0].store.get(key) == good
+
+
+def test_of_several_copies_one_that_is_whole_will_do(
+    machines: Machines, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three workers come to two machines, and each of them may be asked for what is damaged on its own."""
+    first = machines.attempt(1)
+    save(first, 4, seed=4)
+    save(first, 6, seed=6)
+    (word,) = machines.folders[0].rglob("000000000006-*/part-*.json")
+    copy = machines.folders[1] / word.parent.relative_to(machines.folders[0])
+    shutil.copytree(word.parents[3], copy.parents[2])
+    for path in machines.folders[0].rglob("000000000006-*/rank-*.bin"):
+        flip(path)
+    come(machines.attempt(2, on=(0, 0, 1)))
+    assert checkpoints.steps(first[0].store) == [6]
+    assert "step 6 is not what goes on: node-0 has 1 damaged parts of it" in caplog.text
+    assert "step 6 is not what goes on: node-1 has 1 damaged parts of it" in caplog.text
+
+
+def test_a_folder_that_cannot_be_read_hides_no_other(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = machines.attempt(1, on=(0, 0))
+    save(first, 6, seed=6)
+    (machines.folders[0] / next(machines.folders[0].iterdir()).name / "node-00").mkdir()
+    glob = Path.glob
+
+    def broken(self: Path, pattern: str) -> Iterator[Path]:
+        if self.name == "node-00":
+            raise OSError(5, "Input/output error")
+        return glob(self, pattern)
+
+    second = machines.attempt(2, on=(0, 0))
+    monkeypatch.setattr(Path, "glob", broken)
+    come(second)
+    assert checkpoints.steps(first[0].store) == [6]
 
 
 def test_what_cannot_become_a_checkpoint_is_not_kept_in_a_later_attempts_name(machines: Machines) -> None:
@@ -195,12 +250,12 @@ def test_what_somebody_else_has_put_there_is_not_used(
     (tmp_path / "secret").write_text("of somebody")
     for folder in machines.folders:
         (word,) = folder.rglob("part-*.json")
-        part = decode(Part, json.loads(word.read_bytes())["part"])
+        part = decode(Word, json.loads(word.read_bytes())["word"]).part
         files = [replace(file, key=str(tmp_path / "secret")) for file in part.manifest.files]
         bad = replace(part, node=0, of=1, manifest=replace(part.manifest, files=tuple(files)))
         if of == 1:
-            plain = encode(bad)
-            word.write_text(json.dumps({"part": plain, "seal": checksums.of(json.dumps(plain).encode())}))
+            plain = encode(Word(bad))
+            word.write_text(json.dumps({"word": plain, "seal": checksums.of(json.dumps(plain).encode())}))
         else:
             next(folder.iterdir()).chmod(0o777)
     come(machines.attempt(2))
