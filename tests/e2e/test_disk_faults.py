@@ -86,7 +86,8 @@ class Run:
             self._seed_in_storage = self._seeds[expected]
             self._in_storage = Saved(self.attempt, expected.step, expected.reason)
         self._check(workers)
-        self._train(workers)
+        newest = self._train(workers)
+        assert newest is None or newest in self._whole(where), "what all have saved is not there any more"
 
     def _check(self, workers: list[Worker]) -> None:
         disk, store, loaded = workers[0].node.disk, Far(self.machines.run), objects(1)
@@ -102,27 +103,32 @@ class Run:
         for account in read_accounts(store):
             assert account.length == LENGTH, "another account than was told"
 
-    def _train(self, workers: list[Worker]) -> None:
-        """Some saves; the last one may not come to all disks. Perhaps one of the attempt before comes late."""
+    def _train(self, workers: list[Worker]) -> Saved | None:
+        """Some saves; the last one may not come to all disks. Perhaps one of the attempt before comes late.
+
+        Returns the newest that has come to all disks.
+        """
+        newest = None
         step = self._in_storage.step if self._in_storage else 0
         for _ in range(self.luck.randint(0, 4)):
             step += self.luck.randint(1, 3)
-            self._save(workers, step, DISK)
+            newest = self._save(workers, step, DISK)
             if self.luck.random() < 0.15:
                 step += 1
-                self._save(workers, step, "steps")
+                newest = self._save(workers, step, "steps")
                 for worker in workers:
                     worker.persister.flush()
                 self._in_storage = Saved(self.attempt, step, "steps")
                 self._seed_in_storage = self._seeds[self._in_storage]
-        if self.luck.random() < 0.5:  # and perhaps of a step that is there already, on its way to storage
+        if self.luck.random() < 0.5:
             some = self.luck.sample(workers, self.luck.randint(1, len(workers)))
-            self._save(some, step + self.luck.randint(0, 1), self.luck.choice([DISK, "asked"]))
+            self._save(some, step + 1, self.luck.choice([DISK, "asked"]))
         if self._before and self.luck.random() < 0.2:
             self._save(self._before, 1 + max(state.step for state in self._seeds), DISK)
         self._before = workers
+        return newest
 
-    def _save(self, workers: list[Worker], step: int, reason: str) -> None:
+    def _save(self, workers: list[Worker], step: int, reason: str) -> Saved:
         state = Saved(workers[0].node.attempt, step, reason)
         self._seeds.setdefault(state, len(self._seeds) + 2)
         for worker in try_to_save(workers, step, self._seeds[state], reason):
@@ -132,6 +138,7 @@ class Run:
             )
             if state.attempt == self.attempt or folder.exists():  # a late one's are the oldest, and go first
                 self._written[folder.name].append(_half(folder, state))
+        return state
 
     # -- what happens to disks, and what is whole after it ---------------------------------------------------------
 
@@ -174,19 +181,21 @@ class Run:
 
     def _newest_whole(self, where: list[int]) -> Saved | None:
         """The newest state that goes on from storage, of which all is on these machines as it was written."""
+        stored = self._in_storage
+        found = [
+            state
+            for state in self._whole(where)
+            if stored is None or (state.attempt >= stored.attempt and state.step > stored.step)
+        ]
+        return max(found, key=lambda state: (state.attempt, state.step, state.reason), default=None)
+
+    def _whole(self, where: list[int]) -> set[Saved]:
         there: defaultdict[tuple[Saved, int], set[int]] = defaultdict(set)
         for folder in (folder for machine in set(where) for folder in self._folders(machine)):
             for half in self._written[folder.name]:
                 if all(_is(folder.parents[2] / name, data) for name, data in half.files.items()):
                     there[half.state, half.of].add(half.part)
-        stored = self._in_storage
-        whole = [
-            state
-            for (state, of), parts in there.items()
-            if parts == set(range(of))
-            and (stored is None or (state.attempt >= stored.attempt and state.step > stored.step))
-        ]
-        return max(whole, key=lambda state: (state.attempt, state.step, state.reason), default=None)
+        return {state for (state, of), parts in there.items() if parts == set(range(of))}
 
 
 def _half(folder: Path, state: Saved) -> Half:
