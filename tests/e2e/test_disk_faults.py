@@ -9,7 +9,7 @@ import json
 import random
 import shutil
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ LENGTH = 100  # of an epoch, as `save` tells
 
 @dataclass(frozen=True)
 class Saved:
-    """A state: which attempt saved it after which step, and why."""
+    """A state: which attempt, and which of its generations, saved it after which step, and why."""
 
     attempt: int
+    generation: int
     step: int
     reason: str
 
@@ -53,12 +54,13 @@ class Run:
 
     Attributes:
         attempt: number of the newest one.
+        generation: of its.
         recovered: how often a state came from disks.
     """
 
     def __init__(self, machines: Machines, luck: random.Random) -> None:
         self.machines, self.luck = machines, luck
-        self.attempt, self.recovered = 0, 0
+        self.attempt, self.generation, self.recovered = 0, 1, 0
         self._seeds: dict[Saved, int] = {}
         self._in_storage: Saved | None = None  # its attempt is the one in whose name it is there
         self._seed_in_storage = 0
@@ -66,10 +68,13 @@ class Run:
         self._written: defaultdict[str, list[Half]] = defaultdict(list)  # by the name of its folder
 
     def begin(self) -> None:
-        """The next attempt comes to some of the machines, and finds the newest state."""
-        self.attempt += 1
+        """The next attempt, or generation, comes to some of the machines, and finds the newest state."""
+        if self.attempt and self.luck.random() < 0.25:
+            self.generation += 1
+        else:
+            self.attempt, self.generation = self.attempt + 1, 1
         where = [self.luck.randrange(MACHINES) for _ in range(self.luck.randint(1, MACHINES + 1))]
-        workers = self.machines.attempt(self.attempt, tuple(where))
+        workers = self.machines.attempt(self.attempt, tuple(where), self.generation)
         expected = self._newest_whole(where)
         if self.luck.random() < 0.1:
             store: Any = self.luck.choice(workers).store
@@ -84,7 +89,7 @@ class Run:
         if expected is not None:
             self.recovered += 1
             self._seed_in_storage = self._seeds[expected]
-            self._in_storage = Saved(self.attempt, expected.step, expected.reason)
+            self._in_storage = replace(expected, attempt=self.attempt, generation=self.generation)
         self._check(workers)
         newest = self._train(workers)
         assert newest is None or newest in self._whole(where), "what all have saved is not there any more"
@@ -118,8 +123,7 @@ class Run:
                 newest = self._save(workers, step, "steps")
                 for worker in workers:
                     worker.persister.flush()
-                self._in_storage = Saved(self.attempt, step, "steps")
-                self._seed_in_storage = self._seeds[self._in_storage]
+                self._in_storage, self._seed_in_storage = newest, self._seeds[newest]
         if self.luck.random() < 0.5:
             some = self.luck.sample(workers, self.luck.randint(1, len(workers)))
             self._save(some, step + 1, self.luck.choice([DISK, "asked"]))
@@ -129,14 +133,14 @@ class Run:
         return newest
 
     def _save(self, workers: list[Worker], step: int, reason: str) -> Saved:
-        state = Saved(workers[0].node.attempt, step, reason)
+        state = Saved(workers[0].node.attempt, workers[0].node.generation, step, reason)
         self._seeds.setdefault(state, len(self._seeds) + 2)
         for worker in try_to_save(workers, step, self._seeds[state], reason):
             assert worker.node.disk is not None
             folder = (
                 worker.node.disk.root / f"node-{worker.node.index}" / layout.CHECKPOINT_DATA / _name(state)
             )
-            if state.attempt == self.attempt or folder.exists():  # a late one's are the oldest, and go first
+            if workers is not self._before or folder.exists():  # a late one's are the oldest, and go first
                 self._written[folder.name].append(_half(folder, state))
         return state
 
@@ -185,9 +189,13 @@ class Run:
         found = [
             state
             for state in self._whole(where)
-            if stored is None or (state.attempt >= stored.attempt and state.step > stored.step)
+            if stored is None
+            or (
+                (state.attempt, state.generation) >= (stored.attempt, stored.generation)
+                and state.step > stored.step
+            )
         ]
-        return max(found, key=lambda state: (state.attempt, state.step, state.reason), default=None)
+        return max(found, key=astuple, default=None)
 
     def _whole(self, where: list[int]) -> set[Saved]:
         there: defaultdict[tuple[Saved, int], set[int]] = defaultdict(set)
@@ -203,7 +211,7 @@ def _half(folder: Path, state: Saved) -> Half:
     (word,) = folder.glob("part-*.json")
     part = json.loads(word.read_bytes())["word"]["part"]
     assert part["manifest"]["reason"] == state.reason
-    accounts = folder.parents[2].glob(f"{layout.accounts(state.attempt, 1, state.step)}*")
+    accounts = folder.parents[2].glob(f"{layout.accounts(state.attempt, state.generation, state.step)}*")
     files = {
         path.relative_to(folder.parents[2]): path.read_bytes() for path in (*folder.iterdir(), *accounts)
     }
@@ -212,7 +220,7 @@ def _half(folder: Path, state: Saved) -> Half:
 
 
 def _name(state: Saved) -> str:
-    return Path(layout.checkpoint_data(state.step, state.attempt, 1)).name
+    return Path(layout.checkpoint_data(state.step, state.attempt, state.generation)).name
 
 
 def _is(path: Path, data: bytes) -> bool:

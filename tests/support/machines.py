@@ -35,13 +35,15 @@ class Machines:
         for folder in self.folders:
             folder.mkdir()
 
-    def attempt(self, number: int, on: tuple[int, ...] = (0, 1)) -> list[Worker]:
+    def attempt(self, number: int, on: tuple[int, ...] = (0, 1), generation: int = 1) -> list[Worker]:
         """Workers of an attempt, in the order of their numbers, on these machines."""
         workers = []
         for index, machine in enumerate(on):
             folder = str(self.folders[machine])
             policy = CheckpointPolicy(disk=folder)
-            worker = Worker(self.run, attempt=number, index=index, of=len(on), policy=policy)
+            worker = Worker(
+                self.run, attempt=number, index=index, of=len(on), policy=policy, generation=generation
+            )
             worker.node.disk = Disk.of_run(folder, worker.store, index)
             workers.append(worker)
         raise_fence(workers[0].store, number)
@@ -62,7 +64,7 @@ def try_to_save(workers: list[Worker], step: int, seed: int, reason: str) -> lis
     saved = []
     for worker in workers:
         rank = worker.node.index
-        account = Account(worker.node.attempt, 1, rank, len(workers), 0, 100, ())
+        account = Account(worker.node.attempt, worker.node.generation, rank, len(workers), 0, 100, ())
         position = Position(1, 10, step * 10)
         if worker.saver.save(
             objects(seed), step, position, reason=reason, metrics={"loss": 0.5}, account=account

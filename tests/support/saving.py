@@ -40,6 +40,7 @@ class Worker:
         index: int = 0,
         of: int = 1,
         policy: CheckpointPolicy | None = None,
+        generation: int = 1,
     ) -> None:
         self.store = open_store(run) if isinstance(run, str) else run
         folder = tempfile.mkdtemp()
@@ -47,8 +48,8 @@ class Worker:
         files = JobFiles(Path(folder))
         policy = policy or CheckpointPolicy(keep_last=keep_last)
         spec = RunSpec(("train.py",), workers=Workers(of), checkpoint=policy)
-        members = Members(1, tuple(range(of)), 0.0)
-        files.create("members/0001.json", members)
+        members = Members(generation, tuple(range(of)), 0.0)
+        files.create(f"members/{generation:04d}.json", members)
         self.node = Node(
             files, JobRecord("job", self.store.uri, attempt, spec, "", "", sys.executable), index, self.store
         )
@@ -60,7 +61,7 @@ class Worker:
         weakref.finalize(self.stage, os.close, poke)  # a rank has it until it ends
         self.words = Page.create(Path(f"{self.node.rank_files}-rank-{index}.page")).words
         self.saver = Saver(
-            Ranks(index, of, None), generation=1, stage=self.stage, words=self.words, policy=policy
+            Ranks(index, of, None), generation=generation, stage=self.stage, words=self.words, policy=policy
         )
 
     def save(
