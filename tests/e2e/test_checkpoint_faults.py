@@ -62,6 +62,7 @@ class Place:
         """What a writer that died has left half-written."""
         if self.bad is None:
             return [str(path) for path in Path(self.uri).rglob(f"{RESERVED}*")]
+        self.bad.rules()  # who looks here is not what is tried
         server = self.bad.server
         uploads = server.client().list_multipart_uploads(Bucket=server.bucket).get("Uploads", ())
         return [upload["Key"] for upload in uploads]
