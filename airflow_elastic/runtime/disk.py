@@ -27,7 +27,7 @@ from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.keys import key_problem
 from airflow_elastic.adapters.parts import Part
 from airflow_elastic.core.offers import Age
-from airflow_elastic.runtime.writing import account_of, manifest_of, write_files
+from airflow_elastic.runtime.writing import manifest_of, write_files
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError, StoreError
@@ -90,7 +90,7 @@ class Copy:
     @property
     def age(self) -> Age:
         """When it was saved."""
-        return Age(self.manifest.attempt, self.manifest.generation, self.manifest.step)
+        return age_of(self.manifest)
 
     def is_whole(self) -> bool:
         """Whether all of it is byte for byte what was written."""
@@ -146,10 +146,8 @@ class Disk:
             self._check()
             self._prune()
             try:
-                files = write_files(self._mine, held, data, attempt)
-                told = (account for _, each in held if (account := account_of(each, attempt)))
-                accounts = tuple(_stored(key, text) for key, text in told)
-                self._tell(Word(Part(part, of, manifest_of(note, attempt, data, files)), accounts))
+                files, accounts = write_files(self._mine, held, data, attempt)
+                self._tell(Word(Part(part, of, manifest_of(note, attempt, data, files)), tuple(accounts)))
             finally:
                 self._prune()  # also what has no word: it may be the disk that is full
 
@@ -295,8 +293,9 @@ def _is_whole(folder: FolderStore, file: StoredFile) -> bool:
     return True
 
 
-def _stored(key: str, data: bytes) -> StoredFile:
-    return StoredFile(key, len(data), {checksums.ALGORITHM: checksums.of(data)})
+def age_of(manifest: Manifest) -> Age:
+    """When it was saved."""
+    return Age(manifest.attempt, manifest.generation, manifest.step)
 
 
 def _heard(data: bytes) -> Word:

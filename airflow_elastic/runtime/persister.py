@@ -196,7 +196,7 @@ class Persister:
         attempt = attempt_of(record, members)
         data = layout.checkpoint_data(note.step, attempt, note.generation)
         try:
-            files = write_files(node.store, held, data, attempt, self._move)
+            files, _ = write_files(node.store, held, data, attempt, self._move)
         except ElasticError:
             # Nobody knows of these files yet, and it may be the disk that is full. Or a buddy has written them, too.
             if node.keeper is None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.parts import Superseded, tell
 from airflow_elastic.core.offers import Age, Offer, choose
+from airflow_elastic.runtime.disk import age_of
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import ElasticError
@@ -36,20 +37,24 @@ _POLL_SECONDS = 0.005
 
 T = TypeVar("T")
 
-#: Age and reason of a state, a part of it, and how many parts there are.
-_Which = tuple[Age, str, int, int]
-
 
 class NotRecovered(ElasticError):
     """Workers have a newer state on their disks than storage has, and it could not be made a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What an agent has found: the newest checkpoint in storage, the folder of its data, and what it offers."""
+class _Stored:
+    """A checkpoint in storage, and the folder of its data."""
 
-    newest: Age
+    age: Age
     data: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What an agent has found: the newest checkpoint in storage, and what it offers."""
+
+    stored: _Stored
     offers: tuple[Offer, ...]
 
 
@@ -101,9 +106,9 @@ def recover(node: Node, members: Members, store: TCPStore) -> bool:
 
 
 def _recover(node: Node, disk: Disk, members: Members, together: _Together) -> None:
-    newest, kept_by = _newest(node)
-    mine = _Copies(disk, newest)
-    chosen = _agree(node, members, together, mine, _Found(newest, kept_by, ()))
+    stored = _newest(node)
+    mine = _Copies(disk, node.index, stored.age)
+    chosen = _agree(node, members, together, mine, stored)
     kept = [chosen.kept]
     if chosen.offers:
         step = chosen.offers[0].age.step
@@ -128,18 +133,20 @@ def _recover(node: Node, disk: Disk, members: Members, together: _Together) -> N
     together.gather("tidy", _Done())  # nobody writes before
 
 
-def _agree(node: Node, members: Members, together: _Together, mine: _Copies, stored: _Found) -> _Chosen:
+def _agree(node: Node, members: Members, together: _Together, mine: _Copies, stored: _Stored) -> _Chosen:
     """What goes on: the newest state that is whole. Only what has been chosen is read; where that is damaged, again."""
     number, is_lead = 0, node.index == members.nodes[0]
     while True:
-        together.say(f"found/{number}/{node.index}", replace(stored, offers=mine.offers(node.index)))
+        together.say(f"found/{number}/{node.index}", _Found(stored, mine.offers))
         if is_lead:
             everybody = together.hear_all(f"found/{number}", _Found)
-            newest = max(everybody, key=lambda one: one.newest)
+            newest = max((one.stored for one in everybody), key=lambda one: one.age)
             now = Age(node.attempt, members.generation)
-            complete = choose((offer for one in everybody for offer in one.offers), newest.newest, now)
+            complete = choose((offer for one in everybody for offer in one.offers), newest.age, now)
             together.say(f"chosen/{number}", _Chosen(complete, newest.data))
         chosen = together.hear(f"chosen/{number}", _Chosen)
+        if not chosen.offers:
+            return chosen
         damaged = sum(not mine.has_whole(one) for one in chosen.by(node))
         trouble = f"node-{node.index} has {damaged} damaged parts of it" if damaged else None
         troubles = [one.trouble for one in together.gather(f"whole/{number}", _Done(trouble)) if one.trouble]
@@ -150,15 +157,15 @@ def _agree(node: Node, members: Members, together: _Together, mine: _Copies, sto
         number += 1
 
 
-def _newest(node: Node) -> tuple[Age, str]:
-    """The newest checkpoint in storage that can be read, and the folder of its data."""
+def _newest(node: Node) -> _Stored:
+    """The newest checkpoint in storage that can be read."""
     for step in reversed(checkpoints.steps(node.store)):
         try:
             manifest = checkpoints.read(node.store, step)
         except checkpoints.CheckpointDamaged:
             continue
-        return Age(manifest.attempt, manifest.generation, manifest.step), manifest.data
-    return Age(), ""
+        return _Stored(age_of(manifest), manifest.data)
+    return _Stored(Age(), "")
 
 
 def _is_stored(node: Node, step: int, data: str) -> bool:
@@ -175,42 +182,40 @@ class _Copies:
 
     Args:
         disk: where they are looked for. Where it fails there are none, or fewer: it need not be there.
+        by: number of this worker.
         newest: the newest checkpoint in storage; of older steps nobody needs anything.
     """
 
-    def __init__(self, disk: Disk, newest: Age) -> None:
-        self._copies: defaultdict[_Which, list[Copy]] = defaultdict(list)
-        self._whole: set[_Which] = set()
+    def __init__(self, disk: Disk, by: int, newest: Age) -> None:
+        self._copies: defaultdict[Offer, list[Copy]] = defaultdict(list)
+        self._whole: set[Offer] = set()
         try:
             for copy in disk.found():
                 part = copy.word.part
                 if copy.age.step > newest.step:
-                    self._copies[copy.age, copy.manifest.reason, part.node, part.of].append(copy)
+                    offer = Offer(by, copy.age, copy.manifest.reason, part.node, part.of)
+                    self._copies[offer].append(copy)
         except (ElasticError, OSError) as error:
             log.warning("this machine's disk cannot be read, and is done without: %s", error)
 
-    def offers(self, by: int) -> tuple[Offer, ...]:
+    @property
+    def offers(self) -> tuple[Offer, ...]:
         """What this worker can offer."""
-        return tuple(Offer(by, *which) for which, copies in self._copies.items() if copies)
+        return tuple(offer for offer, copies in self._copies.items() if copies)
 
     def has_whole(self, offer: Offer) -> bool:
         """Whether there is one that is what was written. Others, before it, are not offered again."""
-        which = _which(offer)
-        copies = self._copies[which]
-        while copies and which not in self._whole:
+        copies = self._copies[offer]
+        while copies and offer not in self._whole:
             if copies[0].is_whole():
-                self._whole.add(which)
+                self._whole.add(offer)
             else:
                 del copies[0]
         return bool(copies)
 
     def first(self, offer: Offer) -> Copy:
         """The one that was found to be whole."""
-        return self._copies[_which(offer)][0]
-
-
-def _which(offer: Offer) -> _Which:
-    return offer.age, offer.reason, offer.part, offer.of
+        return self._copies[offer][0]
 
 
 def _as_ours(node: Node, members: Members, old: Manifest, data: str) -> Manifest:

@@ -27,7 +27,7 @@ def write_files(
     folder: str,
     attempt: int,
     moved: Callable[[], None] = lambda: None,
-) -> list[StoredFile]:
+) -> tuple[list[StoredFile], list[StoredFile]]:
     """Write what the ranks of a worker have staged, two files each, and accounts of their samples.
 
     Args:
@@ -37,24 +37,29 @@ def write_files(
         attempt: number of theirs.
         moved: called after each file.
 
+    Returns:
+        The files of the checkpoint, and the accounts.
+
     Raises:
         StoreError: the storage failed. Files may be there that nobody knows of.
     """
     files: list[StoredFile] = []
+    accounts: list[StoredFile] = []
     for slot, note in held:
         (data, index_of), memory = file_keys(folder, note.rank), slot.data(note.kept_bytes)
         with ThreadPoolExecutor(1) as beside:
             index = beside.submit(_checked, note.kept, memory)
             files.append(_write(store, data, memory))
         moved()
-        if (
-            account := account_of(note, attempt)
-        ) is not None:  # before anything that it accounts for can count
-            store.put(*account)
+        if note.account is not None:  # before anything that it accounts for can count
+            key = layout.account(attempt, note.generation, note.step, note.rank)
+            told = json.dumps(encode(note.account)).encode()
+            store.put(key, told)
+            accounts.append(_stored(key, len(told), checksums.of(told)))
         encoded = json.dumps(encode(index.result())).encode()
         files.append(_write(store, index_of, memoryview(encoded)))
         moved()
-    return files
+    return files, accounts
 
 
 def file_keys(folder: str, rank: int) -> tuple[str, str]:
@@ -62,20 +67,16 @@ def file_keys(folder: str, rank: int) -> tuple[str, str]:
     return f"{folder}rank-{rank:05d}.bin", f"{folder}rank-{rank:05d}.json"
 
 
-def account_of(note: Note, attempt: int) -> tuple[str, bytes] | None:
-    """Key and bytes of what a rank tells of its samples; None where the run does not account for them."""
-    if note.account is None:
-        return None
-    key = layout.account(attempt, note.generation, note.step, note.rank)
-    return key, json.dumps(encode(note.account)).encode()
-
-
 def _write(store: Store, key: str, data: memoryview) -> StoredFile:
     """Write a file, and take its checksum meanwhile."""
     with ThreadPoolExecutor(1) as beside:
         checksum = beside.submit(checksums.of, data)
         store.write(key, data)
-        return StoredFile(key, len(data), {checksums.ALGORITHM: checksum.result()})
+        return _stored(key, len(data), checksum.result())
+
+
+def _stored(key: str, size: int, checksum: str) -> StoredFile:
+    return StoredFile(key, size, {checksums.ALGORITHM: checksum})
 
 
 def manifest_of(note: Note, attempt: int, data: str, files: Sequence[StoredFile]) -> Manifest:

@@ -57,9 +57,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
     made.record = replace(made.record, spec=spec, name=f"job-{os.getpid()}-{tmp_path.name}")
     yield made
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while left := marked(
-        "AIRFLOW_ELASTIC_JOB", made.record.name
-    ):  # what was killed takes a moment to be gone
+    # What was killed takes a moment to be gone.
+    while left := marked("AIRFLOW_ELASTIC_JOB", made.record.name):
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
 
