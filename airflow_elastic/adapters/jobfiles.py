@@ -15,10 +15,11 @@ news                   a pipe that wakes whoever watches the job: agents say in 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -186,13 +187,18 @@ class JobFiles:
         """Begin a generation; False where somebody else has begun one of that number."""
         return self.create(f"members/{members.generation:04d}.json", members)
 
-    def rejoin(self, attempt: int) -> None:
-        """Begin a generation of the same workers for this attempt. Nothing where there is one, or no such job."""
+    def rejoin(self, attempt: int, lost: Collection[int] = ()) -> None:
+        """Begin a generation of the same workers for this attempt. Nothing where there is one, or no such job.
+
+        New workers have the places, and so the ranks, of those that are lost.
+        """
         while not self.closed:
             record, members = self.record, self.newest_members()
             if record is None or members is None or attempt_of(record, members) >= attempt:
                 return
-            following = replace(members, generation=members.generation + 1, attempt=attempt)
+            fresh = itertools.count(max(self.nodes()) + 1) if lost else iter(())
+            nodes = tuple(next(fresh) if node in lost else node for node in members.nodes)
+            following = replace(members, generation=members.generation + 1, nodes=nodes, attempt=attempt)
             self.begin(following)
             self.look_anew()  # somebody may have begun another one, for what was before
 
@@ -204,7 +210,7 @@ class JobFiles:
 
     def nodes(self) -> list[int]:
         """Every worker the job ever had, in order."""
-        return sorted({node for members in self.generations() for node in members.nodes})
+        return sorted({node for members in self.generations() for node in members.all})
 
     def meeting(self, generation: int) -> Meeting | None:
         """Where a generation met; None before its lead worker has said so."""

@@ -199,10 +199,10 @@ class Controller:
             await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
 
     async def _rejoin(self, action: Rejoin) -> None:
-        # No fence: agents of the attempt before that are not there can be none, and these write what it has saved.
+        # No fence: the agents of the attempt before write what it has saved, and raise it when all of them have.
         await self._look_for_checkpoint()
         job = self._job_of(action.attempt)
-        await cast("Rejoining", self._engine).rejoin(job, action.attempt)
+        await cast("Rejoining", self._engine).rejoin(job, action.attempt, action.lost)
         await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
 
     async def _scale(self, action: Scale) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_elastic.engines.api import Job
+from airflow_elastic.launchers import find_launcher
 
 if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
@@ -22,5 +23,7 @@ def job_of(run_uri: str, state: RunState, attempt: int, engine: Engine) -> Job:
         state.avoid,
         state.has_elsewhere,
         state.suspect,
-        standby=engine.capabilities.rejoin and state.spec.restart.policy != "Never",
+        standby=engine.capabilities.rejoin
+        and state.spec.restart.policy != "Never"
+        and find_launcher(state.spec.launcher).elastic,
     )

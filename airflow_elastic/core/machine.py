@@ -64,8 +64,9 @@ def due(state: RunState) -> tuple[Action, ...]:
     attempt = state.attempt
     match attempt.phase:
         case Phase.SUBMITTING:
-            rejoins = attempt.home is not None
-            return (Rejoin(attempt.number) if rejoins else Submit(attempt.number, attempt.workers),)
+            if attempt.home is None:
+                return (Submit(attempt.number, attempt.workers),)
+            return (Rejoin(attempt.number, attempt.replaces),)
         case Phase.LIVE:
             scale = (Scale(attempt.number, state.target),) if attempt.workers != state.target else ()
             return (*scale, *(OrderSave(attempt.number, request) for request in state.saves))
@@ -191,11 +192,14 @@ def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:
     if failure is None:
         return _end_attempt(state, Cause.SUCCEEDED, event.at)
     state = _end_attempt(state, _CAUSES.get(failure.kind, Cause.FAILURE), event.at, failure)
-    if not (event.job.recoverable(state.attempt.members) and may_rejoin(state)):
+    lost = event.job.replaceable if state.attempt.members is None else ()
+    able = bool(lost) or event.job.recoverable(state.attempt.members)
+    if not (able and may_rejoin(state, lost)):
         return state
     # Nothing has to be removed first: its agents end what is left of it before they start anything new.
     state = state.with_attempt(phase=Phase.GONE, gone_at=event.at)
-    return _follow(state, decide(state), event.at, home=state.attempt.home or state.attempt.number)
+    home = state.attempt.home or state.attempt.number
+    return _follow(state, decide(state), event.at, home=home, replaces=lost)
 
 
 def _stalled(state: RunState, event: ev.Stalled) -> RunState:
@@ -215,8 +219,17 @@ def _gone(state: RunState, event: ev.AttemptGone) -> RunState:
     return _follow(state, decide(state), event.at)
 
 
-def _follow(state: RunState, decision: Restart | End, at: float, *, home: int | None = None) -> RunState:
-    """What the decision says: the end, or another attempt, in a job of its own or in that of attempt `home`."""
+def _follow(
+    state: RunState,
+    decision: Restart | End,
+    at: float,
+    *,
+    home: int | None = None,
+    replaces: tuple[int, ...] = (),
+) -> RunState:
+    """What the decision says: the end, or another attempt, in a job of its own or in that of attempt `home`, where it
+    may replace lost workers.
+    """
     if isinstance(decision, End):
         return replace(state, outcome=decision.outcome, reason=decision.reason)
     state = replace(state, restarts_used=state.restarts_used + decision.cost)
@@ -225,7 +238,7 @@ def _follow(state: RunState, decision: Restart | End, at: float, *, home: int | 
     if home is None:
         return state
     before = state.attempts[-2]
-    return state.with_attempt(home=home, workers=before.workers, members=before.members)
+    return state.with_attempt(home=home, workers=before.workers, members=before.members, replaces=replaces)
 
 
 def _plan(state: RunState, at: float, *, phase: Phase, not_before: float) -> RunState:

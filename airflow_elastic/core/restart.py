@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from airflow_elastic.core.state import REPEATABLE, Attempt, Cause, FailureKind, RunState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_elastic.spec.run import RestartPolicy
 
 
@@ -71,17 +73,17 @@ def decide(state: RunState) -> Restart | End:
     return Restart(cost=1, delay=backoff(policy, state.lives))
 
 
-def may_rejoin(state: RunState) -> bool:
-    """Whether the next attempt may begin in the job of the current one, whose agents are all there.
+def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
+    """Whether the next attempt may begin in the job of the current one, whose agents are all there but for `lost`.
 
     That takes a moment where a new job takes a cluster's time, and its state is still in the agents' memory. But a job
     that fails again before its first step gets new workers, and so does one on a machine that is to be avoided. Where
-    ranks have lost their peers, somebody may be gone whom the engine still takes to be there.
+    ranks have lost their peers, and nobody knows which, somebody may be gone whom the engine still takes to be there.
     """
     decision, attempt, failure = decide(state), state.attempt, state.attempt.failure
     if not isinstance(decision, Restart) or decision.delay or attempt.cause is not Cause.FAILURE:
         return False
-    if failure is None or failure.kind is FailureKind.WORKER_LOST:
+    if failure is None or (failure.kind is FailureKind.WORKER_LOST and not lost):
         return False
     fruitless = attempt.home is not None and not attempt.advanced
     return not fruitless and not set(state.avoid) & set(attempt.machines)

@@ -127,6 +127,7 @@ class Attempt:
         members: the workers that it trains with while others are held up; None where it is all of them.
         machines: those that its workers were on when it ended, where the engine has several.
         home: number of the attempt whose job it goes on in; None where it has one of its own.
+        replaces: workers of that job that are lost, and whose places others take.
         failed: workers whose ranks have failed and whose agents stand by.
         failed_at: the newest step that these are known to have done.
     """
@@ -147,6 +148,7 @@ class Attempt:
     members: tuple[int, ...] | None = None
     machines: tuple[str, ...] = ()
     home: int | None = None
+    replaces: tuple[int, ...] = ()
     failed: tuple[WorkerStatus, ...] = ()
     failed_at: int = 0
 

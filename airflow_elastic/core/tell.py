@@ -39,9 +39,11 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"{event.owner} carries the run on"
         case ev.AttemptSubmitted():
             attempt = state.attempt
-            what = f"{workers(attempt.workers)}, {_start(attempt.from_step)}"
-            how = "submitted" if attempt.home is None else "begins in place"
-            return f"attempt {attempt.number} {how}: {what}"
+            if attempt.home is None:
+                what = f"submitted: {workers(attempt.workers)}, {_start(attempt.from_step)}"
+            else:
+                what = f"begins in place: {_in_place(attempt)}"
+            return f"attempt {attempt.number} {what}"
         case ev.SubmitRefusedByEngine():
             return f"attempt {event.attempt} refused by the engine: {event.reason}"
         case ev.CheckpointCommitted():
@@ -162,6 +164,14 @@ def _newest(state: RunState) -> int:
 
 def _start(step: int) -> str:
     return f"from step {step}" if step else "from the beginning"
+
+
+def _in_place(attempt: Attempt) -> str:
+    names = ", ".join(f"node-{index}" for index in attempt.replaces)
+    others = f", with others in place of {names}" if names else ""
+    # What agents still have in memory is written, and committed, before they begin.
+    step = f"from step {attempt.from_step} or later" if attempt.from_step else "from what workers have in memory"
+    return f"{workers(attempt.workers)}{others}, {step}"
 
 
 def _attempt_ended(attempt: Attempt) -> str:

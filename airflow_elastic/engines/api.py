@@ -39,7 +39,8 @@ class Job:
         avoid: machines on which the run has failed too often; an engine of several machines starts nothing there,
         has_elsewhere: or, where this is False, only if there is no other: the run has not seen one.
         suspect: a machine that may have just died: used only where there is no room elsewhere.
-        standby: whether agents whose ranks fail tell of it and stand by, for `rejoin`.
+        standby: whether agents whose ranks fail tell of it and stand by, for `rejoin`; and go on without a worker that
+            is lost, if another one takes its place.
     """
 
     run_uri: str
@@ -147,10 +148,12 @@ class Regrouping(Engine, Protocol):
 class Rejoining(Engine, Protocol):
     """An engine with the capability `rejoin`: its agents can outlive their ranks."""
 
-    async def rejoin(self, job: Job, attempt: int) -> None:
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
         """Have the workers of a live job meet anew, for this attempt. Nothing where they have, or the job is gone.
 
-        Their agents end what is left of the attempt before, and see that what it has saved is written.
+        Their agents end what is left of the attempt before, and see that what it has saved is written. New workers take
+        the places of those that are `lost`, of which nothing may be left that could take part: only workers that the
+        engine has told to be `replaceable` are.
         """
         ...
 

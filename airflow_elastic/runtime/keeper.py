@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Collection
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.memory import free_bytes
@@ -52,6 +53,21 @@ class Keeper:
         """The worker whose state this is, where that has gone without a word."""
         with self._lock:
             return self._hello.worker if self._lost else None
+
+    def without(self, others: Collection[int]) -> None:
+        """Whoever is none of these is lost: a machine that has gone silent takes its time to show it."""
+        with self._lock:
+            self._lost = self._lost or (self._hello.generation > 0 and self._hello.worker not in others)
+
+    def settle(self) -> None:
+        """What is kept for a lost worker has been written: nobody is lost, until another one is."""
+        with self._lock:
+            speaker = self._speaker if self._lost else None
+            if self._lost:
+                self._speaker, self._lost = None, False
+        if speaker is not None:
+            with contextlib.suppress(OSError):
+                speaker.shutdown(socket.SHUT_RDWR)
 
     @property
     def generation(self) -> int:

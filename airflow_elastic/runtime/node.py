@@ -214,8 +214,12 @@ class Node:
     def begin(self, members: Members) -> None:
         """Go over to another generation, whose ranks are about to start."""
         if attempt_of(self.record, members) > self.attempt:
+            if self.keeper is not None:
+                self.keeper.without(members.nodes)
             self.flush()  # while it still is that attempt's: the one that begins builds on it
             self.keep_logs()
+            if self.keeper is not None:
+                self.keeper.settle()
         self.members, self._park_at, self._half_over, self.standing_by = members, None, False, False
         self.count_kills()
 

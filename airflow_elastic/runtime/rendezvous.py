@@ -68,7 +68,8 @@ def meet(
     """
     newest, health = node.files.newest_members(), node.record.spec.health
     seconds = health.start_seconds
-    if newest is not None and _rejoined(node, newest):  # they have their ranks to end, and a state to write
+    if newest is not None and _all_were_there(node, newest):
+        # They have their ranks to end, and a state to write.
         seconds = min(seconds, REJOIN_SECONDS + 2 * health.grace_seconds)
     patience = Patience(node.store, attempt_of(node.record, newest), seconds)
     while True:
@@ -153,9 +154,15 @@ def _still_wanted(node: Node, members: Members) -> None:
 
 
 def _rejoined(node: Node, members: Members) -> bool:
-    """Whether a generation begins an attempt in the job of the one before: all its workers were there a moment ago."""
+    """Whether a generation begins an attempt in the job of the one before."""
     before = node.files.members(members.generation - 1)
     return before is not None and attempt_of(node.record, before) < attempt_of(node.record, members)
+
+
+def _all_were_there(node: Node, members: Members) -> bool:
+    """Whether it does, and all its workers were there a moment ago: none of them comes in the place of another."""
+    before = node.files.members(members.generation - 1)
+    return before is not None and _rejoined(node, members) and set(members.nodes) <= set(before.nodes)
 
 
 def _done_without_us(node: Node, members: Members) -> bool:

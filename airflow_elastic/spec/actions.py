@@ -15,9 +15,13 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Have the workers of the attempt before, whose agents are all there, start the ranks of this one in their job."""
+    """Have the workers of the attempt before start the ranks of this one in their job.
+
+    `lost`: those whose agents are not there, and whose places others are to take.
+    """
 
     attempt: int
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

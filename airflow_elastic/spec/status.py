@@ -84,6 +84,7 @@ class WorkerStatus:
         unattended: whether it has saved and ended because it saw no controller.
         waiting: what a pending worker waits for, where the engine knows.
         standby: whether its ranks have failed, and its agent is there and can start new ones.
+        replaceable: whether it is lost, and another one can take its place in the same job.
     """
 
     name: str
@@ -96,6 +97,7 @@ class WorkerStatus:
     unattended: bool = False
     waiting: Waiting | None = None
     standby: bool = False
+    replaceable: bool = False
 
     @property
     def index(self) -> int:
@@ -172,6 +174,14 @@ class JobStatus:
         there = [w for w in self.among(members).workers if w.phase is not WorkerPhase.LEFT]
         able = all(w.standby or w.phase is WorkerPhase.RUNNING for w in there)
         return awaited and able and any(w.standby for w in there)
+
+    @property
+    def replaceable(self) -> tuple[int, ...]:
+        """The workers that are lost, where others can take their places beside those that are there; () where not."""
+        there = [w for w in self.workers if w.phase is not WorkerPhase.LEFT]
+        lost = tuple(w.index for w in there if w.replaceable)
+        able = all(w.standby or w.phase is WorkerPhase.RUNNING for w in there if not w.replaceable)
+        return lost if able and len(lost) < len(there) else ()
 
     @property
     def settled(self) -> bool:

@@ -112,11 +112,15 @@ class FakeEngine:
             raise EngineError(f"job {job.name} is not there to be regrouped")
         found.met.append(members)
 
-    async def rejoin(self, job: Job, attempt: int) -> None:
-        """Keep which attempt the workers were to begin. They have never failed, by what the engine sees."""
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+        """Keep which attempt the workers were to begin. Those that are there have never failed, by what it sees."""
         found = self.jobs.get(job.name)
-        if found is not None and not found.closed:
-            found.rejoined.append(attempt)
+        if found is None or found.closed or attempt in found.rejoined:
+            return
+        found.rejoined.append(attempt)
+        names = {f"node-{index}" for index in lost}
+        found.workers = [_become(w, WorkerPhase.LEFT) if w.name in names else w for w in found.workers]
+        self._resize(found, sum(worker.phase in _LIVE for worker in found.workers) + len(lost))
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """End the job for good, also one that never was."""

@@ -102,11 +102,15 @@ class Driven:
 
     def kill_node(self, index: int) -> None:
         """Lose a node with all that is on it at the same moment."""
-        mark = f"AIRFLOW_ELASTIC_WORKER=node-{index}"
-        all_of_it = [process for process in self._processes() if has_environment(process.pid, mark)]
+        all_of_it = self.ranks_of(index)
         self.kill_worker(index)
         for process in all_of_it:
             process.send(signal.SIGKILL)
+
+    def ranks_of(self, index: int) -> list[linux.Process]:
+        """What the agent of a worker has started."""
+        mark = f"AIRFLOW_ELASTIC_WORKER=node-{index}"
+        return [process for process in self._processes() if has_environment(process.pid, mark)]
 
     def kill_rank(self, rank: int) -> None:
         """Kill one training process; its agent stays and tells."""

@@ -60,6 +60,7 @@ def test_a_lost_worker_is_followed_by_a_new_attempt_only_when_nothing_is_left() 
     assert state.attempts[0].failure.kind is FailureKind.WORKER_LOST
 
 
+SOME = Workers(2, min=1)
 KILLED = worker("failed", errors=(rank(None, signal=9),), standby=True)
 RECOVERABLE = job(worker("running", name="node-0", node="m0"), replace(KILLED, node="m1"))
 TOLD = (*LIVE, ev.CheckpointCommitted(2.0, 1, 340, "k"), ev.RanksFailed(3.0, 1, KILLED, 357))
@@ -114,6 +115,49 @@ def test_a_job_that_was_rejoined_is_ended_like_any_other() -> None:
 def test_else_it_is_removed_first(events: tuple[ev.Event, ...]) -> None:
     (action,) = due(story(*TOLD, *events))
     assert isinstance(action, Delete)
+
+
+GONE = worker("lost", name="node-1", node="m1", replaceable=True)
+WITHOUT = job(worker("running", name="node-0", node="m0"), GONE)
+
+
+def test_where_another_worker_can_take_the_place_of_a_lost_one_the_others_stay() -> None:
+    state = story(*LIVE, ev.WorkersEnded(3.0, 1, WITHOUT, at_step(357)))
+    assert due(state) == (Rejoin(2, (1,)),)
+    before, after = state.attempts
+    assert (before.phase, after.home, after.workers, state.restarts_used) == (Phase.GONE, 1, 2, 1)
+    assert before.failure is not None
+    assert before.failure.kind is FailureKind.WORKER_LOST
+    state = evolve(state, ev.AttemptSubmitted(3.2, 2, "job-a1"))
+    # What was lost before is not lost again.
+    left = job(worker("left", name="node-1"), worker("running", name="node-0"), replace(KILLED, name="node-2"))
+    again = evolve(state, ev.WorkersEnded(4.0, 2, left, at_step(360, attempt=2)))
+    assert due(again) == (Rejoin(3),)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.WorkersEnded(3.1, 1, job(GONE)),
+        ev.WorkersEnded(3.1, 1, job(GONE, replace(GONE, name="node-0"))),
+        ev.WorkersEnded(3.1, 1, job(worker("lost", name="node-0"), GONE)),
+        ev.WorkersEnded(3.1, 1, job(worker("pending", name="node-0"), GONE)),
+        ev.WorkersEnded(3.1, 1, job(worker("failed", name="node-0", errors=(rank(1),)), GONE)),
+    ],
+    ids=["nobody is left", "all are lost", "one cannot be replaced", "one has not started", "one has ended"],
+)
+def test_else_all_get_a_new_job(event: ev.Event) -> None:
+    (action,) = due(story(*LIVE, event))
+    assert isinstance(action, Delete)
+
+
+def test_a_worker_is_not_replaced_where_others_are_held_up_or_it_did_not_help() -> None:
+    (action,) = due(
+        story(*LIVE, ev.Regrouped(1.5, 1, (0,)), ev.WorkersEnded(3.0, 1, WITHOUT), run=spec(workers=SOME))
+    )
+    assert isinstance(action, Delete)
+    fruitless = ev.WorkersEnded(4.0, 2, WITHOUT, at_step(340, attempt=2))
+    assert due(story(*IN_PLACE, fruitless)) == (Delete(2, 0.0),)
 
 
 def test_in_place_twice_only_where_that_has_helped() -> None:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,9 +131,16 @@ class LocalEngine:
             raise EngineError(f"job {job.name} is being scaled by somebody else")
         self._ensure_host(job)
 
-    async def rejoin(self, job: Job, attempt: int) -> None:
-        """Begin a generation of the same workers that belongs to this attempt."""
-        await asyncio.to_thread(job_files(job).rejoin, attempt)
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+        """Kill what lost workers have left, and begin a generation that belongs to this attempt."""
+        await asyncio.to_thread(self._rejoin, job, attempt, lost)
+
+    def _rejoin(self, job: Job, attempt: int, lost: tuple[int, ...]) -> None:
+        for index in lost:
+            _kill(partial(_left_of, job, index), f"node-{index} of {job.name}")
+        job_files(job).rejoin(attempt, lost)
+        if lost:
+            self._ensure_host(job)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """Close the job, let its workers save, then kill what is left of them and of all that they started."""
@@ -144,7 +152,7 @@ class LocalEngine:
             for agent in agents:
                 agent.send(signal.SIGTERM)
             await _wait_gone(agents, grace_seconds + _MARGIN_SECONDS)
-        await asyncio.to_thread(_kill, files, job)
+        await asyncio.to_thread(_kill, partial(_left, files, job), job.name)
         await asyncio.to_thread(_last_report, files, self._open_store(job.run_uri))
 
     async def close(self, job: Job) -> None:
@@ -241,16 +249,27 @@ async def _wait_gone(agents: list[linux.Process], seconds: float) -> None:
         await asyncio.sleep(0.02)
 
 
-def _kill(files: JobFiles, job: Job) -> None:
-    """Kill until nothing is left. The job is closed, so nothing new can come to life while this goes on."""
+def _left(files: JobFiles, job: Job) -> list[linux.Process]:
+    """What lives of a job. It is closed, so nothing new can come to life."""
+    return [*_live_agents(files), *linux.marked("AIRFLOW_ELASTIC_JOB", job.name)]
+
+
+def _left_of(job: Job, index: int) -> list[linux.Process]:
+    """What lives of a worker whose agent is dead."""
+    mine = linux.marked("AIRFLOW_ELASTIC_WORKER", f"node-{index}")
+    return [process for process in linux.marked("AIRFLOW_ELASTIC_JOB", job.name) if process in mine]
+
+
+def _kill(left: Callable[[], list[linux.Process]], what: str) -> None:
+    """Kill until nothing is left."""
     deadline = time.monotonic() + 30.0
-    while left := [*_live_agents(files), *linux.marked("AIRFLOW_ELASTIC_JOB", job.name)]:
-        for process in left:
+    while processes := left():
+        for process in processes:
             process.send(signal.SIGKILL)
         if time.monotonic() > deadline:
-            pids = ", ".join(str(process.pid) for process in left)
+            pids = ", ".join(str(process.pid) for process in processes)
             raise EngineError(
-                f"processes {pids} of {job.name} survive SIGKILL: look at them with ps; trying again"
+                f"processes {pids} of {what} survive SIGKILL: look at them with ps; trying again"
             )
         time.sleep(0.002)
 

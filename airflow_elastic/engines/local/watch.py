@@ -106,10 +106,14 @@ def read(files: JobFiles) -> JobStatus:
     same_boot = record.machine == linux.this_machine()
     wanted = set(newest.nodes)
     workers = [_worker(files, node, node in wanted, same_boot) for node in files.nodes()]
-    return JobStatus(tuple(_standing(files, newest.generation, worker) for worker in workers))
+    if not record.standby:
+        return JobStatus(tuple(workers))
+    return JobStatus(tuple(_standing(files, newest.generation, worker, same_boot) for worker in workers))
 
 
-def _standing(files: JobFiles, generation: int, worker: WorkerStatus) -> WorkerStatus:
+def _standing(files: JobFiles, generation: int, worker: WorkerStatus, same_boot: bool) -> WorkerStatus:
+    if worker.phase is WorkerPhase.LOST:
+        return replace(worker, replaceable=same_boot)
     running = worker.phase is WorkerPhase.RUNNING
     return replace(worker, standby=True) if running and files.stands_by(worker.index, generation) else worker
 
@@ -125,7 +129,7 @@ def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> Worker
     if alive and agent is not None:
         return WorkerStatus(name, WorkerPhase.RUNNING, pid=agent.pid)
     if not wanted:
-        return WorkerStatus(name, WorkerPhase.LEFT, reason="left by a scale step")
+        return WorkerStatus(name, WorkerPhase.LEFT, reason="another one has its place, or nobody has")
     if not same_boot:
         return WorkerStatus(name, WorkerPhase.LOST, reason="the machine was restarted")
     if agent is None:
