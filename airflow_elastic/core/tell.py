@@ -170,7 +170,9 @@ def _in_place(attempt: Attempt) -> str:
     names = ", ".join(f"node-{index}" for index in attempt.replaces)
     others = f", with others in place of {names}" if names else ""
     # What agents still have in memory is written, and committed, before they begin.
-    step = f"from step {attempt.from_step} or later" if attempt.from_step else "from what workers have in memory"
+    step = (
+        f"from step {attempt.from_step} or later" if attempt.from_step else "from what workers have in memory"
+    )
     return f"{workers(attempt.workers)}{others}, {step}"
 
 

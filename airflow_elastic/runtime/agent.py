@@ -26,6 +26,7 @@ from airflow_elastic.runtime.disk_writer import DiskWriter
 from airflow_elastic.runtime.elastic_node import run_elastic
 from airflow_elastic.runtime.following import Follower
 from airflow_elastic.runtime.keeper import Keeper
+from airflow_elastic.runtime.lending import Lender
 from airflow_elastic.runtime.node import Node, Stopped
 from airflow_elastic.runtime.persister import Persister
 from airflow_elastic.runtime.reporter import Reporter
@@ -117,11 +118,12 @@ def _flushed(persister: Persister) -> bool:
 
 def _followers(node: Node) -> list[Follower]:
     """Who takes states elsewhere, beside storage: to a neighbour, who keeps this worker's while it keeps another's; and
-    to the disk of its machine.
+    to the disk of its machine. With neighbours come loans: what agents have in memory, ranks of others may read.
     """
     spec, found = node.record.spec, list[Follower]()
     if spec.checkpoint.buddies:
         node.keeper = Keeper(node.address, spec.workers.procs)
+        node.lender = Lender(node)
         found.append(Sharer(node))
     if spec.checkpoint.disk is not None:
         node.disk = Disk.of_run(spec.checkpoint.disk, node.store, node.index)

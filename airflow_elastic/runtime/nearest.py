@@ -1,18 +1,21 @@
-"""The files of a checkpoint, of which some lie on this machine's own disk."""
+"""The files of a checkpoint, of which some lie on this machine's own disk, or in other workers' memory."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Entry
+from airflow_elastic.runtime.borrowing import Loan, borrowed
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from airflow_elastic.adapters.store import Reader
 
@@ -25,21 +28,39 @@ class Files(Protocol):
     def local_path(self, key: str) -> Path | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Nearby:
+    """Where files lie that need not come from storage, by their keys.
+
+    Attributes:
+        disk: of this machine; the first choice.
+        memory: of other workers.
+    """
+
+    disk: Mapping[str, Path] = field(default_factory=dict)
+    memory: Mapping[str, Loan] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.disk or self.memory)
+
+
 class Nearest:
     """The same files as a store's, some of them read from somewhere else.
 
     Args:
         store: the store.
-        here: where files lie that need not come from it, by their keys.
+        nearby: what need not come from it.
     """
 
-    def __init__(self, store: Files, here: Mapping[str, Path]) -> None:
-        self._store, self._here = store, here
+    def __init__(self, store: Files, nearby: Nearby) -> None:
+        self._store, self._nearby = store, nearby
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
         """All of them, sorted by key."""
         found = {entry.key: entry for entry in self._store.list(prefix)}
-        for key, path in self._here.items():
+        lent = self._nearby.memory.items()
+        found |= {key: Entry(key, loan.size) for key, loan in lent if key.startswith(prefix)}
+        for key, path in self._nearby.disk.items():
             if key.startswith(prefix):
                 with contextlib.suppress(OSError):
                     found[key] = Entry(key, path.stat().st_size)
@@ -47,18 +68,23 @@ class Nearest:
 
     @contextlib.contextmanager
     def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
-        """As a store's. Raises CheckpointDamaged where it is the disk that fails: the store may have it whole."""
-        path = self._here.get(key)
-        if path is None:
+        """As a store's. Raises CheckpointDamaged where it is not the store that fails: that may have it whole."""
+        path, loan = self._nearby.disk.get(key), self._nearby.memory.get(key)
+        if path is None and loan is None:
             with self._store.stream(key, start, size) as reader:
                 yield reader
             return
         try:
-            with path.open("rb", buffering=0) as file:
-                file.seek(start)
-                yield file
+            with contextlib.ExitStack() as ends:
+                if path is not None:
+                    file = ends.enter_context(path.open("rb", buffering=0))
+                    file.seek(start)
+                    yield file
+                elif loan is not None:
+                    yield ends.enter_context(borrowed(loan, key, start, size))
         except OSError as error:
-            raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
+            where = path or f"{key} in another worker's memory"
+            raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
 
     def local_path(self, key: str) -> Path | None:
         """As the store's."""

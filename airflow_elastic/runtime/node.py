@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, attempt_of
@@ -17,6 +17,7 @@ from airflow_elastic.adapters.linux import out_of_memory_kills
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.store import Store
+from airflow_elastic.runtime.borrowing import ENVIRONMENT as LOANS
 from airflow_elastic.runtime.disk import Disk
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.ring import Neighbour
@@ -25,6 +26,9 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.status import RankError
+
+if TYPE_CHECKING:
+    from airflow_elastic.runtime.lending import Lender
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ class Node:
         persist: writes what they have saved to storage.
         keeper: keeps what its neighbour has staged; None where workers do not keep each other's states.
         neighbour: who keeps what it has staged, in its generation; None where nobody does.
+        lender: lends what it has in memory to others' ranks; None where workers do not keep each other's states.
         disk: what its machine has of the run on its own disk; None where workers do not use that.
         keep_logs: carries what they have written to the run's storage, where that is elsewhere.
         unattended: why it ends without having been told to; None where it does not.
@@ -73,6 +78,7 @@ class Node:
     persist: Callable[[], None] = field(default=lambda: None)
     keeper: Keeper | None = None
     neighbour: Neighbour | None = None
+    lender: Lender | None = None
     disk: Disk | None = None
     keep_logs: Callable[[], None] = field(default=lambda: None)
     _park_at: float | None = None
@@ -119,6 +125,7 @@ class Node:
             **spec.env,
             **from_files,
             **self.slots.environment(),
+            **({LOANS: self.lender.path} if self.lender else {}),
             "AIRFLOW_ELASTIC_RUN_URI": record.run_uri,
             "AIRFLOW_ELASTIC_ATTEMPT": str(self.attempt),
             "AIRFLOW_ELASTIC_GENERATION": str(self.generation),

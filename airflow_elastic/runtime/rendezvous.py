@@ -86,6 +86,8 @@ def meet(
         meeting, store = found
         if node.keeper is not None:
             announce(store, node.index, node.keeper.place)
+        if node.lender is not None:
+            node.lender.tell(store)
         store.set(f"came/{node.index}", "")
         everybody = [f"came/{index}" for index in members.nodes]
         while _goes_on(node, members, patience):
@@ -103,6 +105,8 @@ def meet(
                 if node.keeper is not None:
                     unit = node.record.spec.workers.node_unit
                     node.neighbour = find_neighbour(store, node.index, members, unit)
+                if node.lender is not None:
+                    node.lender.hear(store, members)
                 return members, meeting, store
             time.sleep(_POLL_SECONDS)
 

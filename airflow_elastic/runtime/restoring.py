@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,14 @@ from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
 from airflow_elastic.core.machine import replay
-from airflow_elastic.runtime import randomness
+from airflow_elastic.runtime import borrowing, randomness
 from airflow_elastic.runtime.apart import put_together, unpacked
+from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.loading import Loading
-from airflow_elastic.runtime.nearest import Files, Nearest
+from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizers import make_room
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Stateful, other_key, state_of
@@ -61,11 +62,13 @@ class Room:
         folder: on the worker's own disk; there only while a checkpoint is being restored.
         procs: ranks of the worker.
         disk: the run's folder on the worker's own disk, in which agents keep what is saved; None where they do not.
+        loans: files that other workers' agents have in memory, by their keys.
     """
 
     folder: Path
     procs: int
     disk: Path | None = None
+    loans: Mapping[str, Loan] = field(default_factory=dict)
 
 
 class Restorer:
@@ -187,13 +190,11 @@ class Restorer:
                 one.state.clear()  # there is nothing in it
             raise
         memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}
-        here: dict[str, Path] = {}
-        if self._room.disk is not None and not self._is_local:
-            here = on_disk(self._room.disk, manifest)
-        damages = self._read(reader.plan(state, memory), here)
-        if damages and any(self._ranks.gather(bool(memory or here))):
+        nearby = self._nearby(manifest)
+        damages = self._read(reader.plan(state, memory), nearby)
+        if damages and any(self._ranks.gather(bool(memory or nearby))):
             log.warning("%s: reading again, from storage alone", "; ".join(damages))
-            damages = self._read(reader.plan(state, {}), {})
+            damages = self._read(reader.plan(state, {}), Nearby())
         if damages:
             raise CheckpointDamaged("; ".join(damages))
         options = StateDictOptions(strict=not unused)
@@ -214,9 +215,22 @@ class Restorer:
         if state[random_key]:
             randomness.put_back(state[random_key])
 
-    def _read(self, loading: Loading, here: Mapping[str, Path]) -> list[str]:
+    def _nearby(self, manifest: Manifest) -> Nearby:
+        """Which of its files need not be read from storage."""
+        disk: dict[str, Path] = {}
+        if self._room.disk is not None and not self._is_local:
+            disk = on_disk(self._room.disk, manifest)
+        loans = self._room.loans
+        lent = {
+            file.key: loans[file.key]
+            for file in manifest.files
+            if file.key in loans and file.key not in disk and loans[file.key].size == file.size
+        }
+        return Nearby(disk, lent)
+
+    def _read(self, loading: Loading, nearby: Nearby) -> list[str]:
         """Returns what any rank has found to be damaged, to all ranks alike; none of them reads any more after this."""
-        near, damage, trouble, began = self._fetch(loading, here), None, None, time.monotonic()
+        near, damage, trouble, began = self._fetch(loading, nearby), None, None, time.monotonic()
         try:
             try:
                 loading.read(near)
@@ -224,11 +238,12 @@ class Restorer:
                 damage = str(error)
             except StoreError as error:
                 trouble = str(error)
-            from_disk = loading.bytes_of(here)
+            from_disk, from_others = loading.bytes_of(nearby.disk), loading.bytes_of(nearby.memory)
             log.info(
-                "checkpoint %d: %.3g GB from memory of this worker, %.3g GB from disk, %.3g GB from storage, %.2f s",
-                *(loading.manifest.step, loading.memory_bytes / 1e9, from_disk / 1e9),
-                *((loading.file_bytes - from_disk) / 1e9, time.monotonic() - began),
+                "checkpoint %d: %.3g GB from memory of this worker, %.3g GB from that of others, %.3g GB from disk, "
+                "%.3g GB from storage, %.2f s",
+                *(loading.manifest.step, loading.memory_bytes / 1e9, from_others / 1e9, from_disk / 1e9),
+                *((loading.file_bytes - from_others - from_disk) / 1e9, time.monotonic() - began),
             )
             self._raise_together(trouble)
             return sorted({one for one in self._ranks.gather(damage) if one})
@@ -241,7 +256,7 @@ class Restorer:
         """Whether ranks of this worker fetch files for each other."""
         return self._room.procs > 1 and not self._is_local
 
-    def _fetch(self, loading: Loading, here: Mapping[str, Path]) -> Files:
+    def _fetch(self, loading: Loading, nearby: Nearby) -> Files:
         """Where to read files from: the storage itself, or where this worker's ranks have fetched those they need.
 
         Several ranks of a worker may need the same bytes: each file comes over the network once, and they share the
@@ -249,11 +264,11 @@ class Restorer:
         """
         rank, procs = self._ranks.rank, self._room.procs
         if not self._fetches:
-            return Nearest(self._store, here)
-        first, near = rank - rank % procs, Nearest(FolderStore(self._room.folder), here)
+            return Nearest(self._store, nearby)
+        first, near = rank - rank % procs, Nearest(FolderStore(self._room.folder), Nearby(nearby.disk))
         needed = sorted(
             {key for each in self._ranks.gather(loading.keys)[first : first + procs] for key in each}
-            - here.keys()
+            - nearby.disk.keys()
         )
         trouble = None
         try:
@@ -261,7 +276,7 @@ class Restorer:
                 entry.key for entry in self._store.list(loading.manifest.data)
             }  # what is missing is damage
             for key in there.intersection(needed[rank % procs :: procs]):
-                self._store.download(key, self._room.folder / key, durable=False)
+                self._download(key, nearby.memory.get(key))
         except StoreError as error:
             trouble = str(error)
         try:
@@ -270,6 +285,16 @@ class Restorer:
             shutil.rmtree(self._room.folder, ignore_errors=True)
             raise
         return near
+
+    def _download(self, key: str, loan: Loan | None) -> None:
+        path = self._room.folder / key
+        try:
+            if loan is not None:
+                borrowing.save(loan, key, path)
+                return
+        except OSError as error:
+            log.warning("%s in another worker's memory cannot be read, storage is asked: %s", key, error)
+        self._store.download(key, path, durable=False)
 
     def _raise_together(self, trouble: str | None) -> None:
         """On all ranks, where any of them is in trouble."""

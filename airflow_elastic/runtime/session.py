@@ -82,13 +82,11 @@ class Session:
         uri, stage = surroundings.run_uri, Stage.found(self.local_rank)
         self._restorer: Restorer | None = None
         if uri:
-            near = (
-                surroundings.page.parent
-                if surroundings.page
-                else Path(tempfile.gettempdir(), str(os.getpid()))
-            )
+            page = surroundings.page
+            near = page.parent if page else Path(tempfile.gettempdir(), str(os.getpid()))
             procs = stage.procs if stage else 1
-            room = Room(near / f"restore-{surroundings.generation}", procs, surroundings.disk)
+            folder = near / f"restore-{surroundings.generation}"
+            room = Room(folder, procs, surroundings.disk, surroundings.loans)
             self._restorer = Restorer(
                 open_store(uri), self._ranks, attempt=self.attempt, room=room, stage=stage
             )

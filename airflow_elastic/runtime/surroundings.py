@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from airflow_elastic.runtime.borrowing import Loan, found_loans
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode
 
@@ -24,6 +26,7 @@ class Surroundings:
     checkpoint: CheckpointPolicy | None
     page: Path | None
     disk: Path | None = None
+    loans: Mapping[str, Loan] = field(default_factory=dict)
 
     @classmethod
     def read(cls) -> Surroundings:
@@ -41,4 +44,5 @@ class Surroundings:
             checkpoint=decode(CheckpointPolicy, json.loads(policy)) if policy else None,
             page=Path(f"{prefix}-rank-{rank}.page") if prefix else None,
             disk=Path(env["AIRFLOW_ELASTIC_DISK"]) if "AIRFLOW_ELASTIC_DISK" in env else None,
+            loans=found_loans(),
         )

@@ -83,6 +83,16 @@ class Driven:
     async def at_step(self, step: int) -> None:
         await self.until(lambda: self.step >= step, f"step {step}")
 
+    async def gone_on(self) -> None:
+        """Wait until the ranks of this attempt have done a step of their own."""
+
+        def advanced() -> bool:
+            told = self.run.progress(self.state)
+            mine = told is not None and told.attempt == self.state.attempt.number
+            return bool(mine and told and told.stretches and told.step > told.stretches[0].from_step)
+
+        await self.until(advanced, "steps of this attempt")
+
     async def scaled(self, workers: int) -> None:
         """Ask for so many workers, and wait until as many ranks train."""
         self.run.ask_scale(workers, by="test")

@@ -130,7 +130,9 @@ def test_where_another_worker_can_take_the_place_of_a_lost_one_the_others_stay()
     assert before.failure.kind is FailureKind.WORKER_LOST
     state = evolve(state, ev.AttemptSubmitted(3.2, 2, "job-a1"))
     # What was lost before is not lost again.
-    left = job(worker("left", name="node-1"), worker("running", name="node-0"), replace(KILLED, name="node-2"))
+    left = job(
+        worker("left", name="node-1"), worker("running", name="node-0"), replace(KILLED, name="node-2")
+    )
     again = evolve(state, ev.WorkersEnded(4.0, 2, left, at_step(360, attempt=2)))
     assert due(again) == (Rejoin(3),)
 

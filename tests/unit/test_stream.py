@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,42 +18,9 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.sampler import order_of
 from airflow_elastic.runtime.stream import Plan, ShardedStream, epoch_of
 from airflow_elastic.spec.errors import InvalidInput
+from tests.support.threads import together
 
 Batch = frozenset[tuple[int, int]]
-
-
-class Thread(Ranks):
-    """Ranks that are threads of one process, and meet at a table."""
-
-    def __init__(self, rank: int, world_size: int, barrier: threading.Barrier, table: list[Any]) -> None:
-        super().__init__(rank, world_size, None)
-        self._barrier, self._table = barrier, table
-
-    def gather(self, mine: Any) -> list[Any]:
-        self._table[self.rank] = mine
-        self._barrier.wait(60)
-        told = list(self._table)
-        self._barrier.wait(60)
-        return told
-
-
-def together(world: int, work: Any) -> list[Any]:
-    """What `work` returns for each of so many ranks, all at once."""
-    barrier, table, results = threading.Barrier(world), [None] * world, [None] * world
-
-    def run(rank: int) -> None:
-        try:
-            results[rank] = work(Thread(rank, world, barrier, table))
-        except BaseException:
-            barrier.abort()
-            raise
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
 
 
 def stream_of(lengths: list[int], lanes: int) -> ShardedStream:

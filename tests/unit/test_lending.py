@@ -1,0 +1,182 @@
+"""What agents have in memory is read from there by others' ranks, and is never taken for what was not committed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch._C._distributed_c10d import TCPStore
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.jobfiles import Members
+from airflow_elastic.runtime import borrowing
+from airflow_elastic.runtime.borrowing import ENVIRONMENT, Loan, Want, borrowed, found_loans
+from airflow_elastic.runtime.lending import Lender
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.restoring import Restorer, Room
+from airflow_elastic.runtime.ring import Answer, hear, say
+from airflow_elastic.runtime.slots import HEADER_BYTES, Slot
+from tests.support.buddies import Pair, pair, until
+from tests.support.machines import Far
+from tests.support.saving import Worker, objects, same
+from tests.support.threads import together
+
+STEP = 3
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Pair]:
+    """Two workers, of which the second was lost after a step that both had in memory, and which is written."""
+    with pair(tmp_path / "run") as both:
+        both.save(objects(7), STEP)
+        until(lambda: both.kept(0) == [STEP], "the state to be kept")
+        both.lose_second()
+        both.workers[0].persister.flush()
+        assert both.steps() == [STEP]
+        yield both
+
+
+@pytest.fixture
+def loans(two: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Loan]:
+    """What the ranks of a third worker, in the second one's place, find."""
+    lender, newcomer = Lender(two.workers[0].node), Worker(str(tmp_path / "run"), attempt=2, index=2, of=3)
+    borrower = Lender(newcomer.node)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for one in (lender, borrower):
+        one.tell(store)
+    borrower.hear(store, Members(2, (0, 2), 0.0, attempt=2))
+    monkeypatch.setenv(ENVIRONMENT, borrower.path)
+    return dict(found_loans())
+
+
+def slots(two: Pair) -> list[Slot]:
+    """What the first worker has in memory of the step: its own part, and the one that it keeps."""
+    both = (two.workers[0].node.slots.of[0], two.keeper(0).slots[0])
+    return [slot for each in both for slot in each if slot.age == (1, STEP)]
+
+
+def test_what_was_lost_is_read_from_the_neighbours_memory(
+    two: Pair, loans: dict[str, Loan], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    manifest = checkpoints.read(two.workers[0].store, STEP)
+    assert {key: loan.size for key, loan in loans.items()} == {
+        file.key: file.size for file in manifest.files if file.key.endswith(".bin")
+    }
+    far, loaded = Far(str(two.run)), objects(1)
+    room = Room(tmp_path / "room", 1, loans=loans)
+    assert Restorer(far, Ranks(0, 1, None), attempt=2, room=room).restore(loaded) is not None
+    assert same(loaded, objects(7))
+    assert far.asked == []
+    assert " 0 GB from storage" in caplog.text
+    assert " 0 GB from that of others" not in caplog.text
+
+
+def flip(two: Pair, loans: dict[str, Loan]) -> None:
+    for slot in slots(two):
+        at = HEADER_BYTES + 8
+        (byte,) = os.pread(slot.fileno(), 1, at)
+        os.pwrite(slot.fileno(), bytes([byte ^ 1]), at)
+
+
+def copy_over(two: Pair, loans: dict[str, Loan]) -> None:
+    for slot in slots(two):
+        slot.room(8)
+
+
+def hold(two: Pair, loans: dict[str, Loan]) -> None:
+    for slot in slots(two):
+        until(slot.hold, "whoever reads it to be done")
+
+
+def go(two: Pair, loans: dict[str, Loan]) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        gone = nobody.getsockname()[1]
+    loans |= {key: replace(loan, place=replace(loan.place, port=gone)) for key, loan in loans.items()}
+
+
+@pytest.mark.parametrize("harm", [flip, copy_over, hold, go])
+@pytest.mark.parametrize("procs", [1, 2])
+def test_what_cannot_be_had_there_is_read_from_storage(
+    harm: Callable[[Pair, dict[str, Loan]], None],
+    procs: int,
+    two: Pair,
+    loans: dict[str, Loan],
+    tmp_path: Path,
+) -> None:
+    harm(two, loans)
+
+    def restore(ranks: Ranks) -> bool:
+        loaded, room = objects(1), Room(tmp_path / "room", procs, loans=loans)
+        restorer = Restorer(Far(str(two.run)), ranks, attempt=2, room=room)
+        return restorer.restore(loaded) is not None and same(loaded, objects(7))
+
+    assert together(procs, restore) == [True] * procs
+
+
+def test_ranks_of_a_worker_fetch_what_is_lent_for_each_other(
+    two: Pair, loans: dict[str, Loan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[str] = []
+
+    def save(loan: Loan, key: str, path: Path) -> None:
+        saved.append(key)
+        borrowing_save(loan, key, path)
+
+    borrowing_save = borrowing.save
+    monkeypatch.setattr(borrowing, "save", save)
+    stores = [Far(str(two.run)), Far(str(two.run))]
+
+    def restore(ranks: Ranks) -> bool:
+        loaded, room = objects(1), Room(tmp_path / "room", 2, loans=loans)
+        restorer = Restorer(stores[ranks.rank], ranks, attempt=2, room=room)
+        return restorer.restore(loaded) is not None and same(loaded, objects(7))
+
+    assert together(2, restore) == [True, True]
+    assert sorted(saved) == sorted(loans), "each of them once"
+    assert not (tmp_path / "room").exists()
+
+
+def test_bytes_are_those_that_were_asked_for(two: Pair, loans: dict[str, Loan]) -> None:
+    for key, loan in loans.items():
+        whole = two.workers[0].store.get(key)
+        assert whole is not None
+        for start, size in ((0, loan.size), (5, 7), (loan.size, 0)):
+            with borrowed(loan, key, start, size) as reader:
+                read = bytearray(size + 1)
+                count, view = 0, memoryview(read)
+                while got := reader.readinto(view[count:]):
+                    count += got
+            assert read[:count] == whole[start : start + size]
+
+
+@pytest.mark.parametrize(
+    ("key", "start", "size"), [("other", 0, 1), (None, 0, 10**9), (None, -1, 1), (None, 1, -1)]
+)
+def test_what_is_not_there_is_refused(
+    key: str | None, start: int, size: int, two: Pair, loans: dict[str, Loan]
+) -> None:
+    known, loan = next(iter(loans.items()))
+    with pytest.raises(OSError, match="is not here"), borrowed(loan, key or known, start, size):
+        pass
+
+
+def test_whoever_does_not_know_the_word_is_lent_nothing(two: Pair, loans: dict[str, Loan]) -> None:
+    key, loan = next(iter(loans.items()))
+    guess = replace(loan, place=replace(loan.place, token="guess"))
+    with pytest.raises(OSError, match="ended"), borrowed(guess, key, 0, 1):
+        pass
+    with socket.create_connection((loan.place.addr, loan.place.port)) as connection:
+        say(connection, Answer("no want"))
+        with pytest.raises(OSError, match="ended"):
+            hear(connection, Want)
+
+
+def test_where_no_agent_tells_nothing_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    assert found_loans() == {}
