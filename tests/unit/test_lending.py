@@ -110,13 +110,15 @@ def test_what_cannot_be_had_there_is_read_from_storage(
     tmp_path: Path,
 ) -> None:
     harm(two, loans)
+    loaded = [objects(1) for _ in range(procs)]  # not in threads: they share the generator
 
     def restore(ranks: Ranks) -> bool:
-        loaded, room = objects(1), Room(tmp_path / "room", procs, loans=loans)
+        room = Room(tmp_path / "room", procs, loans=loans)
         restorer = Restorer(Far(str(two.run)), ranks, attempt=2, room=room)
-        return restorer.restore(loaded) is not None and same(loaded, objects(7))
+        return restorer.restore(loaded[ranks.rank]) is not None
 
     assert together(procs, restore) == [True] * procs
+    assert all(same(one, objects(7)) for one in loaded)
 
 
 def test_ranks_of_a_worker_fetch_what_is_lent_for_each_other(
@@ -130,14 +132,15 @@ def test_ranks_of_a_worker_fetch_what_is_lent_for_each_other(
 
     borrowing_save = borrowing.save
     monkeypatch.setattr(borrowing, "save", save)
-    stores = [Far(str(two.run)), Far(str(two.run))]
+    loaded = [objects(1), objects(1)]
 
     def restore(ranks: Ranks) -> bool:
-        loaded, room = objects(1), Room(tmp_path / "room", 2, loans=loans)
-        restorer = Restorer(stores[ranks.rank], ranks, attempt=2, room=room)
-        return restorer.restore(loaded) is not None and same(loaded, objects(7))
+        room = Room(tmp_path / "room", 2, loans=loans)
+        restorer = Restorer(Far(str(two.run)), ranks, attempt=2, room=room)
+        return restorer.restore(loaded[ranks.rank]) is not None
 
     assert together(2, restore) == [True, True]
+    assert all(same(one, objects(7)) for one in loaded)
     assert sorted(saved) == sorted(loans), "each of them once"
     assert not (tmp_path / "room").exists()
 
