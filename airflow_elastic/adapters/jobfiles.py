@@ -19,7 +19,7 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -187,17 +187,25 @@ class JobFiles:
         """Begin a generation; False where somebody else has begun one of that number."""
         return self.create(f"members/{members.generation:04d}.json", members)
 
-    def rejoin(self, attempt: int, lost: Collection[int] = ()) -> None:
+    def rejoin(
+        self,
+        attempt: int,
+        lost: Collection[int] = (),
+        fresh: Callable[[Members], Iterator[int]] | None = None,
+    ) -> None:
         """Begin a generation of the same workers for this attempt. Nothing where there is one, or no such job.
 
-        New workers have the places, and so the ranks, of those that are lost.
+        Args:
+            attempt: number of the attempt.
+            lost: workers whose places, and so whose ranks, others have.
+            fresh: gives their numbers. Default: such that no worker of the job has ever had.
         """
         while not self.closed:
             record, members = self.record, self.newest_members()
             if record is None or members is None or attempt_of(record, members) >= attempt:
                 return
-            fresh = itertools.count(max(self.nodes()) + 1) if lost else iter(())
-            nodes = tuple(next(fresh) if node in lost else node for node in members.nodes)
+            others = fresh(members) if fresh else itertools.count(max(self.nodes()) + 1)
+            nodes = tuple(next(others) if node in lost else node for node in members.nodes)
             following = replace(members, generation=members.generation + 1, nodes=nodes, attempt=attempt)
             self.begin(following)
             self.look_anew()  # somebody may have begun another one, for what was before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +73,22 @@ async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
     assert [stretch.world_size for stretch in stretches] == [2, 3, 1]
 
 
+#: What a rank says of where it has read its state from: others' memory, and storage.
+SOURCES = r"([\d.e-]+) GB from that of others, .*? ([\d.e-]+) GB from storage"
+
+
 def kept_by_buddies(engine: str, options: dict[str, Any]) -> RunSpec:
     """A training whose states are in memory only, each worker's in a neighbour's too."""
     policy = CheckpointPolicy(every_steps=10_000, memory_every_steps=2, buddies=True)
-    return training(engine, options, "--epochs=400", "--step-seconds=0.05", checkpoint=policy)
+    return training(engine, options, "--epochs=400", "--step-seconds=0.05", "--verbose", checkpoint=policy)
 
 
 async def goes_on_from_memory(driven: Driven) -> None:
     """The next attempt, after the loss of a worker, and of hardly a step."""
     await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
-    await driven.until(lambda: driven.state.attempt.submitted_at, "its submission")
-    before, after = driven.state.attempts
-    assert after.from_step >= before.last_step - 8 > 0
-    await driven.at_step(after.from_step + 3)
+    from_step = await driven.gone_on()
+    assert from_step >= driven.state.attempts[0].last_step - 8 > 0
+    await driven.at_step(from_step + 3)
 
 
 @on_every_engine
@@ -104,6 +108,34 @@ async def test_a_pod_that_is_lost_takes_nothing_along_that_its_buddy_has(
         driven.run.ask_stop(by="test")
         state = await driven.end()
     assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
+
+
+async def test_a_pod_is_replaced_beside_the_others_and_reads_from_their_memory(
+    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults
+) -> None:
+    """Of a Job: its size has a gap then, and changes as before."""
+    spec = kept_by_buddies("job", pod_options)
+    async with driving(shared_folder / "run", spec) as driven:
+        await driven.at_step(20)
+        before = {pod["metadata"]["uid"] for pod in await pods_of(driven, client, namespace)}
+        faults.pod(namespace, await last_pod(driven, client, namespace), "signal")
+        await goes_on_from_memory(driven)
+        assert driven.state.attempt.home == 1
+        after = [pod for pod in await pods_of(driven, client, namespace) if phase_of(pod) == "Running"]
+        assert len(before & {pod["metadata"]["uid"] for pod in after}) == 1
+        assert sorted(pod["metadata"]["name"].rpartition("-")[0][-1] for pod in after) == ["0", "2"]
+        driven.run.ask_scale(3, by="test")
+        await driven.until(lambda: world(driven) == 3, "3 ranks")
+        driven.run.ask_scale(1, by="test")
+        await driven.until(lambda: world(driven) == 1, "1 rank")
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
+    log = (shared_folder / "run" / "logs" / "attempt-0002" / "g02-rank-1.log").read_text()
+    found = re.search(SOURCES, log)
+    assert found is not None, log
+    others, storage = map(float, found.groups())
+    assert others > storage == 0
 
 
 @on_every_engine

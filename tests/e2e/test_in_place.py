@@ -97,7 +97,7 @@ async def test_workers_may_join_a_job_that_goes_on_in_place(tmp_path: Path) -> N
         await driven.until(lambda: (p := progress(driven.state)) and p.world_size == 3, "three ranks")
         driven.kill_worker(2)
         await driven.until(lambda: len(driven.state.attempts) == 3, "attempt 3")
-        assert driven.state.attempt.home is None
+        assert driven.state.attempt.replaces == (2,)
         driven.run.ask_stop(by="test")
         state = await driven.end()
     assert state.outcome == "stopped"

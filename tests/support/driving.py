@@ -22,6 +22,7 @@ from airflow_elastic.engines.local.engine import job_files
 from airflow_elastic.runtime.spares import WAITING
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
+from airflow_elastic.spec.status import Stretch
 from airflow_elastic.testing.processes import has_environment, read
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -83,15 +84,16 @@ class Driven:
     async def at_step(self, step: int) -> None:
         await self.until(lambda: self.step >= step, f"step {step}")
 
-    async def gone_on(self) -> None:
-        """Wait until the ranks of this attempt have done a step of their own."""
+    async def gone_on(self) -> int:
+        """Wait until the ranks of this attempt have done a step of their own; returns the step they went on from."""
 
-        def advanced() -> bool:
+        def stretch() -> Stretch | None:
             told = self.run.progress(self.state)
-            mine = told is not None and told.attempt == self.state.attempt.number
-            return bool(mine and told and told.stretches and told.step > told.stretches[0].from_step)
+            mine = told.stretches if told and told.attempt == self.state.attempt.number else ()
+            return mine[0] if mine and mine[0].to_step > mine[0].from_step else None
 
-        await self.until(advanced, "steps of this attempt")
+        began: Stretch = await self.until(stretch, "steps of this attempt")
+        return began.from_step
 
     async def scaled(self, workers: int) -> None:
         """Ask for so many workers, and wait until as many ranks train."""

@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import logging
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +28,7 @@ from airflow_elastic.engines.kube.kind import Child, Kind, Object, asked, lacks_
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
 from airflow_elastic.engines.kube.ownership import adopt, is_ours, owned
+from airflow_elastic.engines.kube.places import Shown, meet_anew, of_all, sized
 from airflow_elastic.engines.kube.pod import (
     JOB_LABEL,
     MANAGED_BY,
@@ -41,7 +41,7 @@ from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
     from airflow_elastic.adapters.kube import Access, Resource
     from airflow_elastic.adapters.store import Store
@@ -153,7 +153,7 @@ class KubeEngine:
     async def watch(self, job: Job) -> AsyncIterator[JobStatus]:
         """Snapshots out of the shared watch."""
         options = options_of(job.spec, self.kind.options)
-        seen = await asyncio.to_thread(self._begun, job)
+        seen, shown = await asyncio.to_thread(self._begun, job), self._shown(job, options)
         last: JobStatus | None = None
         why: str | None = None
         lacking = asyncio.Event()
@@ -170,6 +170,7 @@ class KubeEngine:
                 else:
                     queue = kueue.why_held(workloads, owner)
                     status = read_job(self.kind, owner, pods, seen, self._before_workers(pods) or why, queue)
+                    status = status if shown is None else await shown(status)
                 (lacking.set if lacks_pods(status) else lacking.clear)()
                 if status != last:
                     last = status
@@ -181,6 +182,10 @@ class KubeEngine:
     def _begun(self, job: Job) -> dict[int, str]:
         """Workers whose pods have been there, by uid, where the owner does not tell of pods that are gone."""
         return {}
+
+    def _shown(self, job: Job, options: KubeOptions) -> Shown | None:
+        """What tells which lost workers have been, or can be, replaced; None where none can."""
+        return None
 
     def _before_workers(self, pods: Sequence[Object]) -> str | None:
         """What a pod waits for that is to make those of the workers, where there is such a one."""
@@ -218,35 +223,30 @@ class KubeEngine:
                 "end all its pods and queue it anew" if self.child is None else "not see it, nor count them"
             )
             raise EngineError(f"if the workers of {job.name} changed, Kueue would {what}")
-        await asyncio.to_thread(self._meet_anew, job, tuple(range(workers)))
         kind = self.kind if self.child is None else self.child.kind
         name = job.name if self.child is None else self.child.name(job)
         async with hub(self._reach(options)) as shared:
             found = await shared.client.get(kind.resource, options.namespace, name)
             slim = kind.slim(found)
-            if kind.workers(slim) != workers or asked(slim, workers) is not None:
-                body, part = kind.scaled(found, workers)
+            spent = self.spent(slim)
+            size = await asyncio.to_thread(
+                meet_anew, self._files(job), job.name, lambda now: sized(now, workers, spent)
+            )
+            if kind.workers(slim) != size or asked(slim, size) is not None:
+                body, part = kind.scaled(found, size)
                 await shared.client.patch(kind.resource, options.namespace, name, body, part)
+
+    def spent(self, owner: Object) -> Collection[int]:
+        """Numbers that no worker of a (slim) owner can have any more."""
+        return ()
 
     async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
         """Begin a new generation of these workers; the others join a later one."""
-        await asyncio.to_thread(self._meet_anew, job, members, tuple(range(job.workers)))
+        await asyncio.to_thread(meet_anew, self._files(job), job.name, lambda now: of_all(now, members))
 
-    async def rejoin(self, job: Job, attempt: int) -> None:
-        """Begin a generation of the same workers that belongs to this attempt."""
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+        """Begin a generation of the same workers that belongs to this attempt: here nobody takes a lost one's place."""
         await asyncio.to_thread(self._files(job).rejoin, attempt)
-
-    def _meet_anew(self, job: Job, nodes: tuple[int, ...], everybody: tuple[int, ...] = ()) -> None:
-        files = self._files(job)
-        members = files.newest_members()
-        if members is None or files.closed:
-            raise EngineError(f"job {job.name} is not there to be scaled")
-        awaited = tuple(index for index in everybody if index not in nodes)
-        if (members.nodes, members.awaited) == (nodes, awaited):
-            return
-        following = replace(members, generation=members.generation + 1, nodes=nodes, awaited=awaited)
-        if not files.begin(following):
-            raise EngineError(f"job {job.name} is being scaled by somebody else")
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """Close the job, then remove it. A job that has succeeded stays to be looked at, unless cleanup is All."""

@@ -8,14 +8,18 @@ index may come again.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from typing import Any
 
-from airflow_elastic.adapters.kube.resources import JOBS, SERVICES, Resource
+from airflow_elastic.adapters.kube.hub import hub
+from airflow_elastic.adapters.kube.resources import JOBS, PODS, SERVICES, Resource
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube import kueue
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
-from airflow_elastic.engines.kube.options import KubeOptions
+from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.places import Shown, fresh, size_of
 from airflow_elastic.engines.kube.pod import JOB_LABEL, named, owner_labels, pod_template
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
@@ -143,3 +147,30 @@ class JobEngine(KubeEngine):
     """Workers as the pods of an Indexed Job."""
 
     kind = JobKind()
+
+    def spent(self, owner: Object) -> Collection[int]:
+        """Failed indexes stay failed."""
+        return _indexes(owner["status"]["failedIndexes"])
+
+    def _shown(self, job: Job, options: KubeOptions) -> Shown | None:
+        """Where a queue has admitted so many pods, one more may be one too many."""
+        queued = options.queue is not None or options.queueing != "kueue"
+        return Shown(self._files(job).newest_members) if job.standby and not queued else None
+
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+        """Begin a generation that belongs to this attempt; lost workers' pods go, and pods of further indexes come."""
+        if not lost:
+            await super().rejoin(job, attempt)
+            return
+        options, files = options_of(job.spec, self.kind.options), self._files(job)
+        place = (JOBS, options.namespace, job.name)
+        async with hub(self._reach(options)) as shared:
+            for index in lost:  # it may be on a node that does not answer, or on its way out
+                labels = f"{JOB_LABEL}={job.name},{INDEX_ANNOTATION}={index}"
+                await shared.client.delete_all(PODS, options.namespace, labels=labels, grace_seconds=0)
+            owner = await shared.client.get(*place)
+            spent = {*self.spent(self.kind.slim(owner)), *lost}
+            await asyncio.to_thread(files.rejoin, attempt, lost, lambda now: fresh(now, spent))
+            members = await asyncio.to_thread(files.newest_members)
+            if members is not None and self.kind.workers(owner) < (size := size_of(members.all)):
+                await shared.client.patch(*place, self.kind.scaled(owner, size).body)

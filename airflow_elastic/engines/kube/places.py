@@ -1,0 +1,93 @@
+"""Which workers have places in a job: those that come and go with its size, and those that replace lost ones.
+
+Workers are known by numbers, and a cluster makes a pod for each number below the job's size. Where the pod of a number
+cannot be made anew, a lost worker is replaced by one of a higher number, and its own stays empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_elastic.spec.errors import EngineError
+from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.jobfiles import Members
+    from airflow_elastic.adapters.jobobjects import JobObjects
+
+
+Group = tuple[tuple[int, ...], tuple[int, ...]]  # who is to train, and who is to join later
+
+
+def meet_anew(files: JobObjects, name: str, choose: Callable[[Members], Group]) -> int:
+    """Begin a generation of other workers, unless they are those of the newest one; returns the size the job needs.
+
+    Args:
+        files: the job's documents.
+        name: of the job.
+        choose: tells the workers, from those that there are.
+
+    Raises:
+        EngineError: there is no such job, or somebody else changes it just now.
+    """
+    members = files.newest_members()
+    if members is None or files.closed:
+        raise EngineError(f"job {name} is not there to be scaled")
+    nodes, awaited = choose(members)
+    if (members.nodes, members.awaited) != (nodes, awaited):
+        following = replace(members, generation=members.generation + 1, nodes=nodes, awaited=awaited)
+        if not files.begin(following):
+            raise EngineError(f"job {name} is being scaled by somebody else")
+    return size_of((*nodes, *awaited))
+
+
+def sized(members: Members, workers: int, spent: Collection[int]) -> Group:
+    """So many workers: others come at the end, or the last ones go."""
+    nodes = tuple(sorted(members.all))[:workers]
+    return (*nodes, *itertools.islice(fresh(members, spent), workers - len(nodes))), ()
+
+
+def of_all(members: Members, nodes: tuple[int, ...]) -> Group:
+    """These of the workers; the others join later."""
+    return nodes, tuple(sorted(set(members.all) - set(nodes)))
+
+
+def fresh(members: Members, spent: Collection[int]) -> Iterator[int]:
+    """Numbers for further workers, without those that no pod can have any more."""
+    return (index for index in itertools.count(size_of(members.all)) if index not in spent)
+
+
+def size_of(nodes: Collection[int]) -> int:
+    """How many numbers a job needs for these workers."""
+    return max(nodes) + 1
+
+
+class Shown:
+    """What is shown of a job whose lost workers can be replaced.
+
+    Args:
+        members: looks up who its workers are. Asked where a worker is lost that was not known to be replaced.
+    """
+
+    def __init__(self, members: Callable[[], Members | None]) -> None:
+        self._members = members
+        self._replaced: set[int] = set()
+
+    async def __call__(self, status: JobStatus) -> JobStatus:
+        """The same: lost workers whose places others have are none any more, and others' can be taken."""
+        lost = {worker.index for worker in status.workers if worker.phase is WorkerPhase.LOST}
+        if lost - self._replaced:
+            members = await asyncio.to_thread(self._members)
+            self._replaced |= lost - set(members.all if members else lost)
+        return replace(status, workers=tuple(self._seen(worker) for worker in status.workers))
+
+    def _seen(self, worker: WorkerStatus) -> WorkerStatus:
+        if worker.phase is not WorkerPhase.LOST or worker.index < 0:
+            return worker
+        if worker.index in self._replaced:
+            return WorkerStatus(worker.name, WorkerPhase.LEFT, reason="another one has its place")
+        return replace(worker, replaceable=not worker.preempted)
