@@ -30,6 +30,7 @@ from airflow_elastic.core.document import document
 from airflow_elastic.core.gathering import regrouping
 from airflow_elastic.core.health import overdue
 from airflow_elastic.core.machine import create, due, evolve
+from airflow_elastic.core.settling import ALONE_SECONDS, settling
 from airflow_elastic.core.state import Phase, RunState
 from airflow_elastic.core.stragglers import Lagging
 from airflow_elastic.engines.api import Engine, Job, Regrouping, Rejoining
@@ -46,12 +47,6 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.errors import ElasticError
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.status import JobStatus, Progress
-
-#: After the first sign of a failure the other workers get so long to tell their side of it.
-SETTLE_SECONDS = 0.25
-
-#: The same where agents tell of it by way of the run's storage, which may take the one longer than the other.
-TELL_SECONDS = 1.5
 
 #: The status document is renewed with each event, and so often in between, but at least four times within
 #: `health.unattended_seconds`: it says, to agents too, that somebody is at work. More often costs two disk flushes, or
@@ -230,7 +225,7 @@ class Controller:
         await self._watch_attempt()
         seconds = self._poll_seconds
         if self._failed_since is not None:
-            seconds = min(seconds, SETTLE_SECONDS)
+            seconds = min(seconds, ALONE_SECONDS)
         times = [time for time in (until, self.state.deadline_at) if time is not None]
         seconds = max(0.0, min([seconds, *(time - self._now() for time in times)]))
         woken = True
@@ -292,10 +287,9 @@ class Controller:
             return
         job = job.told(self.state.attempt.failed)
         training = job.among(self.state.attempt.members)
-        if job.failed and not training.settled:
+        if job.failed:
             self._failed_since = self._failed_since or time.monotonic()
-            told = any(worker.standby for worker in job.workers)
-            if time.monotonic() - self._failed_since < (TELL_SECONDS if told else SETTLE_SECONDS):
+            if time.monotonic() - self._failed_since < settling(job, training):
                 return
         if job.failed or training.succeeded:
             await self._look_for_checkpoint()

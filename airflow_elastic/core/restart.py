@@ -50,7 +50,7 @@ def decide(state: RunState) -> Restart | End:
     if state.ending:
         stopped = state.ending.cause is Cause.STOP
         return End("stopped" if stopped else "failed", state.ending.reason)
-    if attempt.cause in (Cause.SCALE_STEP, Cause.PREEMPTION, Cause.UNATTENDED):
+    if attempt.cause in (Cause.SCALE_STEP, Cause.PREEMPTION, Cause.UNATTENDED) or is_same_loss(attempt):
         return Restart(cost=0, delay=0.0)
     if failure is None:
         return End("failed", "the attempt ended and left no evidence of why")
@@ -87,6 +87,15 @@ def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
         return False
     fruitless = attempt.home is not None and not attempt.advanced
     return not fruitless and not set(state.avoid) & set(attempt.machines)
+
+
+def is_same_loss(attempt: Attempt) -> bool:
+    """Whether it was to begin without a worker that was lost, and another one is, before its first step.
+
+    Of a rack that loses its power one machine is missed first.
+    """
+    lost = attempt.failure is not None and attempt.failure.kind is FailureKind.WORKER_LOST
+    return lost and bool(attempt.replaces) and not attempt.advanced
 
 
 def is_complete(state: RunState) -> bool:

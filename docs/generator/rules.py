@@ -140,7 +140,11 @@ RULES: tuple[tuple[str, Callable[[], Any]], ...] = (
     ),
     ("training is complete, and the policy is `Always`", _once(_DONE, "Always")),
     ("somebody has stopped the run, or its deadline has passed (then: failed)", _stopped),
-    ("a scale step or a preemption ended the attempt", _scaled),
+    (
+        "a scale step or a preemption ended the attempt; or it was to begin with another worker in place of a lost one,"
+        " and lost one more before its first step",
+        _scaled,
+    ),
     ("the attempt ended, and nobody can tell why", lambda: None),
     ("the engine refuses the job for good", _refused),
     ("the policy is `Never`", _once(_LOST, "Never")),

@@ -20,8 +20,7 @@ SLACK = 8
 
 async def lose_everything(driven: Driven) -> None:
     """All nodes at once, with what their agents hold in memory."""
-    for worker in range(driven.state.attempt.workers):
-        driven.kill_node(worker)
+    driven.kill_nodes(*range(driven.state.attempt.workers))
     await driven.until(lambda: len(driven.state.attempts) == 2, "a second attempt")
 
 

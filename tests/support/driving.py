@@ -114,8 +114,13 @@ class Driven:
 
     def kill_node(self, index: int) -> None:
         """Lose a node with all that is on it at the same moment."""
-        all_of_it = self.ranks_of(index)
-        self.kill_worker(index)
+        self.kill_nodes(index)
+
+    def kill_nodes(self, *indexes: int) -> None:
+        """The same of several."""
+        all_of_it = [process for index in indexes for process in self.ranks_of(index)]
+        for index in indexes:
+            self.kill_worker(index)
         for process in all_of_it:
             process.send(signal.SIGKILL)
 

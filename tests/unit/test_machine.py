@@ -162,6 +162,21 @@ def test_a_worker_is_not_replaced_where_others_are_held_up_or_it_did_not_help() 
     assert due(story(*IN_PLACE, fruitless)) == (Delete(2, 0.0),)
 
 
+def test_who_is_lost_together_costs_one_restart() -> None:
+    first = ev.WorkersEnded(3.0, 1, WITHOUT, at_step(357))
+    begun = ev.AttemptSubmitted(3.1, 2, "job-a1")
+    also = ev.WorkersEnded(3.5, 2, lost())
+    gone = ev.AttemptGone(3.6, 2)
+    state = story(*LIVE, first, begun, also, gone)
+    assert (due(state), state.restarts_used) == ((Submit(3, 2),), 1)
+    # A new job that loses one is another matter; and so is one that has got somewhere.
+    again = evolve(state, ev.AttemptSubmitted(4.0, 3, "job-a3"))
+    again = evolve(evolve(again, ev.WorkersEnded(5.0, 3, lost())), ev.AttemptGone(5.1, 3))
+    assert again.restarts_used == 2
+    later = replace(also, progress=at_step(358, attempt=2))
+    assert story(*LIVE, first, begun, later, gone).restarts_used == 2
+
+
 def test_in_place_twice_only_where_that_has_helped() -> None:
     fruitless = ev.WorkersEnded(4.0, 2, RECOVERABLE, at_step(340, attempt=2))
     assert due(story(*IN_PLACE, fruitless)) == (Delete(2, 0.0),)

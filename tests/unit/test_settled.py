@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_elastic.core.settling import ALONE_SECONDS, SETTLE_SECONDS, TELL_SECONDS, settling
 from airflow_elastic.spec.status import WorkerStatus
 from tests.support.builders import job, rank, worker
 
@@ -23,3 +24,15 @@ ALIVE = worker("running", name="node-0")
 def test_a_cause_needs_no_waiting_and_a_consequence_does(dead: WorkerStatus, settled: bool) -> None:
     assert job(ALIVE, dead).settled is settled
     assert job(worker("failed", name="node-0"), dead).settled
+
+
+def test_one_that_can_be_replaced_may_not_be_the_only_one_that_is_lost() -> None:
+    standing = worker("failed", errors=(rank(1),), standby=True)
+    for dead, seconds in (
+        (worker("lost"), 0.0),
+        (worker("lost", replaceable=True), ALONE_SECONDS),
+        (worker("failed"), SETTLE_SECONDS),
+        (standing, TELL_SECONDS),
+    ):
+        status = job(ALIVE, dead)
+        assert settling(status, status) == seconds

@@ -1,0 +1,25 @@
+"""How long after the first sign of a failure workers may take to tell their side of it, before it is judged. Pure."""
+
+from __future__ import annotations
+
+from airflow_elastic.spec.status import JobStatus
+
+SETTLE_SECONDS = 0.25
+
+#: The same where agents tell of it by way of the run's storage, which may take the one longer than the other.
+TELL_SECONDS = 1.5
+
+#: The same where another worker could take a lost one's place, though nobody has more to tell: others may be lost, too.
+ALONE_SECONDS = 0.1
+
+
+def settling(job: JobStatus, training: JobStatus) -> float:
+    """Seconds.
+
+    Args:
+        job: a snapshot with a failure in it.
+        training: the same of those workers that train.
+    """
+    if training.settled:
+        return ALONE_SECONDS if job.replaceable else 0.0
+    return TELL_SECONDS if any(worker.standby for worker in job.workers) else SETTLE_SECONDS
