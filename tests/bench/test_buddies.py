@@ -1,4 +1,4 @@
-"""How soon a neighbour has what a worker's ranks have saved into memory."""
+"""How soon a neighbour has what a worker's ranks have saved into memory, and a successor what the neighbour has."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checksums
+from airflow_elastic.adapters import checkpoints, checksums
 from airflow_elastic.runtime import slots
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.ring import fill
 from airflow_elastic.runtime.saving import Position
 from airflow_elastic.runtime.slots import MEMORY
 from tests.bench.figures import count, heading, median, spread
 from tests.bench.test_checkpoint import build, size_of
-from tests.support.buddies import pair, until
+from tests.support.buddies import borrowed_by_a_third, pair, until
 
 ROUNDS = count("ROUNDS", 5)
 
@@ -77,3 +79,34 @@ def test_a_state_comes_to_its_keeper(tmp_path: Path) -> None:
     print(f"  the same bytes through a socket, unchecked: {spread(raw)}")
     print(f"  one checksum of them: {spread(sums)}")
     print(f"  ratio to the socket alone: {median(given) / median(raw):.2f}x")
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+def test_a_successor_has_the_state_from_others_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, loaded = build(), build()
+    with pair(tmp_path / "run") as two:
+        two.save(saved, 1)
+        until(lambda: two.kept(0) == [1], "the state to be kept")
+        two.lose_second()
+        two.workers[0].persister.flush()
+        store = two.workers[0].store
+        manifest = checkpoints.read(store, 1)
+        loans = borrowed_by_a_third(two, monkeypatch)
+        sizes = [file.size for file in manifest.files if file.key in loans]
+        lent, stored, raw = [], [], []
+        data, room = memoryview(bytearray(sum(sizes))), memoryview(bytearray(sum(sizes)))
+        for _ in range(ROUNDS + 1):
+            for times, known in ((lent, loans), (stored, {})):
+                alone = Room(tmp_path / "room", 1, loans=known)
+                began = time.perf_counter()
+                Restorer(store, Ranks(0, 1, None), attempt=2, room=alone).restore(loaded)
+                times.append(time.perf_counter() - began)
+            raw.append(raw_transfer(data, room))
+    heading(f"{sum(sizes) / 1e9:.3f} GB of a state, restored by a rank that has nothing, {ROUNDS} rounds")
+    print(f"  from other workers' memory, checked: {spread(lent[1:])}")
+    print(f"  from storage, a folder that is in the page cache: {spread(stored[1:])}")
+    print(f"  the same bytes through a socket, unchecked: {spread(raw[1:])}")
+    print(f"  ratio to the socket alone: {median(lent[1:]) / median(raw[1:]):.2f}x")

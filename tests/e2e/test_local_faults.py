@@ -203,9 +203,9 @@ async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
         kept = checkpoints.steps(store)
         assert (len(kept), kept[-1]) == (2, 80)
         assert [checkpoints.problems(store, checkpoints.read(store, step)) for step in kept] == [[], []]
-        log = open_store(uri).get("logs/attempt-0002/g01-rank-0.log")
+        log = open_store(uri).get("logs/attempt-0002/g02-rank-0.log")
         assert log is not None
-        assert f"from step {state.attempts[1].from_step} of 4 ranks" in log.decode()
+        assert f"from step {state.attempts[1].restored_at} of 4 ranks" in log.decode()
         assert list(state_folder(uri).rglob("restore-*")) == [], (
             "what ranks fetched for each other is still there"
         )

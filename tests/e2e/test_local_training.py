@@ -93,7 +93,7 @@ async def test_a_lost_worker_costs_what_came_after_the_newest_state_in_its_buddy
     before, after = state.attempts
     assert before.failure is not None
     assert before.failure.kind is FailureKind.WORKER_LOST
-    assert after.from_step >= before.last_step - 8 > 0
+    assert after.restored_at >= before.last_step - 8 > 0
     assert (tmp_path / "out").read_text() == undisturbed
     assert left_over(tmp_path / "run") == []
 
@@ -123,7 +123,7 @@ async def test_rescaled_in_place_every_sample_is_consumed_once(tmp_path: Path) -
     assert ends[1][1] == ends[2][0]
     assert (second.workers, state.restarts_used) == (1, 1)
     assert survivor is not None
-    _each_sample_once(tmp_path / "samples", resumed_at={2: second.from_step})
+    _each_sample_once(tmp_path / "samples", resumed_at={2: second.restored_at})
     # And so it can be proved from what the run itself keeps.
     proof = prove(read_accounts(driven.run.store), state.checkpoint.step if state.checkpoint else 0)
     assert proof.holds

@@ -8,9 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from torch._C._distributed_c10d import TCPStore
+
 from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.runtime import slots
+from airflow_elastic.runtime.borrowing import ENVIRONMENT, Loan, found_loans
 from airflow_elastic.runtime.keeper import Keeper
+from airflow_elastic.runtime.lending import Lender
 from airflow_elastic.runtime.node import LOCALHOST
 from airflow_elastic.runtime.ring import Neighbour
 from airflow_elastic.runtime.saving import Position, Stateful
@@ -67,6 +73,18 @@ class Pair:
 
     def steps(self) -> list[int]:
         return checkpoints.steps(self.workers[0].store)
+
+
+def borrowed_by_a_third(two: Pair, monkeypatch: pytest.MonkeyPatch) -> dict[str, Loan]:
+    """What the ranks of a third worker, in the place of the second one, find that the first one lends."""
+    lender, newcomer = Lender(two.workers[0].node), Worker(str(two.run), attempt=2, index=2, of=3)
+    borrower = Lender(newcomer.node)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for one in (lender, borrower):
+        one.tell(store)
+    borrower.hear(store, Members(2, (0, 2), 0.0, attempt=2))
+    monkeypatch.setenv(ENVIRONMENT, borrower.path)
+    return dict(found_loans())
 
 
 @contextmanager

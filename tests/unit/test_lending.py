@@ -9,20 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torch._C._distributed_c10d import TCPStore
 
 from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.runtime import borrowing
 from airflow_elastic.runtime.borrowing import ENVIRONMENT, Loan, Want, borrowed, found_loans
-from airflow_elastic.runtime.lending import Lender
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.ring import Answer, hear, say
 from airflow_elastic.runtime.slots import HEADER_BYTES, Slot
-from tests.support.buddies import Pair, pair, until
+from tests.support.buddies import Pair, borrowed_by_a_third, pair, until
 from tests.support.machines import Far
-from tests.support.saving import Worker, objects, same
+from tests.support.saving import objects, same
 from tests.support.threads import together
 
 STEP = 3
@@ -41,16 +38,9 @@ def two(tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def loans(two: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Loan]:
+def loans(two: Pair, monkeypatch: pytest.MonkeyPatch) -> dict[str, Loan]:
     """What the ranks of a third worker, in the second one's place, find."""
-    lender, newcomer = Lender(two.workers[0].node), Worker(str(tmp_path / "run"), attempt=2, index=2, of=3)
-    borrower = Lender(newcomer.node)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    for one in (lender, borrower):
-        one.tell(store)
-    borrower.hear(store, Members(2, (0, 2), 0.0, attempt=2))
-    monkeypatch.setenv(ENVIRONMENT, borrower.path)
-    return dict(found_loans())
+    return borrowed_by_a_third(two, monkeypatch)
 
 
 def slots(two: Pair) -> list[Slot]:

@@ -9,9 +9,11 @@ index may come again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 from typing import Any
 
+from airflow_elastic.adapters.kube import Missing
 from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import JOBS, PODS, SERVICES, Resource
 from airflow_elastic.engines.api import Job
@@ -168,9 +170,10 @@ class JobEngine(KubeEngine):
             for index in lost:  # it may be on a node that does not answer, or on its way out
                 labels = f"{JOB_LABEL}={job.name},{INDEX_ANNOTATION}={index}"
                 await shared.client.delete_all(PODS, options.namespace, labels=labels, grace_seconds=0)
-            owner = await shared.client.get(*place)
-            spent = {*self.spent(self.kind.slim(owner)), *lost}
-            await asyncio.to_thread(files.rejoin, attempt, lost, lambda now: fresh(now, spent))
-            members = await asyncio.to_thread(files.newest_members)
-            if members is not None and self.kind.workers(owner) < (size := size_of(members.all)):
-                await shared.client.patch(*place, self.kind.scaled(owner, size).body)
+            with contextlib.suppress(Missing):  # somebody has deleted the Job: whoever watches it is told so
+                owner = await shared.client.get(*place)
+                spent = {*self.spent(self.kind.slim(owner)), *lost}
+                await asyncio.to_thread(files.rejoin, attempt, lost, lambda now: fresh(now, spent))
+                members = await asyncio.to_thread(files.newest_members)
+                if members is not None and self.kind.workers(owner) < (size := size_of(members.all)):
+                    await shared.client.patch(*place, self.kind.scaled(owner, size).body)
