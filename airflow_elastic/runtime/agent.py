@@ -27,12 +27,13 @@ from airflow_elastic.runtime.elastic_node import run_elastic
 from airflow_elastic.runtime.following import Follower
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.lending import Lender
-from airflow_elastic.runtime.node import Node, Stopped
+from airflow_elastic.runtime.node import LOCALHOST, Node, Stopped
 from airflow_elastic.runtime.persister import Persister
 from airflow_elastic.runtime.reporter import Reporter
 from airflow_elastic.runtime.sharing import Sharer
 from airflow_elastic.runtime.spares import Spares
 from airflow_elastic.runtime.telling import SharedFolder
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.status import RankError
 
@@ -123,12 +124,17 @@ def _followers(node: Node) -> list[Follower]:
     spec, found = node.record.spec, list[Follower]()
     if spec.checkpoint.buddies:
         node.keeper = Keeper(node.address, spec.workers.procs)
-        node.lender = Lender(node)
+        node.lender = Lender(node) if _is_far(node) else None
         found.append(Sharer(node))
     if spec.checkpoint.disk is not None:
         node.disk = Disk.of_run(spec.checkpoint.disk, node.store, node.index)
         found.append(DiskWriter(node, node.disk))
     return found
+
+
+def _is_far(node: Node) -> bool:
+    """Whether storage is farther than other workers' memory: a folder on the machine that they share is not."""
+    return node.address != LOCALHOST or node.store.local_path(layout.STATUS) is None
 
 
 def _with_checkpoint(result: Result, persister: Persister) -> Result:

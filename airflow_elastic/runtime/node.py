@@ -57,7 +57,8 @@ class Node:
         persist: writes what they have saved to storage.
         keeper: keeps what its neighbour has staged; None where workers do not keep each other's states.
         neighbour: who keeps what it has staged, in its generation; None where nobody does.
-        lender: lends what it has in memory to others' ranks; None where workers do not keep each other's states.
+        lender: lends what it has in memory to others' ranks; None where workers do not keep each other's states, or
+            storage is as near.
         disk: what its machine has of the run on its own disk; None where workers do not use that.
         keep_logs: carries what they have written to the run's storage, where that is elsewhere.
         unattended: why it ends without having been told to; None where it does not.

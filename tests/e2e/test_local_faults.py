@@ -190,8 +190,10 @@ def s3_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.slow  # of every commit: a rank that dies there, and a whole training on a real server
 async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
-    policy = CheckpointPolicy(every_steps=10, keep_last=2)
-    spec = training("--epochs=8", "--step-seconds=0.05", checkpoint=policy, workers=Workers(2, procs=2))
+    """And its successor reads what it needs from the memory of the other one, whose ranks have their own there."""
+    policy = CheckpointPolicy(every_steps=10, keep_last=2, buddies=True)
+    words = ("--epochs=8", "--step-seconds=0.05", "--verbose")
+    spec = training(*words, checkpoint=policy, workers=Workers(2, procs=2))
     uri = f"{s3_uri}/lost"
     async with driving(uri, spec) as driven:
         await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
@@ -206,6 +208,10 @@ async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
         log = open_store(uri).get("logs/attempt-0002/g02-rank-0.log")
         assert log is not None
         assert f"from step {state.attempts[1].restored_at} of 4 ranks" in log.decode()
+        for rank in (2, 3):
+            newcomers = open_store(uri).get(f"logs/attempt-0002/g02-rank-{rank}.log") or b""
+            assert b", 0 GB from storage" in newcomers
+            assert b", 0 GB from that of others" not in newcomers
         assert list(state_folder(uri).rglob("restore-*")) == [], (
             "what ranks fetched for each other is still there"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from airflow_elastic.core.state import FailureKind
@@ -13,9 +12,6 @@ from tests.support.driving import Driven, driving, left_over, training
 
 #: A state every other step, which is left out while the one before is on its way; and what ranks do until they notice.
 SLACK = 8
-
-#: What a rank says of where it has read its state from: its agent's memory, that of others, disk and storage.
-SOURCES = r"([\d.e-]+) GB from memory of this worker, ([\d.e-]+) GB from that of others, .*? ([\d.e-]+) GB from storage"
 
 BUDDIES = CheckpointPolicy(every_steps=1000, memory_every_steps=2, buddies=True)
 
@@ -52,11 +48,6 @@ async def test_another_worker_takes_the_place_of_a_lost_one(tmp_path: Path) -> N
     assert (before.failure.kind, before.failure.worker) == (FailureKind.WORKER_LOST, "node-1")
     assert (after.home, after.job, after.workers) == (1, before.job, 3)
     assert after.restored_at >= before.last_step - SLACK > 0
-    log = (tmp_path / "run" / "logs" / "attempt-0002" / "g02-rank-1.log").read_text()
-    found = re.search(SOURCES, log)
-    assert found is not None, log
-    own, others, storage = map(float, found.groups())
-    assert others > own == storage == 0
     assert left_over(tmp_path / "run") == []
 
 
