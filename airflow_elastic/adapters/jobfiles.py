@@ -51,7 +51,8 @@ class JobRecord:
 class Members:
     """The workers of one generation, in the order of their ranks; `awaited` are to join a later one.
 
-    `attempt`: the run's attempt that it belongs to; None: the one that the job was made for.
+    `attempt`: the run's attempt that it belongs to; None: the one that the job was made for. `spent`: the numbers of
+    lost workers, which nobody has any more.
     """
 
     generation: int
@@ -59,6 +60,7 @@ class Members:
     at: float
     awaited: tuple[int, ...] = ()
     attempt: int | None = None
+    spent: tuple[int, ...] = ()
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -204,9 +206,12 @@ class JobFiles:
             record, members = self.record, self.newest_members()
             if record is None or members is None or attempt_of(record, members) >= attempt:
                 return
-            others = fresh(members) if fresh else itertools.count(max(self.nodes()) + 1)
-            nodes = tuple(next(others) if node in lost else node for node in members.nodes)
-            following = replace(members, generation=members.generation + 1, nodes=nodes, attempt=attempt)
+            spent = tuple(sorted({*members.spent, *lost}))
+            following = replace(members, generation=members.generation + 1, attempt=attempt, spent=spent)
+            if lost:
+                others = fresh(following) if fresh else itertools.count(max(self.nodes()) + 1)
+                nodes = tuple(next(others) if node in lost else node for node in members.nodes)
+                following = replace(following, nodes=nodes)
             self.begin(following)
             self.look_anew()  # somebody may have begun another one, for what was before
 

@@ -59,13 +59,17 @@ def tell(store: Store, part: Part) -> bool:
     return _commit_if_whole(store, part)
 
 
+def _check_fence(store: Store, attempt: int) -> None:
+    fence = newest_fence(store)
+    if fence > attempt:
+        raise Superseded(f"attempt {fence} has begun: attempt {attempt} commits nothing any more")
+
+
 def _commit_if_whole(store: Store, part: Part) -> bool:
     keys = [entry.key for entry in store.list(f"{part.manifest.data}{_NAME}")]
     if len(keys) < part.of:
         return False
-    fence, attempt = newest_fence(store), part.manifest.attempt
-    if fence > attempt:
-        raise Superseded(f"attempt {fence} has begun: attempt {attempt} commits nothing any more")
+    _check_fence(store, part.manifest.attempt)
     told = [store.get(key) for key in keys]
     if None in told:
         return False  # who was last at the same time has committed it, and has removed them
@@ -77,6 +81,7 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
     manifest = replace(
         first.manifest, files=tuple(files), created_at=time.time(), journal=journal.newest(store)
     )
+    _check_fence(store, part.manifest.attempt)  # reading what all have told takes its time
     committed = checkpoints.commit(store, manifest)
     try:
         store.delete(keys)

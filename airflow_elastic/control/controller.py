@@ -148,7 +148,7 @@ class Controller:
             self._troubles += 1
             await self._sit_out(error, self._troubles)
             with contextlib.suppress(StoreError):
-                await self._catch_up()
+                await self._look_around()  # somebody may want the run to end meanwhile
                 await self._publish()
 
     async def _sit_out(self, error: ElasticError, times: int) -> None:
@@ -197,8 +197,13 @@ class Controller:
         # No fence: the agents of the attempt before write what it has saved, and raise it when all of them have.
         await self._look_for_checkpoint()
         job = self._job_of(action.attempt)
-        await cast("Rejoining", self._engine).rejoin(job, action.attempt, action.lost)
-        await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
+        engine, lost = cast("Rejoining", self._engine), (action.lost,) if action.lost else ()
+        try:
+            await engine.rejoin(job, action.attempt, *lost)
+        except SubmitRefused as refusal:
+            await self._record(ev.RejoinRefused(self._now(), action.attempt, str(refusal)))
+        else:
+            await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
 
     async def _scale(self, action: Scale) -> None:
         try:

@@ -102,6 +102,8 @@ def evolve(state: RunState, event: Event) -> RunState:
             return _quarantined(state, event)
         case ev.RanksFailed():
             return _ranks_failed(state, event)
+        case ev.RejoinRefused():
+            return _rejoin_refused(state, event)
         case ev.WorkersEnded():
             return _workers_ended(state, event)
         case ev.Stalled():
@@ -181,6 +183,13 @@ def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:
         return state
     failed_at = max(attempt.failed_at, event.step)
     return state.with_attempt(failed=(*attempt.failed, event.worker), failed_at=failed_at)
+
+
+def _rejoin_refused(state: RunState, event: ev.RejoinRefused) -> RunState:
+    if state.attempt.phase is not Phase.SUBMITTING or state.attempt.home is None:
+        return state
+    reason = f"it could not begin in place: {event.reason}"
+    return _end_attempt(state, Cause.FAILURE, event.at, Failure(FailureKind.WORKER_LOST, reason))
 
 
 def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:

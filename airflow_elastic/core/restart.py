@@ -90,9 +90,9 @@ def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
 
 
 def is_same_loss(attempt: Attempt) -> bool:
-    """Whether it was to begin without a worker that was lost, and another one is, before its first step.
+    """Whether it was to begin with another worker in place of a lost one, and one more was lost before its first step.
 
-    Of a rack that loses its power one machine is missed first.
+    Of a rack that loses its power one machine is missed first. Likewise where the engine would not do it.
     """
     lost = attempt.failure is not None and attempt.failure.kind is FailureKind.WORKER_LOST
     return lost and bool(attempt.replaces) and not attempt.advanced

@@ -55,6 +55,8 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"{aside}, training goes on from {event.newest}: {event.reason}"
         case ev.RanksFailed():
             return f"ranks of {event.worker.name} have failed, its agent stands by"
+        case ev.RejoinRefused():
+            return f"attempt {event.attempt} cannot begin in place: {event.reason}; the next one has a job of its own"
         case ev.WorkersEnded() | ev.Stalled():
             ended = state.attempts[event.attempt - 1]
             follows = "" if ended is state.attempt else f"; {_following(before, state)}, in the same job"

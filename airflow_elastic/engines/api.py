@@ -154,6 +154,9 @@ class Rejoining(Engine, Protocol):
         Their agents end what is left of the attempt before, and see that what it has saved is written. New workers take
         the places of those that are `lost`, of which nothing may be left that could take part: only workers that the
         engine has told to be `replaceable` are.
+
+        Raises:
+            SubmitRefused: it will never be done. The job is deleted then, and the next attempt has its own.
         """
         ...
 

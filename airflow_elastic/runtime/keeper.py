@@ -40,8 +40,9 @@ class Keeper:
         self._checksums: dict[tuple[int, int], tuple[str, ...]] = {}
         self._hello = Hello("", 0, -1, 0)
         self._speaker: socket.socket | None = None  # whoever gives, as long as it does
-        self._lost = False
-        self._lock = threading.Lock()  # of the four above
+        self._lost = self._parted = False
+        self._since = 0  # the generation that has met last: what others before it say is of no more use
+        self._lock = threading.Lock()  # of all above
         self._taking = threading.Lock()  # one state at a time, of one connection
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family)
@@ -55,19 +56,17 @@ class Keeper:
             return self._hello.worker if self._lost else None
 
     def without(self, others: Collection[int]) -> None:
-        """Whoever is none of these is lost: a machine that has gone silent takes its time to show it."""
+        """Whoever is none of these is lost, unless it has said its last word: a silent machine shows it late."""
         with self._lock:
-            self._lost = self._lost or (self._hello.generation > 0 and self._hello.worker not in others)
+            known = self._hello.generation >= max(1, self._since) and not self._parted
+            self._lost = self._lost or (known and self._hello.worker not in others)
 
-    def settle(self) -> None:
-        """What is kept for a lost worker has been written: nobody is lost, until another one is."""
+    def settle(self, generation: int) -> None:
+        """All workers of a generation have come: who was lost before has been seen to, and is heard no more."""
         with self._lock:
-            speaker = self._speaker if self._lost else None
-            if self._lost:
+            self._since = generation
+            if self._hello.generation < generation:
                 self._speaker, self._lost = None, False
-        if speaker is not None:
-            with contextlib.suppress(OSError):
-                speaker.shutdown(socket.SHUT_RDWR)
 
     @property
     def generation(self) -> int:
@@ -106,7 +105,7 @@ class Keeper:
                 log.info("node-%d has gone without a word: %s", hello.worker, error)
             with self._lock:
                 if self._speaker is connection:
-                    self._speaker, self._lost = None, lost
+                    self._speaker, self._lost, self._parted = None, lost, not lost
 
     def _greeted(self, connection: socket.socket) -> Hello | None:
         try:
@@ -125,12 +124,13 @@ class Keeper:
     def _begins(self, hello: Hello, connection: socket.socket) -> bool:
         """Whether this one's states are what is to be kept from now on."""
         with self._lock:
-            if (hello.generation, hello.number) < (self._hello.generation, self._hello.number):
+            before = (self._hello.generation, self._hello.number)
+            if hello.generation < self._since or (hello.generation, hello.number) < before:
                 return False  # it has waited in a queue
             if self._speaker is not None:
                 with contextlib.suppress(OSError):
                     self._speaker.shutdown(socket.SHUT_RDWR)
-            self._hello, self._speaker, self._lost = hello, connection, False
+            self._hello, self._speaker, self._lost, self._parted = hello, connection, False, False
             return True
 
     def _take(self, connection: socket.socket, given: Given) -> None:

@@ -14,6 +14,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,9 @@ class Lender:
     def _found(self) -> Iterator[tuple[str, _Held]]:
         kept = self._node.keeper.slots if self._node.keeper else []
         for slot in (slot for each in (*self._node.slots.of, *kept) for slot in each):
-            note = slot.note()
+            mine = Slot.open(f"/proc/self/fd/{slot.fileno()}")
+            note = mine.note() if mine.hold(reading=True) else None  # else somebody is copying into it
+            mine.release()
             members = self._node.files.members(note.generation) if note else None
             if note is None or members is None:
                 continue
@@ -110,8 +113,10 @@ class Lender:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # closed
-                return
+            except OSError as error:  # too many are open, for now
+                log.warning("nobody can borrow just now: %s", error)
+                time.sleep(1.0)
+                continue
             threading.Thread(target=self._lend, args=(connection,), name="lending", daemon=True).start()
 
     def _lend(self, connection: socket.socket) -> None:

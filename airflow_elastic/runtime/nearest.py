@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Entry
 from airflow_elastic.runtime.borrowing import Loan, borrowed
+from airflow_elastic.runtime.ring import Address
 
 if TYPE_CHECKING:
     import builtins
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from airflow_elastic.adapters.store import Reader
+
+
+log = logging.getLogger(__name__)
 
 
 class Files(Protocol):
@@ -54,6 +59,7 @@ class Nearest:
 
     def __init__(self, store: Files, nearby: Nearby) -> None:
         self._store, self._nearby = store, nearby
+        self._silent: set[Address] = set()  # workers that have lent nothing when they were asked
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
         """All of them, sorted by key."""
@@ -69,22 +75,34 @@ class Nearest:
     @contextlib.contextmanager
     def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
         """As a store's. Raises CheckpointDamaged where it is not the store that fails: that may have it whole."""
-        path, loan = self._nearby.disk.get(key), self._nearby.memory.get(key)
-        if path is None and loan is None:
-            with self._store.stream(key, start, size) as reader:
-                yield reader
-            return
-        try:
-            with contextlib.ExitStack() as ends:
+        path = self._nearby.disk.get(key)
+        with contextlib.ExitStack() as ends:
+            lent = None if path else self._lent(key, start, size, ends)
+            if path is None and lent is None:
+                yield ends.enter_context(self._store.stream(key, start, size))
+                return
+            try:
                 if path is not None:
                     file = ends.enter_context(path.open("rb", buffering=0))
                     file.seek(start)
                     yield file
-                elif loan is not None:
-                    yield ends.enter_context(borrowed(loan, key, start, size))
+                elif lent is not None:
+                    yield lent
+            except OSError as error:
+                where = path or f"{key} in another worker's memory"
+                raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
+
+    def _lent(self, key: str, start: int, size: int, ends: contextlib.ExitStack) -> Reader | None:
+        """What a worker lends of it; None where nobody does, or nothing comes."""
+        loan = self._nearby.memory.get(key)
+        if loan is None or loan.place in self._silent:
+            return None
+        try:
+            return ends.enter_context(borrowed(loan, key, start, size))
         except OSError as error:
-            where = path or f"{key} in another worker's memory"
-            raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
+            self._silent.add(loan.place)
+            log.warning("%s in another worker's memory cannot be read, storage is asked: %s", key, error)
+            return None
 
     def local_path(self, key: str) -> Path | None:
         """As the store's."""

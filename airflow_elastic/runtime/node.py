@@ -223,11 +223,11 @@ class Node:
         """Go over to another generation, whose ranks are about to start."""
         if attempt_of(self.record, members) > self.attempt:
             if self.keeper is not None:
-                self.keeper.without(members.nodes)
+                self.keeper.without(members.all)
             self.flush()  # while it still is that attempt's: the one that begins builds on it
             self.keep_logs()
-            if self.keeper is not None:
-                self.keeper.settle()
+            if self.keeper is not None and self.keeper.lost is not None:
+                self.flush()  # it may have been lost meanwhile, or storage have failed
         self.members, self._park_at, self._half_over, self.standing_by = members, None, False, False
         self.count_kills()
 

@@ -103,6 +103,7 @@ def meet(
                     node.files.create(f"rendezvous/{members.generation:04d}.began", Began(time.time()))
                 node.meeting_store = store
                 if node.keeper is not None:
+                    node.keeper.settle(members.generation)
                     unit = node.record.spec.workers.node_unit
                     node.neighbour = find_neighbour(store, node.index, members, unit)
                 if node.lender is not None:

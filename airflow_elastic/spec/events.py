@@ -105,6 +105,15 @@ class RanksFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class RejoinRefused:
+    """The engine cannot have the attempt begin in the job of the one before; the next one will have its own."""
+
+    at: float
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersEnded:
     """The attempt is over: a worker failed or was lost, or all succeeded. The evidence, and how far it had come."""
 
@@ -234,6 +243,7 @@ Event = (
     | SaveFailed
     | CheckpointQuarantined
     | RanksFailed
+    | RejoinRefused
     | WorkersEnded
     | Stalled
     | AttemptGone

@@ -21,7 +21,8 @@ SLACK = 8
 async def lose_everything(driven: Driven) -> None:
     """All nodes at once, with what their agents hold in memory."""
     driven.kill_nodes(*range(driven.state.attempt.workers))
-    await driven.until(lambda: len(driven.state.attempts) == 2, "a second attempt")
+    # Where one of them is seen to be lost first, the attempt that was to go on with the others comes to nothing.
+    await driven.until(lambda: len(driven.state.attempts) > 1 and not driven.state.attempt.home, "a new job")
 
 
 async def test_it_costs_what_came_after_the_newest_state_on_disks(tmp_path: Path) -> None:
@@ -41,7 +42,8 @@ async def test_it_costs_what_came_after_the_newest_state_on_disks(tmp_path: Path
         state = await driven.end()
         proof = prove(list(read_accounts(driven.run.store)), 60)
     assert state.outcome == "succeeded"
-    before, after = state.attempts
+    before, after = state.attempts[0], state.attempt
+    assert state.restarts_used == 1
     assert before.failure is not None
     assert before.failure.kind is FailureKind.WORKER_LOST
     assert after.restored_at >= before.last_step - SLACK > 0
@@ -64,7 +66,8 @@ async def test_it_follows_a_scale_step(tmp_path: Path) -> None:
         await driven.until(lambda: driven.step, "a step")
         driven.run.ask_stop(by="test")
         state = await driven.end()
-    before, after = state.attempts
+    before, after = state.attempts[0], state.attempt
+    assert state.restarts_used == 1
     assert after.restored_at >= before.last_step - SLACK > saved
 
 

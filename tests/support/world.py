@@ -97,7 +97,7 @@ class World:
             return
         number, attempt = self.luck.choice(live)
         attempt.step += self.luck.randint(0, 3)
-        match self.luck.randint(0, 9 if bad else 3):
+        match self.luck.randint(0, 10 if bad else 3):
             case 0 | 1:
                 self._commit(number, attempt)
             case 2 | 3:
@@ -112,6 +112,9 @@ class World:
             case 7 | 8:  # its agents are still there, and can start new ranks
                 away = JobStatus((WorkerStatus("node-0", WorkerPhase.RUNNING), _killed()))
                 attempt.ending = away
+            case 9:  # another one can take its place
+                gone = WorkerStatus("node-1", WorkerPhase.LOST, replaceable=True)
+                attempt.ending = JobStatus((WorkerStatus("node-0", WorkerPhase.RUNNING), gone))
             case _:
                 pass
 
@@ -188,6 +191,8 @@ class World:
                 home = state.attempts[number - 1].home
                 assert home is not None
                 attempt = self.attempts[home]
+                if attempt.serves < number and self.luck.random() < 0.2:
+                    return ev.RejoinRefused(self.clock, number, "no such size")
                 if attempt.serves < number and not attempt.closed:
                     # What was in memory of the agents is committed before anything new starts.
                     self._commit(home, attempt)
@@ -236,7 +241,9 @@ class World:
         free = sum(
             a.cause is not None and str(a.cause) in ("scale step", "preemption") for a in state.attempts
         )
-        assert len(state.attempts) <= 1 + state.restarts_used + free
+        # The second one that is lost is the first one's restart; for which an attempt was to begin in place.
+        together = sum(bool(a.replaces) and a.failure is not None for a in state.attempts)
+        assert len(state.attempts) <= 1 + state.restarts_used + free + min(together, state.restarts_used)
         assert 1 <= state.target <= 4
         if state.ended:
             assert not live, f"attempt {live} lives after the last word"

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,14 +20,15 @@ from hypothesis import strategies as st
 from airflow_elastic.adapters import checksums, page
 from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.runtime import keeper, sharing, slots
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.runtime import keeper, persister, sharing, slots
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.ring import Answer, Given, Hello, hear, keeper_of, say
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.runtime.slots import MEMORY, Note
-from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.errors import SpecError, StoreError
 from airflow_elastic.spec.run import RunSpec
 from tests.support.buddies import PATIENCE_SECONDS, Pair, pair, until
 
@@ -51,6 +53,76 @@ def test_what_a_lost_worker_had_in_memory_becomes_a_checkpoint(tmp_path: Path) -
     assert manifest.step == 3
     ours, theirs = (torch.nn.utils.parameters_to_vector(one.model.parameters()) for one in (saved, loaded))
     assert torch.equal(ours, theirs)
+
+
+def begin_anew(two: Pair, *nodes: int) -> None:
+    """The first worker begins an attempt in place with these workers, as far as all have come."""
+    members = Members(2, nodes, 0.0, attempt=2)
+    two.workers[0].node.persist = two.workers[0].persister.flush
+    two.workers[0].node.begin(members)
+
+
+def test_who_is_silent_and_has_no_place_any_more_is_lost(tmp_path: Path) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        assert two.keeper(0).lost is None
+        begin_anew(two, 0, 2)
+        assert two.steps() == [3]
+
+
+@pytest.mark.parametrize("nodes", [(0, 1), (0, 2)])
+def test_who_has_a_place_or_has_said_goodbye_is_not_lost(nodes: tuple[int, ...], tmp_path: Path) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        if nodes == (0, 2):
+            two.sharers[1].finish(lambda: True, succeeded=False)
+            until(lambda: two.keeper(0)._speaker is None, "the last word")
+        begin_anew(two, *nodes)
+        assert two.keeper(0).lost is None
+        assert two.steps() == []
+
+
+def test_one_that_is_lost_while_others_begin_anew_is_seen_to_until_all_have_come(tmp_path: Path) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        begin_anew(two, 0, 1)
+        two.lose_second()
+        two.workers[0].persister.flush()  # as an agent does that is ended while it waits
+        assert two.steps() == [3]
+
+
+def test_a_store_that_fails_once_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        failures = iter([StoreError("for now")])
+        write = persister.write_files
+
+        def failing(store: Store, held: Any, folder: str, attempt: int, moved: Any) -> Any:
+            if held[0][1].rank == 1 and (error := next(failures, None)):
+                raise error
+            return write(store, held, folder, attempt, moved)
+
+        monkeypatch.setattr(persister, "write_files", failing)
+        begin_anew(two, 0, 2)
+        assert two.steps() == [3]
+
+
+def test_when_all_have_come_nobody_is_lost_any_more(tmp_path: Path) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        begin_anew(two, 0, 2)
+        keep = two.keeper(0)
+        assert keep.lost == 1
+        keep.settle(2)
+        assert keep.lost is None
+        with speaking(keep, keep.place.token, 9) as late, pytest.raises(OSError, match="ended"):
+            hear(late, Answer)
+        assert keep.lost is None
 
 
 def test_of_one_that_has_said_goodbye_nothing_is_written(tmp_path: Path) -> None:

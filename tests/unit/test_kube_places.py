@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters.jobfiles import JobRecord, Members
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.jobobjects import JobObjects
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.engines.kube.places import Shown, fresh, meet_anew, of_all, size_of, sized
+from airflow_elastic.engines.kube.places import Shown, fresh, meet_anew, of_all, sized
 from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 from tests.support.builders import spec
+
+RUN = spec()
 
 
 @st.composite
@@ -31,53 +36,64 @@ def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
 def test_a_job_has_the_workers_that_it_is_to_have_and_none_that_was_lost(
     history: Sequence[tuple[str, int]],
 ) -> None:
-    members, spent = Members(1, (0, 1), 0.0), set[int]()
+    files = JobFiles(Path(tempfile.mkdtemp()))
+    weakref.finalize(files, shutil.rmtree, files.folder)
+    files.create("job.json", JobRecord("job", "/run", 1, RUN, RUN.digest, "", "python"))
+    files.begin(Members(1, (0, 1), 0.0))
+    lost, attempt = set[int](), 1
     for what, number in history:
-        before = members.nodes
+        newest = files.newest_members()
+        assert newest is not None
+        before = newest.nodes
         if what == "scale":
-            nodes, awaited = sized(members, number, spent)
-            assert (len(nodes), awaited) == (number, ())
-            assert set(nodes) <= set(before) or set(before) <= set(nodes), "some came, or some went"
+            meet_anew(files, "job", lambda now, n=number: sized(now, n))  # type: ignore[misc]
+            members = files.newest_members()
+            assert members is not None
+            assert len(members.nodes) == number
+            stayed = [node for node in members.nodes if node in before]
+            assert stayed == [node for node in before if node in members.nodes], "they have their order"
+            assert len(stayed) == min(number, len(before))
         else:
-            gone = before[number % len(before)]
-            spent.add(gone)
-            others = fresh(members, spent)
-            nodes = tuple(next(others) if node == gone else node for node in before)
-            assert len(nodes) == len(before)
-        assert len(set(nodes)) == len(nodes)
-        assert not set(nodes) & spent
-        assert size_of(nodes) > max(nodes)
-        members = Members(members.generation + 1, nodes, 0.0)
+            gone, attempt = before[number % len(before)], attempt + 1
+            lost.add(gone)
+            files.rejoin(attempt, {gone}, fresh)
+            members = files.newest_members()
+            assert members is not None
+            changed = [(old, new) for old, new in zip(before, members.nodes, strict=True) if old != new]
+            assert [old for old, _ in changed] == [gone]
+        assert len(set(members.nodes)) == len(members.nodes)
+        assert not set(members.nodes) & lost, "nobody has the number of one that was lost"
 
 
 def test_without_losses_numbers_are_those_below_the_size() -> None:
     members = Members(1, (0, 1, 2), 0.0)
-    assert sized(members, 5, ()) == ((0, 1, 2, 3, 4), ())
-    assert sized(members, 2, ()) == ((0, 1), ())
-    assert sized(Members(2, (0, 2), 0.0, awaited=(1,)), 4, ()) == ((0, 1, 2, 3), ())
+    assert sized(members, 5) == ((0, 1, 2, 3, 4), ())
+    assert sized(members, 2) == ((0, 1), ())
+    assert sized(Members(2, (0, 2), 0.0, awaited=(1,)), 4) == ((0, 2, 1, 3), ())
+    assert sized(Members(2, (0, 3, 2), 0.0, spent=(1,)), 2) == ((0, 2), ())
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> JobObjects:
     found = JobObjects(open_store(str(tmp_path / "run")), "job", tmp_path / "own")
-    run = spec()
-    found.create("job.json", JobRecord("job", "/run", 1, run, run.digest, "", "python"))
+    found.create("job.json", JobRecord("job", "/run", 1, RUN, RUN.digest, "", "python"))
     found.begin(Members(1, (0, 1, 2), 0.0))
     return found
 
 
 def test_workers_meet_anew_once(files: JobObjects) -> None:
-    assert meet_anew(files, "job", lambda now: sized(now, 4, {3})) == 5
+    files.rejoin(2, {1}, fresh)
+    assert meet_anew(files, "job", lambda now: sized(now, 4)) == 5
     files.look_anew()
-    assert files.newest_members() == Members(2, (0, 1, 2, 4), 0.0)
-    assert meet_anew(files, "job", lambda now: sized(now, 4, {3})) == 5
+    assert files.newest_members() == Members(3, (0, 3, 2, 4), 0.0, attempt=2, spent=(1,))
+    assert meet_anew(files, "job", lambda now: sized(now, 4)) == 5
     assert meet_anew(files, "job", lambda now: of_all(now, (0, 4))) == 5
     files.look_anew()
-    assert files.newest_members() == Members(3, (0, 4), 0.0, awaited=(1, 2))
+    assert files.newest_members() == Members(4, (0, 4), 0.0, awaited=(2, 3), attempt=2, spent=(1,))
     files.create("closed", {})
     files.look_anew()
     with pytest.raises(EngineError, match="not there to be scaled"):
-        meet_anew(files, "job", lambda now: sized(now, 2, ()))
+        meet_anew(files, "job", lambda now: sized(now, 2))
 
 
 def job(**phases: str) -> JobStatus:
@@ -101,11 +117,13 @@ async def test_a_lost_worker_is_one_until_another_one_has_its_place(files: JobOb
     first = await shown(status)
     assert [worker.replaceable for worker in first.workers] == [False, True, False]
     assert first.replaceable == (1,)
-    files.rejoin(2, {1}, lambda now: fresh(now, {1}))
+    files.rejoin(2, {1}, fresh)
     for _ in range(3):
         later = await shown(JobStatus((*status.workers, WorkerStatus("node-3", WorkerPhase.RUNNING))))
     assert [str(worker.phase) for worker in later.workers] == ["running", "left", "running", "running"]
     assert len(asked) == 2, "what is known is not asked for again"
+    again = await shown(JobStatus((*status.workers, WorkerStatus("node-3", WorkerPhase.LOST))))
+    assert again.replaceable == (3,)
 
 
 async def test_what_is_no_worker_or_was_taken_is_not_replaced(files: JobObjects) -> None:

@@ -98,8 +98,10 @@ def test_what_cannot_be_had_there_is_read_from_storage(
     two: Pair,
     loans: dict[str, Loan],
     tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     harm(two, loans)
+    caplog.set_level("INFO")
     loaded = [objects(1) for _ in range(procs)]  # not in threads: they share the generator
 
     def restore(ranks: Ranks) -> bool:
@@ -109,6 +111,9 @@ def test_what_cannot_be_had_there_is_read_from_storage(
 
     assert together(procs, restore) == [True] * procs
     assert all(same(one, objects(7)) for one in loaded)
+    # What is refused is read from storage at once; what is wrong, when all have found that out.
+    refused = "in another worker's memory cannot be read, storage is asked" in caplog.text
+    assert ("reading again, from storage alone" in caplog.text, refused) == (harm is flip, harm is not flip)
 
 
 def test_ranks_of_a_worker_fetch_what_is_lent_for_each_other(

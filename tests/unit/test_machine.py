@@ -162,6 +162,18 @@ def test_a_worker_is_not_replaced_where_others_are_held_up_or_it_did_not_help() 
     assert due(story(*IN_PLACE, fruitless)) == (Delete(2, 0.0),)
 
 
+def test_where_the_engine_will_not_do_it_a_new_job_follows_at_no_further_cost() -> None:
+    first = ev.WorkersEnded(3.0, 1, WITHOUT, at_step(357))
+    refused = ev.RejoinRefused(3.1, 2, "the size may not change")
+    state = story(*LIVE, first, refused)
+    assert due(state) == (Delete(2, 0.0),)
+    state = evolve(state, ev.AttemptGone(3.2, 2))
+    assert (due(state), state.attempt.home, state.restarts_used) == ((Submit(3, 2),), None, 1)
+    submitted = story(*LIVE, first, ev.AttemptSubmitted(3.1, 2, "job-a1"))
+    assert evolve(submitted, refused) == submitted
+    assert evolve(story(), replace(refused, attempt=1)) == story()
+
+
 def test_who_is_lost_together_costs_one_restart() -> None:
     first = ev.WorkersEnded(3.0, 1, WITHOUT, at_step(357))
     begun = ev.AttemptSubmitted(3.1, 2, "job-a1")

@@ -213,3 +213,19 @@ def test_only_what_is_pending_waits() -> None:
     assert JobStatus((held,)).waiting is None
     assert JobStatus((held,)).wait is None
     assert _workers(Waiting.CAPACITY, RUNNING, reason="r").wait == Wait(Waiting.CAPACITY, 1, 2, "r 0")
+
+
+def test_a_worker_that_is_replaced_is_told() -> None:
+    gone = WorkerStatus("node-1", WorkerPhase.LOST, replaceable=True)
+    lost = JobStatus((WorkerStatus("node-0", WorkerPhase.RUNNING), gone))
+    ended = ev.WorkersEnded(3, 1, lost, Progress(1, 3, step=7))
+    _, _, *told = tell([created(), ev.AttemptSubmitted(1, 1, "j"), ended, ev.AttemptSubmitted(4, 2, "j")])
+    assert told == [
+        "node-1 was lost (its agent ended without a word): attempt 1 ends at step 7; attempt 2 follows "
+        "(restart 1 of 6), in the same job",
+        "attempt 2 begins in place: 2 workers, with others in place of node-1, from what workers have in memory",
+    ]
+    *_, refused = tell(
+        [created(), ev.AttemptSubmitted(1, 1, "j"), ended, ev.RejoinRefused(4, 2, "no such size")]
+    )
+    assert refused == "attempt 2 cannot begin in place: no such size; the next one has a job of its own"

@@ -21,9 +21,9 @@ from airflow_elastic.control.runs import Run, start_run
 from airflow_elastic.control.waits import WORDS_SECONDS, Waits
 from airflow_elastic.core.tell import waiting
 from airflow_elastic.spec import events as ev
-from airflow_elastic.spec.errors import EngineError
+from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.run import Health
-from airflow_elastic.spec.status import Progress, Wait, Waiting
+from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerPhase, WorkerStatus
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import at_step, job, lost, rank, spec, story, worker
 
@@ -293,3 +293,39 @@ async def test_a_peers_word_that_comes_later_may_be_the_cause(tmp_path: Path) ->
         assert engine.jobs[run.state.attempts[0].job or ""].rejoined == [2]
     assert failure is not None
     assert (failure.kind, failure.worker, failure.error) == ("code error", "node-1", "ValueError: bad")
+
+
+class Refusing(FakeEngine):
+    """Shows a lost worker that can be replaced, and does not do it."""
+
+    def __init__(self, error: EngineError) -> None:
+        self._error = error
+
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+        raise self._error
+
+
+async def lose_one(engine: FakeEngine, run: Run) -> None:
+    await until(lambda: run.state.attempt.submitted_at, "the workers")
+    lost = WorkerStatus("node-1", WorkerPhase.LOST, replaceable=True)
+    engine.end_worker(run.state.attempt.job or "", 1, lost)
+
+
+async def test_where_a_lost_worker_is_not_replaced_after_all_a_new_job_follows(tmp_path: Path) -> None:
+    engine = Refusing(SubmitRefused("the size of this job may not change"))
+    async with controlled(tmp_path, engine, Listener()) as run:
+        await lose_one(engine, run)
+        await until(
+            lambda: len(run.state.attempts) == 3 and run.state.attempt.submitted_at, "a job of its own"
+        )
+        assert (run.state.attempt.home, run.state.restarts_used) == (None, 1)
+
+
+async def test_a_stop_is_heard_while_the_engine_is_out_of_reach(tmp_path: Path) -> None:
+    engine = Refusing(EngineError("the API server is away"))
+    async with controlled(tmp_path, engine, Listener()) as run:
+        await lose_one(engine, run)
+        await until(lambda: len(run.state.attempts) == 2, "the next attempt, which cannot begin")
+        run.ask_stop(by="test")
+        await until(lambda: run.state.ended, "the end")
+    assert run.state.outcome == "stopped"

@@ -41,7 +41,7 @@ from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from airflow_elastic.adapters.kube import Access, Resource
     from airflow_elastic.adapters.store import Store
@@ -153,7 +153,10 @@ class KubeEngine:
     async def watch(self, job: Job) -> AsyncIterator[JobStatus]:
         """Snapshots out of the shared watch."""
         options = options_of(job.spec, self.kind.options)
-        seen, shown = await asyncio.to_thread(self._begun, job), self._shown(job, options)
+        seen = await asyncio.to_thread(self._begun, job)
+        shown = Shown(
+            lambda: self._files(job).newest_members()
+        )  # anew: what was seen a moment ago is no proof
         last: JobStatus | None = None
         why: str | None = None
         lacking = asyncio.Event()
@@ -170,7 +173,8 @@ class KubeEngine:
                 else:
                     queue = kueue.why_held(workloads, owner)
                     status = read_job(self.kind, owner, pods, seen, self._before_workers(pods) or why, queue)
-                    status = status if shown is None else await shown(status)
+                    if owner is not None and self._may_replace(job, options, owner):
+                        status = await shown(status)
                 (lacking.set if lacks_pods(status) else lacking.clear)()
                 if status != last:
                     last = status
@@ -183,9 +187,9 @@ class KubeEngine:
         """Workers whose pods have been there, by uid, where the owner does not tell of pods that are gone."""
         return {}
 
-    def _shown(self, job: Job, options: KubeOptions) -> Shown | None:
-        """What tells which lost workers have been, or can be, replaced; None where none can."""
-        return None
+    def _may_replace(self, job: Job, options: KubeOptions, owner: Object) -> bool:
+        """Whether others can take the places of lost workers."""
+        return False
 
     def _before_workers(self, pods: Sequence[Object]) -> str | None:
         """What a pod waits for that is to make those of the workers, where there is such a one."""
@@ -228,17 +232,12 @@ class KubeEngine:
         async with hub(self._reach(options)) as shared:
             found = await shared.client.get(kind.resource, options.namespace, name)
             slim = kind.slim(found)
-            spent = self.spent(slim)
             size = await asyncio.to_thread(
-                meet_anew, self._files(job), job.name, lambda now: sized(now, workers, spent)
+                meet_anew, self._files(job), job.name, lambda now: sized(now, workers)
             )
             if kind.workers(slim) != size or asked(slim, size) is not None:
                 body, part = kind.scaled(found, size)
                 await shared.client.patch(kind.resource, options.namespace, name, body, part)
-
-    def spent(self, owner: Object) -> Collection[int]:
-        """Numbers that no worker of a (slim) owner can have any more."""
-        return ()
 
     async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
         """Begin a new generation of these workers; the others join a later one."""

@@ -9,21 +9,19 @@ index may come again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Collection
 from typing import Any
 
-from airflow_elastic.adapters.kube import Missing
-from airflow_elastic.adapters.kube.hub import hub
+from airflow_elastic.adapters.kube import KubeError, Missing
+from airflow_elastic.adapters.kube.hub import Hub, hub
 from airflow_elastic.adapters.kube.resources import JOBS, PODS, SERVICES, Resource
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube import kueue
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
-from airflow_elastic.engines.kube.places import Shown, fresh, size_of
+from airflow_elastic.engines.kube.places import fresh, size_of
 from airflow_elastic.engines.kube.pod import JOB_LABEL, named, owner_labels, pod_template
-from airflow_elastic.spec.errors import Problem
+from airflow_elastic.spec.errors import Problem, SubmitRefused
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import Waiting, WorkerPhase, WorkerStatus
 
@@ -125,6 +123,7 @@ class JobKind:
                 "completions": completions,
                 "admitted": admitted,
                 "suspend": suspend,
+                "queued": kueue.has_taken(owner),
             },
             "status": {
                 "completedIndexes": status.get("completedIndexes", ""),
@@ -150,30 +149,40 @@ class JobEngine(KubeEngine):
 
     kind = JobKind()
 
-    def spent(self, owner: Object) -> Collection[int]:
-        """Failed indexes stay failed."""
-        return _indexes(owner["status"]["failedIndexes"])
-
-    def _shown(self, job: Job, options: KubeOptions) -> Shown | None:
-        """Where a queue has admitted so many pods, one more may be one too many."""
-        queued = options.queue is not None or options.queueing != "kueue"
-        return Shown(self._files(job).newest_members) if job.standby and not queued else None
+    def _may_replace(self, job: Job, options: KubeOptions, owner: Object) -> bool:
+        """Not where a queue has admitted so many pods, and one more may be one too many; nor where it has to be beside
+        the others, and there may be no room: a new job can go elsewhere.
+        """
+        queued = owner["spec"]["queued"] or options.queueing != "kueue"
+        return job.standby and not queued and options.topology is None
 
     async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
         """Begin a generation that belongs to this attempt; lost workers' pods go, and pods of further indexes come."""
         if not lost:
             await super().rejoin(job, attempt)
             return
-        options, files = options_of(job.spec, self.kind.options), self._files(job)
-        place = (JOBS, options.namespace, job.name)
+        options = options_of(job.spec, self.kind.options)
         async with hub(self._reach(options)) as shared:
-            for index in lost:  # it may be on a node that does not answer, or on its way out
-                labels = f"{JOB_LABEL}={job.name},{INDEX_ANNOTATION}={index}"
-                await shared.client.delete_all(PODS, options.namespace, labels=labels, grace_seconds=0)
-            with contextlib.suppress(Missing):  # somebody has deleted the Job: whoever watches it is told so
-                owner = await shared.client.get(*place)
-                spent = {*self.spent(self.kind.slim(owner)), *lost}
-                await asyncio.to_thread(files.rejoin, attempt, lost, lambda now: fresh(now, spent))
-                members = await asyncio.to_thread(files.newest_members)
-                if members is not None and self.kind.workers(owner) < (size := size_of(members.all)):
-                    await shared.client.patch(*place, self.kind.scaled(owner, size).body)
+            try:
+                await self._replace(shared, job, options, attempt, lost)
+            except Missing:
+                pass  # somebody has deleted the Job: whoever watches it is told so
+            except KubeError as error:
+                if error.is_final:
+                    raise SubmitRefused(str(error)) from error
+                raise
+
+    async def _replace(
+        self, shared: Hub, job: Job, options: KubeOptions, attempt: int, lost: tuple[int, ...]
+    ) -> None:
+        files, place = self._files(job), (JOBS, options.namespace, job.name)
+        pods = [pod for pod in await self._pods(shared, job, options) if self.kind.index(pod) in lost]
+        await self._keep_logs(shared, job, options, pods)
+        for index in lost:  # it may be on a node that does not answer, or on its way out
+            labels = f"{JOB_LABEL}={job.name},{INDEX_ANNOTATION}={index}"
+            await shared.client.delete_all(PODS, options.namespace, labels=labels, grace_seconds=0)
+        owner = await shared.client.get(*place)
+        await asyncio.to_thread(files.rejoin, attempt, lost, fresh)
+        members = await asyncio.to_thread(files.newest_members)
+        if members is not None and self.kind.workers(owner) < (size := size_of(members.all)):
+            await shared.client.patch(*place, self.kind.scaled(owner, size).body)

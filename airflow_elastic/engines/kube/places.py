@@ -16,14 +16,13 @@ from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.jobfiles import Members
-    from airflow_elastic.adapters.jobobjects import JobObjects
+    from airflow_elastic.adapters.jobfiles import JobFiles, Members
 
 
 Group = tuple[tuple[int, ...], tuple[int, ...]]  # who is to train, and who is to join later
 
 
-def meet_anew(files: JobObjects, name: str, choose: Callable[[Members], Group]) -> int:
+def meet_anew(files: JobFiles, name: str, choose: Callable[[Members], Group]) -> int:
     """Begin a generation of other workers, unless they are those of the newest one; returns the size the job needs.
 
     Args:
@@ -45,10 +44,11 @@ def meet_anew(files: JobObjects, name: str, choose: Callable[[Members], Group]) 
     return size_of((*nodes, *awaited))
 
 
-def sized(members: Members, workers: int, spent: Collection[int]) -> Group:
-    """So many workers: others come at the end, or the last ones go."""
-    nodes = tuple(sorted(members.all))[:workers]
-    return (*nodes, *itertools.islice(fresh(members, spent), workers - len(nodes))), ()
+def sized(members: Members, workers: int) -> Group:
+    """So many workers: others come at the end, or those of the highest numbers go. The order stays."""
+    stay = sorted(members.all)[:workers]
+    nodes = tuple(index for index in members.all if index in stay)
+    return (*nodes, *itertools.islice(fresh(members), workers - len(nodes))), ()
 
 
 def of_all(members: Members, nodes: tuple[int, ...]) -> Group:
@@ -56,9 +56,9 @@ def of_all(members: Members, nodes: tuple[int, ...]) -> Group:
     return nodes, tuple(sorted(set(members.all) - set(nodes)))
 
 
-def fresh(members: Members, spent: Collection[int]) -> Iterator[int]:
-    """Numbers for further workers, without those that no pod can have any more."""
-    return (index for index in itertools.count(size_of(members.all)) if index not in spent)
+def fresh(members: Members) -> Iterator[int]:
+    """Numbers for further workers, without those of lost ones."""
+    return (index for index in itertools.count(size_of(members.all)) if index not in members.spent)
 
 
 def size_of(nodes: Collection[int]) -> int:
@@ -70,24 +70,30 @@ class Shown:
     """What is shown of a job whose lost workers can be replaced.
 
     Args:
-        members: looks up who its workers are. Asked where a worker is lost that was not known to be replaced.
+        members: looks up who its workers are, now. Asked where others are lost than before, or the size has changed.
     """
 
     def __init__(self, members: Callable[[], Members | None]) -> None:
         self._members = members
-        self._replaced: set[int] = set()
+        self._looked_for: tuple[object, ...] = ()
+        self._no_members: set[int] = set()
 
     async def __call__(self, status: JobStatus) -> JobStatus:
-        """The same: lost workers whose places others have are none any more, and others' can be taken."""
+        """The same: lost workers whose places others have are none any more, and others' can be taken.
+
+        Raises:
+            StoreError: who its workers are could not be looked up.
+        """
         lost = {worker.index for worker in status.workers if worker.phase is WorkerPhase.LOST}
-        if lost - self._replaced:
+        if lost and self._looked_for != (lost, len(status.workers)):
             members = await asyncio.to_thread(self._members)
-            self._replaced |= lost - set(members.all if members else lost)
+            self._no_members = lost - set(members.all if members else lost)
+            self._looked_for = (lost, len(status.workers))
         return replace(status, workers=tuple(self._seen(worker) for worker in status.workers))
 
     def _seen(self, worker: WorkerStatus) -> WorkerStatus:
         if worker.phase is not WorkerPhase.LOST or worker.index < 0:
             return worker
-        if worker.index in self._replaced:
+        if worker.index in self._no_members:
             return WorkerStatus(worker.name, WorkerPhase.LEFT, reason="another one has its place")
         return replace(worker, replaceable=not worker.preempted)
