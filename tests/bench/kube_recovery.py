@@ -185,24 +185,54 @@ async def _kills(
         driving(uri, spec, poll_seconds=POLL_SECONDS, observer=moments) as driven,
     ):
         for number in range(1, times + 1):
-            lost, following = (Job(driven.run.store.uri, spec, number + i, WORLD).name for i in (0, 1))
+            job = Moment(driven, witness, moments, number)
 
-            def at_work(lost: str = lost) -> bool:
-                agents = len(list((uri / "jobs" / lost).glob("node-*/agent-*.json")))
-                return agents == len(witness.pods(lost, "running")) == WORLD
+            def at_work(job: Moment = job) -> bool:
+                agents = len(list((uri / "jobs" / job.name).glob("node-*/agent-*.json")))
+                return len(job.alive) == WORLD and agents == len(witness.pods(job.name, "running"))
 
             await driven.until(at_work, f"the pods and agents of attempt {number}")
             await asyncio.sleep(luck.uniform(0.5, 1.5))
-            pod = luck.choice(sorted(witness.pods(lost, "running")))
+            pod = luck.choice(job.alive)
             await kill(faults, options["namespace"], pod)
-            made = await driven.until(
-                lambda name=following: witness.job(name, "made"),  # type: ignore[misc]
-                f"attempt {number + 1}",
-            )
-            loss = Loss(min(witness.pods(lost, "failed").values()), {"made": made})
+            following = Moment(driven, witness, moments, number + 1)
+            made = await driven.until(lambda next=following: next.made, f"attempt {number + 1}")  # type: ignore[misc]
+            loss = Loss(witness.pods(job.name, "failed")[pod], {"made": made})
             loss.moments |= _journaled(moments, number)
             done.append(loss)
     return done
+
+
+@dataclass
+class Moment:
+    """An attempt of a run, as its controller and a witness see it. Its job may be that of an earlier one."""
+
+    driven: Driven
+    witness: Witness
+    moments: Moments
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Of its job, once it is submitted."""
+        attempts = self.driven.state.attempts
+        return attempts[self.number - 1].job or "" if len(attempts) >= self.number else ""
+
+    @property
+    def alive(self) -> list[str]:
+        """The pods that run."""
+        ended = {*self.witness.pods(self.name, "failed"), *self.witness.pods(self.name, "gone")}
+        return sorted(set(self.witness.pods(self.name, "running")) - ended)
+
+    @property
+    def made(self) -> float | None:
+        """When there was its job; or in a job that was there, the pod in place of the lost one."""
+        if not self.name:
+            return None
+        if self.driven.state.attempts[self.number - 1].home is None:
+            return self.witness.job(self.name, "made")
+        since = self.moments.at[self.number - 1, "WorkersEnded"]
+        return min((at for at in self.witness.pods(self.name, "made").values() if at > since), default=None)
 
 
 async def kill(faults: Faults, namespace: str, pod: str) -> None:
@@ -222,7 +252,11 @@ def _engine(name: str) -> KubeEngine:
 
 
 def _journaled(moments: Moments, lost: int) -> dict[str, float]:
-    return {"known": moments.at[lost, "WorkersEnded"], "gone": moments.at[lost, "AttemptGone"]}
+    names = {
+        "known": "WorkersEnded",
+        "gone": "AttemptGone",
+    }  # of one whose job goes on nothing has to be gone
+    return {what: moments.at[lost, name] for what, name in names.items() if (lost, name) in moments.at}
 
 
 async def plain_jobs(
@@ -326,7 +360,7 @@ class Training:
                 await lose_a_pod(driven, client, self.options["namespace"])
                 loss.moments |= await self._up(driven, number + 1)
                 loss.moments |= _journaled(moments, number)
-                loss.moments |= self._seen(driven, witness, number + 1)
+                loss.moments |= self._seen(driven, witness, moments, number + 1)
                 done.append(loss)
         return done
 
@@ -340,16 +374,17 @@ class Training:
         ranks = [json.loads(path.read_text()) for path in self.marks.glob(pattern)]
         return {what: max(rank[what] for rank in ranks) for what in ranks[0]}
 
-    def _seen(self, driven: Driven, witness: Witness, attempt: int) -> dict[str, float]:
-        lost, name = (Job(driven.run.store.uri, self.spec, n, WORLD).name for n in (attempt - 1, attempt))
+    def _seen(self, driven: Driven, witness: Witness, moments: Moments, attempt: int) -> dict[str, float]:
+        lost, now = (Moment(driven, witness, moments, number) for number in (attempt - 1, attempt))
         progress = driven.run.progress(driven.state)
         assert progress is not None
-        made = witness.job(name, "made")
+        made = now.made
         assert made is not None
-        whole = {what: max(witness.pods(name, what).values()) for what in ("scheduled", "running")}
+        whole = {what: max(witness.pods(now.name, what).values()) for what in ("scheduled", "running")}
+        before = moments.at.get((attempt - 2, "WorkersEnded"), 0.0)
         return {
             "made": made,
-            "removed": min(witness.pods(lost, "gone").values()),
+            "removed": min(at for at in witness.pods(lost.name, "gone").values() if at > before),
             "met": progress.stretches[-1].started_at,
             **whole,
         }

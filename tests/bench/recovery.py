@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_elastic.adapters import checkpoints, linux
 from airflow_elastic.adapters.gather import gather_files
+from airflow_elastic.adapters.jobfiles import JobFiles
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control import Controller, Observer, start_run
 from airflow_elastic.engines import Job, find_engine
@@ -182,7 +183,7 @@ class Recovery:
                 done.moments[what] = self.moments.at[number, what]
         files = job_files(self._job())
         done.moments["agents"] = max(
-            (files.node(node) / "agent.json").stat().st_mtime for node in range(WORLD)
+            (files.node(node) / "agent.json").stat().st_mtime for node in nodes_of(files)
         )
         record = files.record
         assert record is not None
@@ -198,7 +199,8 @@ class Recovery:
             await asyncio.sleep(0.2)
 
     def _agent_pid(self, index: int) -> int:
-        agent = job_files(self._job()).agent(index)
+        files = job_files(self._job())
+        agent = files.agent(nodes_of(files)[index])
         assert agent is not None
         return agent.pid
 
@@ -227,6 +229,13 @@ class Recovery:
             for process in mine:
                 process.send(signal.SIGCONT)
         return max(ends) - began
+
+
+def nodes_of(files: JobFiles) -> tuple[int, ...]:
+    """The workers that are there, in the order of their ranks: others may have come in lost ones' places."""
+    members = files.newest_members()
+    assert members is not None
+    return members.nodes
 
 
 async def recoveries(folder: Path, kills: int, floors: int) -> tuple[list[Kill], list[float]]:

@@ -34,6 +34,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def ways(losses: list[Loss]) -> list[tuple[str, list[Loss]]]:
+    """Those after which the job went on, and those after which there was another one."""
+    both = [(text, [loss for loss in losses if ("gone" in loss.moments) is gone]) for text, gone in _WAYS]
+    return [(text, some) for text, some in both if some]
+
+
+_WAYS = (("another pod in the same job", False), ("a new job", True))
+
+
 def table(losses: list[Loss]) -> None:
     stages = [loss.stages() for loss in losses]
     for name, _ in STAGES:
@@ -59,7 +68,9 @@ async def test_kills(
         losses = await kills(engine, shared_folder, pod_options, access, faults, times)
         found = [loss.after("made") for loss in losses]
         print(f"  {engine:34}{spread(found, 'ms', 1000)}")
-        table(losses)
+        for what, some in ways(losses):
+            print(f"    {what}: {spread([loss.after('made') for loss in some], 'ms', 1000)}")
+            table(some)
         ratios = [median(found) / median(other) for other in (floor, plain)]
         print(f"    over the floor {ratios[0]:.1f}, over the baseline {ratios[1]:.3f}")
         verdict(f"median on {engine}", median(found), 0.3, " s")
@@ -121,7 +132,7 @@ async def test_one_kill_is_measured(
 ) -> None:
     (killed,) = await kills("job", shared_folder, pod_options, access, faults, 1)
     # The controller may hear of it a moment before the thread that measures.
-    assert killed.after("known") < killed.after("gone") < killed.after("made")
+    assert killed.after("known") < killed.after("made")
     assert await creations(access, client, pod_options, 1) > [0.0]
 
 
@@ -132,6 +143,8 @@ async def test_one_deleted_pod_is_measured(
 ) -> None:
     run = Training("job", shared_folder / "training", pod_options, access)
     (lost,) = await run.losses(client, 1)
-    assert list(lost.stages()) == [name for name, _ in STAGES]
+    assert list(lost.stages()) == [name for name, moment in STAGES if moment != "gone"], (
+        "it goes on in its job"
+    )
     (floor,) = await run.floors(client, 1, *TORCHRUN)
     assert floor > 0
