@@ -120,7 +120,7 @@ async def test_deleted_pods(
     print("  where the time goes")
     table(losses)
     shares = [
-        100 * sum(loss.stages()[name] for name in OURS) / total
+        100 * sum(loss.stages().get(name, 0.0) for name in OURS) / total
         for loss, total in zip(losses, whole, strict=True)
     ]
     print(f"  ours: {', '.join(OURS)}: {spread(shares, '%')}")
