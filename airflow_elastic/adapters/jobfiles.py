@@ -60,7 +60,7 @@ class Members:
     at: float
     awaited: tuple[int, ...] = ()
     attempt: int | None = None
-    spent: tuple[int, ...] = ()
+    spent: tuple[int, ...] | None = None
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -206,9 +206,9 @@ class JobFiles:
             record, members = self.record, self.newest_members()
             if record is None or members is None or attempt_of(record, members) >= attempt:
                 return
-            spent = tuple(sorted({*members.spent, *lost}))
-            following = replace(members, generation=members.generation + 1, attempt=attempt, spent=spent)
+            following = replace(members, generation=members.generation + 1, attempt=attempt)
             if lost:
+                following = replace(following, spent=tuple(sorted({*(members.spent or ()), *lost})))
                 others = fresh(following) if fresh else itertools.count(max(self.nodes()) + 1)
                 nodes = tuple(next(others) if node in lost else node for node in members.nodes)
                 following = replace(following, nodes=nodes)

@@ -308,6 +308,8 @@ class Controller:
             if self.state.ended:
                 return
         for request in found.requests:
+            if request.kind == "save" and self.state.attempt.phase in (Phase.SUBMITTING, Phase.ENDING):
+                continue  # until there is somebody who can
             await self._record(*events_of(request, self._now()))
             await asyncio.to_thread(self._mailbox.done, request)
             self._wake.set()  # it may be that a worker has failed

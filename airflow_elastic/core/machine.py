@@ -188,8 +188,15 @@ def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:
 def _rejoin_refused(state: RunState, event: ev.RejoinRefused) -> RunState:
     if state.attempt.phase is not Phase.SUBMITTING or state.attempt.home is None:
         return state
+    before = state.attempts[-2].failure  # whose machine is still not to be trusted
     reason = f"it could not begin in place: {event.reason}"
-    return _end_attempt(state, Cause.FAILURE, event.at, Failure(FailureKind.WORKER_LOST, reason))
+    lost = Failure(
+        FailureKind.WORKER_LOST,
+        reason,
+        worker=before.worker if before else None,
+        node=before.node if before else None,
+    )
+    return _end_attempt(state, Cause.FAILURE, event.at, lost)
 
 
 def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:

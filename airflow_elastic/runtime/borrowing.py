@@ -50,6 +50,10 @@ def found_loans() -> Mapping[str, Loan]:
     return {key: decode(Loan, loan) for key, loan in json.loads(Path(path).read_bytes()).items()}
 
 
+class NotLent(OSError):
+    """A worker answers that it does not have what was asked for."""
+
+
 @contextlib.contextmanager
 def borrowed(loan: Loan, key: str, start: int, size: int) -> Iterator[Borrowed]:
     """Bytes of a file that is lent. Raises OSError where they are not had, here or while they are read."""
@@ -59,7 +63,7 @@ def borrowed(loan: Loan, key: str, start: int, size: int) -> Iterator[Borrowed]:
         say(connection, Want(place.token, key, start, size))
         trouble = hear(connection, Answer).trouble
         if trouble is not None:
-            raise OSError(trouble)
+            raise NotLent(trouble)
         yield Borrowed(connection, size)
 
 

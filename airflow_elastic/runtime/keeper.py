@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Collection
 
 from airflow_elastic.adapters import checksums
@@ -43,6 +44,7 @@ class Keeper:
         self._lost = self._parted = False
         self._since = 0  # the generation that has met last: what others before it say is of no more use
         self._lock = threading.Lock()  # of all above
+        self._closed = False
         self._taking = threading.Lock()  # one state at a time, of one connection
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family)
@@ -64,9 +66,12 @@ class Keeper:
     def settle(self, generation: int) -> None:
         """All workers of a generation have come: who was lost before has been seen to, and is heard no more."""
         with self._lock:
-            self._since = generation
+            self._since, lost = generation, self._speaker if self._lost else None
             if self._hello.generation < generation:
                 self._speaker, self._lost = None, False
+        if lost is not None:  # it may have fallen silent in the middle of a state
+            with contextlib.suppress(OSError):
+                lost.shutdown(socket.SHUT_RDWR)
 
     @property
     def generation(self) -> int:
@@ -79,6 +84,7 @@ class Keeper:
 
     def close(self) -> None:
         """End."""
+        self._closed = True
         with contextlib.suppress(OSError):  # nobody is connected
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -87,8 +93,12 @@ class Keeper:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # closed
-                return
+            except OSError as error:
+                if self._closed:
+                    return
+                log.warning("nobody can give anything just now: %s", error)  # e.g. too many files are open
+                time.sleep(1.0)
+                continue
             threading.Thread(target=self._hear, args=(connection,), name="kept", daemon=True).start()
 
     def _hear(self, connection: socket.socket) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Entry
-from airflow_elastic.runtime.borrowing import Loan, borrowed
+from airflow_elastic.runtime.borrowing import Loan, NotLent, borrowed
 from airflow_elastic.runtime.ring import Address
 
 if TYPE_CHECKING:
@@ -40,13 +40,26 @@ class Nearby:
     Attributes:
         disk: of this machine; the first choice.
         memory: of other workers.
+        silent: those of them that did not answer; they are asked no more.
     """
 
     disk: Mapping[str, Path] = field(default_factory=dict)
     memory: Mapping[str, Loan] = field(default_factory=dict)
+    silent: set[Address] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.disk or self.memory)
+
+    def loan(self, key: str) -> Loan | None:
+        """Who lends a file; None where nobody does, as far as is known."""
+        loan = self.memory.get(key)
+        return None if loan is None or loan.place in self.silent else loan
+
+    def not_lent(self, key: str, loan: Loan, error: OSError) -> None:
+        """It was not had: storage is asked."""
+        log.warning("%s in another worker's memory cannot be read, storage is asked: %s", key, error)
+        if not isinstance(error, NotLent):
+            self.silent.add(loan.place)
 
 
 class Nearest:
@@ -59,7 +72,6 @@ class Nearest:
 
     def __init__(self, store: Files, nearby: Nearby) -> None:
         self._store, self._nearby = store, nearby
-        self._silent: set[Address] = set()  # workers that have lent nothing when they were asked
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
         """All of them, sorted by key."""
@@ -94,14 +106,12 @@ class Nearest:
 
     def _lent(self, key: str, start: int, size: int, ends: contextlib.ExitStack) -> Reader | None:
         """What a worker lends of it; None where nobody does, or nothing comes."""
-        loan = self._nearby.memory.get(key)
-        if loan is None or loan.place in self._silent:
-            return None
+        loan = self._nearby.loan(key)
         try:
-            return ends.enter_context(borrowed(loan, key, start, size))
+            return None if loan is None else ends.enter_context(borrowed(loan, key, start, size))
         except OSError as error:
-            self._silent.add(loan.place)
-            log.warning("%s in another worker's memory cannot be read, storage is asked: %s", key, error)
+            if loan is not None:
+                self._nearby.not_lent(key, loan, error)
             return None
 
     def local_path(self, key: str) -> Path | None:

@@ -238,7 +238,8 @@ class Restorer:
                 damage = str(error)
             except StoreError as error:
                 trouble = str(error)
-            from_disk, from_others = loading.bytes_of(nearby.disk), loading.bytes_of(nearby.memory)
+            lent = [key for key in nearby.memory if nearby.loan(key)]
+            from_disk, from_others = loading.bytes_of(nearby.disk), loading.bytes_of(lent)
             log.info(
                 "checkpoint %d: %.3g GB from memory of this worker, %.3g GB from that of others, %.3g GB from disk, "
                 "%.3g GB from storage, %.2f s",
@@ -276,7 +277,7 @@ class Restorer:
                 entry.key for entry in self._store.list(loading.manifest.data)
             }  # what is missing is damage
             for key in there.intersection(needed[rank % procs :: procs]):
-                self._download(key, nearby.memory.get(key))
+                self._download(key, nearby)
         except StoreError as error:
             trouble = str(error)
         try:
@@ -286,14 +287,14 @@ class Restorer:
             raise
         return near
 
-    def _download(self, key: str, loan: Loan | None) -> None:
-        path = self._room.folder / key
-        try:
-            if loan is not None:
+    def _download(self, key: str, nearby: Nearby) -> None:
+        path, loan = self._room.folder / key, nearby.loan(key)
+        if loan is not None:
+            try:
                 borrowing.save(loan, key, path)
                 return
-        except OSError as error:
-            log.warning("%s in another worker's memory cannot be read, storage is asked: %s", key, error)
+            except OSError as error:
+                nearby.not_lent(key, loan, error)
         self._store.download(key, path, durable=False)
 
     def _raise_together(self, trouble: str | None) -> None:

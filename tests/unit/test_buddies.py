@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,26 @@ def test_when_all_have_come_nobody_is_lost_any_more(tmp_path: Path) -> None:
         with speaking(keep, keep.place.token, 9) as late, pytest.raises(OSError, match="ended"):
             hear(late, Answer)
         assert keep.lost is None
+
+
+def test_one_that_falls_silent_in_the_middle_of_a_state_holds_up_nobody(tmp_path: Path) -> None:
+    two = Pair(tmp_path / "run")
+    keep = two.keeper(0)
+    with staged(two, 3) as (note, data), speaking(keep, keep.place.token) as silent:
+        say(silent, Given((note,), (checksums.of(bytes(data)),)))
+        assert hear(silent, Answer).trouble is None
+        silent.sendall(data[: len(data) // 2])
+        keep.without((0, 2))
+        keep.settle(2)
+        later = replace(note, generation=2)
+        with socket.create_connection((keep.place.addr, keep.place.port), timeout=PATIENCE_SECONDS) as new:
+            say(new, Hello(keep.place.token, 2, 2, 1))
+            say(new, Given((later,), (checksums.of(bytes(data)),)))
+            assert hear(new, Answer).trouble is None
+            new.sendall(data)
+            assert hear(new, Answer).trouble is None
+    assert keep.lost is None
+    assert slots.common(keep.slots)[-1] == (2, 3)
 
 
 def test_of_one_that_has_said_goodbye_nothing_is_written(tmp_path: Path) -> None:

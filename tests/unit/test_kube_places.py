@@ -16,6 +16,7 @@ from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.jobobjects import JobObjects
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.kube.places import Shown, fresh, meet_anew, of_all, sized
+from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 from tests.support.builders import spec
@@ -46,13 +47,16 @@ def test_a_job_has_the_workers_that_it_is_to_have_and_none_that_was_lost(
         assert newest is not None
         before = newest.nodes
         if what == "scale":
-            meet_anew(files, "job", lambda now, n=number: sized(now, n))  # type: ignore[misc]
+            size = meet_anew(files, "job", lambda now, n=number: sized(now, n))  # type: ignore[misc]
             members = files.newest_members()
             assert members is not None
             assert len(members.nodes) == number
             stayed = [node for node in members.nodes if node in before]
             assert stayed == [node for node in before if node in members.nodes], "they have their order"
             assert len(stayed) == min(number, len(before))
+            assert size > max(members.nodes)
+            assert all(index < size for index in lost), "or the cluster forgets that they have failed"
+            lost |= {index for index in before if index not in members.nodes and index < size}
         else:
             gone, attempt = before[number % len(before)], attempt + 1
             lost.add(gone)
@@ -71,6 +75,16 @@ def test_without_losses_numbers_are_those_below_the_size() -> None:
     assert sized(members, 2) == ((0, 1), ())
     assert sized(Members(2, (0, 2), 0.0, awaited=(1,)), 4) == ((0, 2, 1, 3), ())
     assert sized(Members(2, (0, 3, 2), 0.0, spent=(1,)), 2) == ((0, 2), ())
+
+
+def test_what_older_releases_know_nothing_of_is_not_written_without_need(files: JobObjects) -> None:
+    meet_anew(files, "job", lambda now: sized(now, 5))
+    files.look_anew()
+    files.rejoin(2)
+    files.look_anew()
+    newest = files.newest_members()
+    assert newest is not None
+    assert "spent" not in encode(newest)
 
 
 @pytest.fixture

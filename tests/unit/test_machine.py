@@ -169,6 +169,7 @@ def test_where_the_engine_will_not_do_it_a_new_job_follows_at_no_further_cost() 
     assert due(state) == (Delete(2, 0.0),)
     state = evolve(state, ev.AttemptGone(3.2, 2))
     assert (due(state), state.attempt.home, state.restarts_used) == ((Submit(3, 2),), None, 1)
+    assert state.suspect == "m1", "the machine of the lost one"
     submitted = story(*LIVE, first, ev.AttemptSubmitted(3.1, 2, "job-a1"))
     assert evolve(submitted, refused) == submitted
     assert evolve(story(), replace(refused, attempt=1)) == story()

@@ -329,3 +329,15 @@ async def test_a_stop_is_heard_while_the_engine_is_out_of_reach(tmp_path: Path) 
         run.ask_stop(by="test")
         await until(lambda: run.state.ended, "the end")
     assert run.state.outcome == "stopped"
+
+
+async def test_a_save_that_is_asked_for_meanwhile_is_done_when_somebody_can(tmp_path: Path) -> None:
+    engine = Refusing(EngineError("the API server is away"))
+    async with controlled(tmp_path, engine, Listener()) as run:
+        await lose_one(engine, run)
+        await until(lambda: len(run.state.attempts) == 2, "the next attempt, which cannot begin")
+        run.ask_save(by="test")
+        run.ask_scale(3, by="test")
+        await until(lambda: run.state.target == 3, "what can be noted")
+        mailbox = Mailbox(run.store)
+        await until(lambda: [one.kind for one in mailbox.read()] == ["save"], "the other to be taken")

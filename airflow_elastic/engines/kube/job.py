@@ -184,5 +184,5 @@ class JobEngine(KubeEngine):
         owner = await shared.client.get(*place)
         await asyncio.to_thread(files.rejoin, attempt, lost, fresh)
         members = await asyncio.to_thread(files.newest_members)
-        if members is not None and self.kind.workers(owner) < (size := size_of(members.all)):
+        if members is not None and self.kind.workers(owner) < (size := size_of(members)):
             await shared.client.patch(*place, self.kind.scaled(owner, size).body)

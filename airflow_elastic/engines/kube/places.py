@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,9 +39,12 @@ def meet_anew(files: JobFiles, name: str, choose: Callable[[Members], Group]) ->
     nodes, awaited = choose(members)
     if (members.nodes, members.awaited) != (nodes, awaited):
         following = replace(members, generation=members.generation + 1, nodes=nodes, awaited=awaited)
-        if not files.begin(following):
+        # Whoever goes from among the numbers that the job keeps has failed, to the cluster, and comes no more.
+        gone = [index for index in members.all if index not in following.all and index < size_of(following)]
+        members = replace(following, spent=tuple(sorted({*(members.spent or ()), *gone})) or None)
+        if not files.begin(members):
             raise EngineError(f"job {name} is being scaled by somebody else")
-    return size_of((*nodes, *awaited))
+    return size_of(members)
 
 
 def sized(members: Members, workers: int) -> Group:
@@ -58,12 +61,12 @@ def of_all(members: Members, nodes: tuple[int, ...]) -> Group:
 
 def fresh(members: Members) -> Iterator[int]:
     """Numbers for further workers, without those of lost ones."""
-    return (index for index in itertools.count(size_of(members.all)) if index not in members.spent)
+    return (index for index in itertools.count(max(members.all) + 1) if index not in (members.spent or ()))
 
 
-def size_of(nodes: Collection[int]) -> int:
-    """How many numbers a job needs for these workers."""
-    return max(nodes) + 1
+def size_of(members: Members) -> int:
+    """How many numbers a job needs: for its workers, and for lost ones, or a cluster forgets that they have failed."""
+    return max((*members.all, *(members.spent or ()))) + 1
 
 
 class Shown:
