@@ -142,7 +142,7 @@ def test_one_that_falls_silent_in_the_middle_of_a_state_holds_up_nobody(tmp_path
             assert hear(new, Answer).trouble is None
             new.sendall(data)
             assert hear(new, Answer).trouble is None
-    assert keep.lost is None
+            assert keep.lost is None
     assert slots.common(keep.slots)[-1] == (2, 3)
 
 
