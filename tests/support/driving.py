@@ -106,21 +106,27 @@ class Driven:
     async def end(self) -> RunState:
         return await asyncio.wait_for(asyncio.shield(self.task), PATIENCE_SECONDS)
 
-    def kill_worker(self, index: int) -> None:
+    def node_at(self, place: int) -> int:
+        """The number of the worker that has this place now: another one may have come for a lost one."""
+        members = self.files.newest_members()
+        assert members is not None
+        return members.nodes[place]
+
+    def kill_worker(self, place: int) -> None:
         """Lose a node: its agent dies at once, and with it (a moment later) its ranks."""
-        agent = self.files.agent(index)
+        agent = self.files.agent(self.node_at(place))
         assert agent is not None
         os.kill(agent.pid, signal.SIGKILL)
 
-    def kill_node(self, index: int) -> None:
+    def kill_node(self, place: int) -> None:
         """Lose a node with all that is on it at the same moment."""
-        self.kill_nodes(index)
+        self.kill_nodes(place)
 
-    def kill_nodes(self, *indexes: int) -> None:
+    def kill_nodes(self, *places: int) -> None:
         """The same of several."""
-        all_of_it = [process for index in indexes for process in self.ranks_of(index)]
-        for index in indexes:
-            self.kill_worker(index)
+        all_of_it = [process for place in places for process in self.ranks_of(self.node_at(place))]
+        for place in places:
+            self.kill_worker(place)
         for process in all_of_it:
             process.send(signal.SIGKILL)
 
