@@ -19,7 +19,7 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -66,6 +66,10 @@ class Members:
     def all(self) -> tuple[int, ...]:
         """Those that train, and those that are to."""
         return (*self.nodes, *self.awaited)
+
+    def spending(self, numbers: Iterable[int]) -> Members:
+        """The same, where nobody has these numbers any more."""
+        return replace(self, spent=tuple(sorted({*(self.spent or ()), *numbers})) or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +212,7 @@ class JobFiles:
                 return
             following = replace(members, generation=members.generation + 1, attempt=attempt)
             if lost:
-                following = replace(following, spent=tuple(sorted({*(members.spent or ()), *lost})))
+                following = following.spending(lost)
                 others = fresh(following) if fresh else itertools.count(max(self.nodes()) + 1)
                 nodes = tuple(next(others) if node in lost else node for node in members.nodes)
                 following = replace(following, nodes=nodes)

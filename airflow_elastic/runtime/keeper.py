@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import socket
 import threading
-import time
 from collections.abc import Collection
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.memory import free_bytes
-from airflow_elastic.runtime.ring import Address, Answer, Given, Hello, fill, hear, keep_alive, say
+from airflow_elastic.runtime.ring import Answer, Given, Hello, Listener, fill, hear, keep_alive, say
 from airflow_elastic.runtime.slots import COUNT, Slot, Slots, common
 
 log = logging.getLogger(__name__)
@@ -44,12 +42,9 @@ class Keeper:
         self._lost = self._parted = False
         self._since = 0  # the generation that has met last: what others before it say is of no more use
         self._lock = threading.Lock()  # of all above
-        self._closed = False
         self._taking = threading.Lock()  # one state at a time, of one connection
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, 0), family=family)
-        self.place = Address(address, self._listener.getsockname()[1], secrets.token_hex(16))
-        threading.Thread(target=self._listen, name="keeper", daemon=True).start()
+        self._listener = Listener(address, "keeper", self._hear)
+        self.place = self._listener.place
 
     @property
     def lost(self) -> int | None:
@@ -84,22 +79,7 @@ class Keeper:
 
     def close(self) -> None:
         """End."""
-        self._closed = True
-        with contextlib.suppress(OSError):  # nobody is connected
-            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError as error:
-                if self._closed:
-                    return
-                log.warning("nobody can give anything just now: %s", error)  # e.g. too many files are open
-                time.sleep(1.0)
-                continue
-            threading.Thread(target=self._hear, args=(connection,), name="kept", daemon=True).start()
 
     def _hear(self, connection: socket.socket) -> None:
         with connection:
@@ -126,7 +106,7 @@ class Keeper:
         except OSError as error:
             log.warning("somebody has connected, and has not said who it is: %s", error)
             return None
-        if not secrets.compare_digest(hello.token.encode(), self.place.token.encode()):
+        if not self._listener.knows(hello.token):
             log.warning("somebody has connected who is no worker of this job, and is not listened to")
             return None
         return hello

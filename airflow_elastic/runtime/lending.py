@@ -11,16 +11,13 @@ import contextlib
 import json
 import logging
 import os
-import secrets
 import socket
-import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.jobfiles import attempt_of
 from airflow_elastic.runtime.borrowing import Loan, Want
-from airflow_elastic.runtime.ring import Address, Answer, hear, keep_alive, say
+from airflow_elastic.runtime.ring import Address, Answer, Listener, hear, keep_alive, say
 from airflow_elastic.runtime.slots import HEADER_BYTES, Slot
 from airflow_elastic.runtime.writing import file_keys
 from airflow_elastic.spec import layout
@@ -69,10 +66,7 @@ class Lender:
         self._node = node
         self._held: dict[str, _Held] = {}
         self._loans = os.memfd_create("airflow-elastic-loans")  # for its own ranks: what others lend them
-        family = socket.AF_INET6 if ":" in node.address else socket.AF_INET
-        self._listener = socket.create_server((node.address, 0), family=family)
-        self._place = Address(node.address, self._listener.getsockname()[1], secrets.token_hex(16))
-        threading.Thread(target=self._listen, name="lender", daemon=True).start()
+        self._listener = Listener(node.address, "lender", self._lend)
 
     @property
     def path(self) -> str:
@@ -82,7 +76,7 @@ class Lender:
     def tell(self, store: TCPStore) -> None:
         """Say what there is to borrow, before the worker says that it has come."""
         self._held = dict(self._found())
-        told = _Told(self._place, {key: held.size for key, held in self._held.items()})
+        told = _Told(self._listener.place, {key: held.size for key, held in self._held.items()})
         store.set(f"lender/{self._node.index}", json.dumps(encode(told)))
 
     def hear(self, store: TCPStore, members: Members) -> None:
@@ -109,22 +103,12 @@ class Lender:
             held = _Held(slot.fileno(), (note.generation, note.step), note.kept_bytes)
             yield file_keys(folder, note.rank)[0], held
 
-    def _listen(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError as error:  # too many are open, for now
-                log.warning("nobody can borrow just now: %s", error)
-                time.sleep(1.0)
-                continue
-            threading.Thread(target=self._lend, args=(connection,), name="lending", daemon=True).start()
-
     def _lend(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):  # it has gone, or wants no more
             connection.settimeout(_PATIENCE_SECONDS)
             keep_alive(connection)
             want = hear(connection, Want, longest=_WANT_BYTES)
-            if not secrets.compare_digest(want.token.encode(), self._place.token.encode()):
+            if not self._listener.knows(want.token):
                 log.warning("somebody has connected who is no rank of this job, and is lent nothing")
                 return
             held = self._held.get(want.key)

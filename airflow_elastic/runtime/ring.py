@@ -6,9 +6,15 @@ neighbour, stand in the store of their meeting, as do the addresses of everythin
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import secrets
 import socket
 import struct
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +26,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
     from airflow_elastic.adapters.jobfiles import Members
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -35,6 +43,53 @@ class Address:
     addr: str
     port: int
     token: str
+
+
+class Listener:
+    """A free port of this worker's, where a thread of its own hears each who connects.
+
+    Args:
+        address: of this worker.
+        name: of the thread.
+        hear: is given each connection.
+
+    Attributes:
+        place: where it is, and the word that whoever connects has to say.
+    """
+
+    def __init__(self, address: str, name: str, hear: Callable[[socket.socket], None]) -> None:
+        self._hear, self._name, self._closed = hear, name, False
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.create_server((address, 0), family=family)
+        self.place = Address(address, self._socket.getsockname()[1], secrets.token_hex(16))
+        threading.Thread(target=self._listen, name=name, daemon=True).start()
+
+    def knows(self, token: str) -> bool:
+        """Whether that is the word."""
+        return secrets.compare_digest(token.encode(), self.place.token.encode())
+
+    def close(self) -> None:
+        """End."""
+        self._closed = True
+        with contextlib.suppress(OSError):  # nobody is connected
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError as error:
+                if self._closed:
+                    return
+                log.warning(
+                    "%s: nobody can connect just now: %s", self._name, error
+                )  # too many files are open
+                time.sleep(1.0)
+                continue
+            threading.Thread(
+                target=self._hear, args=(connection,), name=f"{self._name}'s", daemon=True
+            ).start()
 
 
 @dataclass(frozen=True, slots=True)

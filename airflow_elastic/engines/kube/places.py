@@ -41,7 +41,7 @@ def meet_anew(files: JobFiles, name: str, choose: Callable[[Members], Group]) ->
         following = replace(members, generation=members.generation + 1, nodes=nodes, awaited=awaited)
         # Whoever goes from among the numbers that the job keeps has failed, to the cluster, and comes no more.
         gone = [index for index in members.all if index not in following.all and index < size_of(following)]
-        members = replace(following, spent=tuple(sorted({*(members.spent or ()), *gone})) or None)
+        members = following.spending(gone)
         if not files.begin(members):
             raise EngineError(f"job {name} is being scaled by somebody else")
     return size_of(members)
