@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Protocol
 
-from awscrt.checksums import crc64nvme
+from awscrt.checksums import combine_crc64nvme, crc64nvme
 
 #: What is written today. S3 knows it too, and it costs a tenth of copying the bytes; sha256 costs more than a disk.
 ALGORITHM = "crc64nvme"
@@ -35,6 +35,10 @@ class Crc64:
     def update(self, data: Data, /) -> None:
         """Take further bytes into account."""
         self._value = crc64nvme(data, self._value)
+
+    def append(self, other: Crc64, size: int) -> None:
+        """Take so many further bytes into account, whose checksum is known."""
+        self._value = combine_crc64nvme(self._value, other._value, size)
 
     def hexdigest(self) -> str:
         """16 hex digits."""

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, BinaryIO
 from airflow_elastic.adapters.durable import fsync_folder, is_abandoned, make_folder, sync, temp_file
 from airflow_elastic.adapters.folder_errors import no_links, store_error
 from airflow_elastic.adapters.keys import RESERVED, check_key, check_prefix, check_range, key_problem
-from airflow_elastic.adapters.store import Entry
+from airflow_elastic.adapters.store import Entry, at_once
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
     import builtins
     from collections.abc import Callable, Iterable, Iterator
 
-    from airflow_elastic.adapters.store import Reader
+    from airflow_elastic.adapters.store import Pace, Reader
 
 _ROUNDS = 100  # against a delete that keeps removing the folder under us; a round lost takes microseconds
 _COPY_BYTES = 1 << 20
+_PART_BYTES = 16 << 20  # of what is written at a pace
 
 
 class FolderStore:
@@ -87,10 +88,17 @@ class FolderStore:
         with self._told("write", key):
             self._place(path, lambda file: file.write(data), os.replace, durable=durable)
 
-    def write(self, key: str, data: memoryview) -> None:
+    def write(self, key: str, data: memoryview, *, pace: Pace = at_once) -> None:
         path = self._path(key)
+
+        def fill(file: BinaryIO) -> None:
+            for at in range(0, len(data), _PART_BYTES):
+                part = data[at : at + _PART_BYTES]
+                with pace(len(part)):
+                    file.write(part)
+
         with self._told("write", key):
-            self._place(path, lambda file: file.write(data), os.replace)
+            self._place(path, fill, os.replace)
 
     def create(self, key: str, data: bytes) -> bool:
         path = self._path(key)

@@ -55,7 +55,10 @@ def tell(store: Store, part: Part) -> bool:
         Superseded: a newer attempt has begun; nothing was committed.
         StoreError: the storage failed.
     """
-    store.put(part.key, json.dumps(encode(part)).encode())
+    if part.of == 1:
+        return _commit(store, [part])
+    # Not durable: what is lost with it is a checkpoint that does not exist yet.
+    store.put(part.key, json.dumps(encode(part)).encode(), durable=False)
     return _commit_if_whole(store, part)
 
 
@@ -69,22 +72,26 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
     keys = [entry.key for entry in store.list(f"{part.manifest.data}{_NAME}")]
     if len(keys) < part.of:
         return False
-    _check_fence(store, part.manifest.attempt)
     told = [store.get(key) for key in keys]
     if None in told:
         return False  # who was last at the same time has committed it, and has removed them
     parts = [decode(Part, json.loads(data)) for data in told if data is not None]
     if len({one.manifest.reason for one in parts}) > 1:
         return False  # a step that was saved more than once: they may be of different states
+    committed = _commit(store, parts)
+    try:
+        store.delete(keys)
+    except StoreError as error:  # it exists all the same
+        log.warning("what workers told of %s could not be removed: %s", part.manifest.data, error)
+    return committed
+
+
+def _commit(store: Store, parts: list[Part]) -> bool:
+    """Make it exist out of all its parts, unless a newer attempt has begun."""
     files = sorted((file for one in parts for file in one.manifest.files), key=lambda file: file.key)
     first = min(parts, key=lambda one: one.node)
     manifest = replace(
         first.manifest, files=tuple(files), created_at=time.time(), journal=journal.newest(store)
     )
-    _check_fence(store, part.manifest.attempt)  # reading what all have told takes its time
-    committed = checkpoints.commit(store, manifest)
-    try:
-        store.delete(keys)
-    except StoreError as error:  # it exists all the same
-        log.warning("what workers told of checkpoint %d could not be removed: %s", first.manifest.step, error)
-    return committed
+    _check_fence(store, manifest.attempt)
+    return checkpoints.commit(store, manifest)

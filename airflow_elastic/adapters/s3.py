@@ -20,7 +20,7 @@ from airflow_elastic.adapters.s3_errors import (
     store_error,
 )
 from airflow_elastic.adapters.s3_stream import ROUNDS, Stream, back_off
-from airflow_elastic.adapters.store import Entry
+from airflow_elastic.adapters.store import Entry, at_once
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_elastic.adapters.s3_client import ClientFactory
-    from airflow_elastic.adapters.store import Reader
+    from airflow_elastic.adapters.store import Pace, Reader
 
 _BATCH = 1000  # keys that one DeleteObjects takes
 # Answers (409) to a writer that another one, or on versitygw a delete in the same folder, got in the way of.
@@ -89,13 +89,15 @@ class S3Store:
         with self._told("write", key):
             self._insist(lambda: self._clients.get().put_object(**self._at(key), Body=data))
 
-    def write(self, key: str, data: memoryview) -> None:
-        self._send("write", key, lambda begin, end: bytes(data[begin:end]), len(data))
+    def write(self, key: str, data: memoryview, *, pace: Pace = at_once) -> None:
+        self._send("write", key, lambda begin, end: bytes(data[begin:end]), len(data), pace)
 
-    def _send(self, doing: str, key: str, read: Callable[[int, int], bytes], size: int) -> None:
+    def _send(
+        self, doing: str, key: str, read: Callable[[int, int], bytes], size: int, pace: Pace = at_once
+    ) -> None:
         where = self._at(key)
         with self._told(doing, key):
-            self._insist(lambda: s3_bulk.send(self._bulk.get(), where, read, size))
+            self._insist(lambda: s3_bulk.send(self._bulk.get(), where, read, size, pace))
 
     def create(self, key: str, data: bytes) -> bool:
         """See `Store.create`. Where it raises, the object may or may not be there: repeat it to know."""

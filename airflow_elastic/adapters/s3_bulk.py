@@ -18,11 +18,14 @@ from awscrt.checksums import crc32
 from airflow_elastic.adapters.s3_client import CONNECTIONS, sends_checksums
 from airflow_elastic.adapters.s3_errors import code_of
 from airflow_elastic.adapters.s3_stream import Stream
+from airflow_elastic.adapters.store import at_once
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
+
+    from airflow_elastic.adapters.store import Pace
 
 #: Of one part; each connection holds a copy of one while it is sent.
 PART_BYTES = 16 << 20
@@ -31,7 +34,9 @@ _AT_ONCE_BYTES = 512 << 20  # of all parts that are being sent
 _MOST_PARTS = 10_000  # of an object: S3's own limit
 
 
-def send(client: Any, where: dict[str, str], read: Callable[[int, int], bytes], size: int) -> None:
+def send(
+    client: Any, where: dict[str, str], read: Callable[[int, int], bytes], size: int, pace: Pace = at_once
+) -> None:
     """Create or replace an object.
 
     Args:
@@ -39,28 +44,36 @@ def send(client: Any, where: dict[str, str], read: Callable[[int, int], bytes], 
         where: bucket and key, as the client calls them.
         read: gives the bytes from a first to before a last one; called by several threads.
         size: how many bytes there are.
+        pace: of the parts.
 
     Raises whatever the client does. What was sent of the object by then is removed, where the server answers.
     """
     if size <= PART_BYTES:
-        data = read(0, size)
-        client.put_object(**where, Body=data, **_checksum(client, data))
+        with pace(size):
+            data = read(0, size)
+            client.put_object(**where, Body=data, **_checksum(client, data))
         return
     try:
-        _send_parts(client, where, read, size)
+        _send_parts(client, where, read, size, pace)
     except Exception as exc:
         # The answer to the request that completes it was lost, and repeating that finds no upload any more.
         if code_of(exc) != "NoSuchUpload":
             raise
-        _send_parts(client, where, read, size)
+        _send_parts(client, where, read, size, pace)
 
 
-def _send_parts(client: Any, where: dict[str, str], read: Callable[[int, int], bytes], size: int) -> None:
+def _send_parts(
+    client: Any, where: dict[str, str], read: Callable[[int, int], bytes], size: int, pace: Pace
+) -> None:
     length = max(PART_BYTES, -(-size // _MOST_PARTS))
     kind = {"ChecksumAlgorithm": "CRC32"} if sends_checksums(client) else {}
     upload = {**where, "UploadId": client.create_multipart_upload(**where, **kind)["UploadId"]}
 
     def send_part(begin: int) -> dict[str, Any]:
+        with pace(min(length, size - begin)):
+            return send_now(begin)
+
+    def send_now(begin: int) -> dict[str, Any]:
         number = begin // length + 1
         data = read(begin, min(size, begin + length))
         if len(data) < min(length, size - begin):

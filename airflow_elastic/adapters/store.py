@@ -9,6 +9,7 @@ Calls block: the controller runs them in threads, the training side calls them a
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    #: Entered for each part of what is written, with how many bytes that has; may wait. By several threads.
+    Pace = Callable[[int], AbstractContextManager[None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -24,6 +28,11 @@ class Entry:
 
     key: str
     size: int
+
+
+def at_once(size: int) -> AbstractContextManager[None]:
+    """The pace of somebody who waits for it: nothing holds back a part of any size."""
+    return nullcontext()
 
 
 class Reader(Protocol):
@@ -69,8 +78,8 @@ class Store(Protocol):
         """
         ...
 
-    def write(self, key: str, data: memoryview) -> None:
-        """Create or replace an object, durably, out of memory that may be large: sent in parts where that helps."""
+    def write(self, key: str, data: memoryview, *, pace: Pace = at_once) -> None:
+        """Create or replace an object, durably, out of memory that may be large: in parts, at a pace."""
         ...
 
     def create(self, key: str, data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Filling a state from a checkpoint: what is read goes straight to where it belongs, block by block, several at once.
+"""Filling a state from a checkpoint: what is read goes straight to where it belongs, in stretches, several at once.
 
 Of an entry, only those blocks are read in which there is something that is needed. Each is checked while it is still in
 the processor's cache.
@@ -6,13 +6,12 @@ the processor's cache.
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from airflow_elastic.runtime.nearest import Files
 from airflow_elastic.runtime.needs import Need
 from airflow_elastic.runtime.slots import Slot
 from airflow_elastic.runtime.stage import Memory
+from airflow_elastic.runtime.values import from_bytes
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.index import BLOCK_BYTES, Blob, Piece, blocks
 from airflow_elastic.spec.manifest import Manifest
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _RUN_BYTES = 16 << 20  # read by one thread, with one request
 _GAP_BYTES = 1 << 20  # that are rather read than asked around
+_STRETCH_BYTES = 4 << 20  # with one call: more of them cost more than the cache gives back
 
 _CPUS = os.cpu_count() or 1
 _NEAR_READERS = min(4, _CPUS)  # the disk, or memory, is the limit soon
@@ -55,24 +56,24 @@ class Loading:
 
     def __init__(self, needs: Iterable[Need], manifest: Manifest, memory: Memory) -> None:
         self.manifest = manifest
-        self._files: dict[str, list[_Block]] = defaultdict(list)
-        self._slots: dict[Slot, list[_Block]] = defaultdict(list)
+        self._files: dict[str, list[_Stretch]] = defaultdict(list)
+        self._slots: dict[Slot, list[_Stretch]] = defaultdict(list)
         for need in needs:
             key, entry = need.stored.file, need.stored.entry
             if held := memory.get((entry.key, entry.offsets if isinstance(entry, Piece) else ())):
                 slot, at = held
-                self._slots[slot] += _blocks(_Filling(need, "the memory of this worker's agent"), at)
+                self._slots[slot] += _Filling(need, "the memory of this worker's agent").stretches(at)
             else:
-                self._files[key] += _blocks(_Filling(need, key), entry.at)
+                self._files[key] += _Filling(need, key).stretches(entry.at)
         self.keys = list(self._files)
         self.file_bytes, self.memory_bytes = (
-            sum(block.size for found in places.values() for block in found)
+            sum(one.size for found in places.values() for one in found)
             for places in (self._files, self._slots)
         )
 
     def bytes_of(self, keys: Container[str]) -> int:
         """How many of the bytes that are read come from these files."""
-        return sum(block.size for key, found in self._files.items() if key in keys for block in found)
+        return sum(one.size for key, found in self._files.items() if key in keys for one in found)
 
     def read(self, store: Files) -> None:
         """Read everything. What was read before something turned out to be damaged is in the state already.
@@ -127,10 +128,29 @@ class _Filling:
     def __init__(self, need: Need, where: str) -> None:
         self._need, self._entry, self._where = need, need.stored.entry, where
         self._lock = threading.Lock()
+        self._left = 0
+
+    def stretches(self, start: int) -> list[_Stretch]:
+        """What has to be read of it, where it begins at this byte: its blocks, and neighbours of which all is needed
+        together.
+        """
+        bounds: list[tuple[int, int]] = []
         first, last = self._needed
-        wanted = [(at, end) for at, end in blocks(self._entry.size) if end > first and at < last]
-        self.blocks = wanted or [(0, 0)]
-        self._left = len(self.blocks)
+        for at, end in blocks(self._entry.size):
+            if end <= first or at >= last:
+                continue
+            grown = (bounds[-1][0], end) if bounds else (at, end)
+            if bounds and self._is_inside(*grown) and end - grown[0] <= _STRETCH_BYTES:
+                bounds[-1] = grown
+            else:
+                bounds.append((at, end))
+        bounds = bounds or [(0, 0)]
+        self._left = len(bounds)
+        return [_Stretch(self, at, end, start + at) for at, end in bounds]
+
+    def _is_inside(self, at: int, end: int) -> bool:
+        first, last = self._needed
+        return first <= at and end <= last
 
     @cached_property
     def _needed(self) -> tuple[int, int]:
@@ -170,18 +190,18 @@ class _Filling:
         flat = stored.as_strided((stored.numel(),), (1,))  # of one element alone, a view may have any stride
         return flat.view(torch.uint8).numpy().data if stored.numel() else memoryview(b"")
 
-    def take(self, block: tuple[int, int], reader: Reader) -> None:
-        """Read a block, and check it. Raises CheckpointDamaged where it is not what was committed."""
+    def take(self, at: int, end: int, reader: Reader) -> None:
+        """Read a stretch, and check it. Raises CheckpointDamaged where it is not what was committed."""
         with self._lock:  # not had before it is needed: there may be more than there is memory
             whole = self._whole
-        (first, last), (at, end) = self._needed, block
-        inside = first <= at and end <= last
-        room = whole[at - first : end - first] if inside else memoryview(bytearray(end - at))
+        (first, last), inside = self._needed, self._is_inside(at, end)
+        room = whole[at - first : end - first] if inside else _scratch(end - at)
         _fill(reader, room)
-        if end > at and checksums.of(room) != self._entry.checksums[at // BLOCK_BYTES]:
-            raise CheckpointDamaged(
-                f"{self._entry.key} in {self._where} is not what was committed: its bytes have changed"
-            )
+        for begin, behind in blocks(end - at):
+            if checksums.of(room[begin:behind]) != self._entry.checksums[(at + begin) // BLOCK_BYTES]:
+                raise CheckpointDamaged(
+                    f"{self._entry.key} in {self._where} is not what was committed: its bytes have changed"
+                )
         if not inside:
             low, high = max(at, first), min(end, last)
             whole[low - first : high - first] = room[low - at : high - at]
@@ -194,11 +214,7 @@ class _Filling:
     def _put_into_place(self) -> None:
         target, stored = self._need.target, self._stored
         if not isinstance(target, torch.Tensor):
-            data = io.BytesIO(stored.numpy().tobytes())
-            # To the CPU: those of all ranks would lie on the first GPU, where there is one.
-            target(
-                torch.load(data, map_location="cpu", weights_only=False)
-            )  # its bytes are those that we wrote
+            target(from_bytes(stored.numpy().tobytes()))  # its checksum says that we wrote them
         elif stored is not target:
             for dim, (start, length) in enumerate(zip(self._need.start, target.shape, strict=True)):
                 if stored.shape[dim] != length:
@@ -207,47 +223,56 @@ class _Filling:
             del self._stored, self._whole
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A block of an entry, and where it lies."""
+@dataclass(slots=True)
+class _Stretch:
+    """Blocks of an entry that are read together, from byte `at` of it to before `end`; `place` is where they lie."""
 
     filling: _Filling
-    block: tuple[int, int]
     at: int
+    end: int
+    place: int
 
     @property
     def size(self) -> int:
-        return self.block[1] - self.block[0]
+        return self.end - self.at
 
 
-def _blocks(filling: _Filling, at: int) -> Iterator[_Block]:
-    return (_Block(filling, block, at + block[0]) for block in filling.blocks)
-
-
-def _runs(wanted: Iterable[_Block]) -> list[list[_Block]]:
+def _runs(wanted: Iterable[_Stretch]) -> list[list[_Stretch]]:
     """The same, as what is read at one go."""
-    runs: list[list[_Block]] = []
+    runs: list[list[_Stretch]] = []
     end = 0
-    for one in sorted(wanted, key=lambda one: one.at):
-        if not runs or not 0 <= one.at - end <= _GAP_BYTES or one.at + one.size - runs[-1][0].at > _RUN_BYTES:
+    for one in sorted(wanted, key=lambda one: one.place):
+        gap, size = one.place - end, one.place + one.size - runs[-1][0].place if runs else 0
+        if not runs or not 0 <= gap <= _GAP_BYTES or size > _RUN_BYTES:
             runs.append([])
         runs[-1].append(one)
-        end = one.at + one.size
+        end = one.place + one.size
     return runs
 
 
 _Source = Callable[[int, int], AbstractContextManager[Reader]]
 
 
-def _read(source: _Source, run: list[_Block]) -> int:
-    """Read neighbouring blocks, and check them; returns how many bytes they are."""
-    at, end = run[0].at, run[-1].at + run[-1].size
+def _read(source: _Source, run: list[_Stretch]) -> int:
+    """Read neighbouring stretches, and check them; returns how many bytes they are."""
+    at, end = run[0].place, run[-1].place + run[-1].size
     with source(at, end - at) as reader:
         for one in run:
-            _fill(reader, memoryview(bytearray(one.at - at)))
-            one.filling.take(one.block, reader)
-            at = one.at + one.size
+            _fill(reader, _scratch(one.place - at))
+            one.filling.take(one.at, one.end, reader)
+            at = one.place + one.size
     return sum(one.size for one in run)
+
+
+_own = threading.local()
+
+
+def _scratch(size: int) -> memoryview:
+    """Memory of this thread's own, of at most a block or a gap: to have new one each time takes longer than to read."""
+    if not hasattr(_own, "scratch"):
+        _own.scratch = memoryview(bytearray(max(_GAP_BYTES, BLOCK_BYTES)))
+    scratch: memoryview = _own.scratch
+    return scratch[:size]
 
 
 def _fill(reader: Reader, room: memoryview) -> None:

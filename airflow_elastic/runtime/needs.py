@@ -15,9 +15,8 @@ import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from airflow_elastic.runtime.staging import SHARDED_TENSOR
+from airflow_elastic.runtime.staging import SHARDED_TENSOR, offsets_of
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece
 
@@ -84,8 +83,7 @@ def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) ->
 def _of_part(tensor: DTensor, entries: Sequence[Stored]) -> Iterator[Need]:
     if tensor.device_mesh.get_coordinate() is None:
         return iter(())
-    _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return parts(tensor.to_local().detach(), tuple(offsets), entries)
+    return parts(tensor.to_local().detach(), offsets_of(tensor), entries)
 
 
 def parts(target: torch.Tensor, offsets: tuple[int, ...], entries: Sequence[Stored]) -> Iterator[Need]:

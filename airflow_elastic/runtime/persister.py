@@ -16,6 +16,7 @@ from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.slots import IN_BETWEEN
+from airflow_elastic.runtime.throttling import Throttling
 from airflow_elastic.runtime.writing import file_keys, manifest_of, write_files
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError, StoreError
@@ -45,6 +46,7 @@ class Persister:
 
     def __init__(self, node: Node, news: Callable[[], None] = lambda: None) -> None:
         self._node, self._slots, self._news = node, node.slots, news
+        self._throttling = Throttling(node.pages)
         # Generation and step of what was written last, and of what the thread has tried to write last.
         self._done: tuple[int, int] = (0, -1)
         self._tried: tuple[int, int] = (0, -1)
@@ -73,7 +75,7 @@ class Persister:
             ElasticError: the newest could not be written.
         """
         trouble: ElasticError | None = None
-        with self._lock:
+        with self._throttling.lifted(), self._lock:
             for age in self._common(self._done):
                 try:
                     self._insist(age)
@@ -196,7 +198,9 @@ class Persister:
         attempt = attempt_of(record, members)
         data = layout.checkpoint_data(note.step, attempt, note.generation)
         try:
-            files, _ = write_files(node.store, held, data, attempt, self._move)
+            size = sum(one.kept_bytes for _, one in held)
+            with self._throttling.sending(size, held[0][0].finished_at / 1e9):
+                files, _ = write_files(node.store, held, data, attempt, self._move, self._throttling.pace)
         except ElasticError:
             # Nobody knows of these files yet, and it may be the disk that is full. Or a buddy has written them, too.
             if node.keeper is None:

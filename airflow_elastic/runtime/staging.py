@@ -7,18 +7,18 @@ workers writes it to storage. Who does what follows from the names and sizes alo
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
+from functools import cache
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from airflow_elastic.runtime.values import to_bytes
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Index, Piece
 
@@ -31,11 +31,6 @@ _FIRST = "other."
 _SLOW = ("model.", "optimizer.state.")
 
 SHARDED_TENSOR = "{} is a ShardedTensor, of the first FSDP: shard the model with fully_shard"
-
-#: Values of these types are what their repr says; so many of them are kept serialised.
-_PLAIN = frozenset((bool, int, float, str, type(None)))
-_MOST_SEEN = 1000
-_seen: dict[tuple[type, str] | None, bytes] = {}
 
 #: Devices from which something can be copied while they do something else.
 _BESIDE = ("cpu", "cuda")
@@ -159,7 +154,7 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
             raise InvalidInput(SHARDED_TENSOR.format(key))
         elif not isinstance(value, torch.Tensor):
             if mine or place.rank == 0:
-                values.append((key, _serialised(key, value)))
+                values.append((key, to_bytes(key, value)))
         elif mine:
             parts.append(_whole(key, value, kept=True))
         elif key in first or key.startswith(_FIRST):
@@ -182,13 +177,21 @@ def _sharded(key: str, tensor: DTensor, *, slow: bool) -> list[_Part]:
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         return []
-    _, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    offsets = offsets_of(tensor)
     kept = all(at == 0 for at, how in zip(coordinate, placements, strict=True) if how.is_replicate())
     local = tensor.to_local().detach()
     slow = slow and local.device.type in _BESIDE
-    return (
-        [_Part(key, local, tuple(tensor.shape), tuple(offsets), kept, slow, tensor)] if local.numel() else []
-    )
+    return [_Part(key, local, tuple(tensor.shape), offsets, kept, slow, tensor)] if local.numel() else []
+
+
+def offsets_of(tensor: DTensor) -> tuple[int, ...]:
+    """Where in the whole this rank's part begins, in each dimension."""
+    return _offsets(tensor.shape, tensor.device_mesh, tensor.placements)
+
+
+@cache  # optimizers have several tensors for each of the model's, and torch takes as long as a small copy
+def _offsets(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> tuple[int, ...]:
+    return tuple(compute_local_shape_and_global_offset(shape, mesh, placements)[1])
 
 
 def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
@@ -232,38 +235,3 @@ def _lay(at: int, parts: list[_Part], placed: list[tuple[int, _Part]]) -> tuple[
 
 def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
-
-
-def _serialised(key: str, value: Any) -> bytes:
-    # Most are settings of an optimizer, the same in each save, and torch takes as long over one as over a large tensor.
-    known = (type(value), repr(value)) if type(value) in _PLAIN else None
-    if known in _seen:
-        return _seen[known]
-    buffer = io.BytesIO()
-    try:
-        torch.save(value, buffer, pickle_module=_WHOLE)
-    except _Sharded:
-        raise InvalidInput(
-            f"{key} holds a DTensor in an object that is kept as one value, as it is on the first rank: its other "
-            "parts would be lost. Keep it in dicts, lists or tuples, or in a module of its own"
-        ) from None
-    if known is not None:
-        if len(_seen) >= _MOST_SEEN:
-            _seen.clear()
-        _seen[known] = buffer.getvalue()
-    return buffer.getvalue()
-
-
-class _Sharded(Exception):
-    """A value holds a part of a tensor only."""
-
-
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, DTensor):
-            raise _Sharded
-        return NotImplemented
-
-
-#: Pickles what is whole.
-_WHOLE: Any = SimpleNamespace(__name__="pickle", Pickler=_Pickler)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checksums
+from airflow_elastic.adapters.store import at_once
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.index import Blob, Index, Piece, blocks
@@ -17,7 +18,7 @@ from airflow_elastic.spec.manifest import Manifest, StoredFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.store import Pace, Store
     from airflow_elastic.runtime.slots import Note, Slot
 
 
@@ -27,6 +28,7 @@ def write_files(
     folder: str,
     attempt: int,
     moved: Callable[[], None] = lambda: None,
+    pace: Pace = at_once,
 ) -> tuple[list[StoredFile], list[StoredFile]]:
     """Write what the ranks of a worker have staged, two files each, and accounts of their samples.
 
@@ -36,6 +38,7 @@ def write_files(
         folder: of the checkpoint's data.
         attempt: number of theirs.
         moved: called after each file.
+        pace: of the large ones.
 
     Returns:
         The files of the checkpoint, and the accounts.
@@ -48,17 +51,17 @@ def write_files(
     for slot, note in held:
         (data, index_of), memory = file_keys(folder, note.rank), slot.data(note.kept_bytes)
         with ThreadPoolExecutor(1) as beside:
-            index = beside.submit(_checked, note.kept, memory)
-            files.append(_write(store, data, memory))
+            described = beside.submit(_describe, store, index_of, note.kept, memory)
+            store.write(data, memory, pace=pace)
+            checksum, index = described.result()
+            files += [_stored(data, len(memory), checksum), index]
         moved()
         if note.account is not None:  # before anything that it accounts for can count
             key = layout.account(attempt, note.generation, note.step, note.rank)
             told = json.dumps(encode(note.account)).encode()
             store.put(key, told)
             accounts.append(_stored(key, len(told), checksums.of(told)))
-        encoded = json.dumps(encode(index.result())).encode()
-        files.append(_write(store, index_of, memoryview(encoded)))
-        moved()
+            moved()
     return files, accounts
 
 
@@ -67,12 +70,12 @@ def file_keys(folder: str, rank: int) -> tuple[str, str]:
     return f"{folder}rank-{rank:05d}.bin", f"{folder}rank-{rank:05d}.json"
 
 
-def _write(store: Store, key: str, data: memoryview) -> StoredFile:
-    """Write a file, and take its checksum meanwhile."""
-    with ThreadPoolExecutor(1) as beside:
-        checksum = beside.submit(checksums.of, data)
-        store.write(key, data)
-        return _stored(key, len(data), checksum.result())
+def _describe(store: Store, key: str, kept: Index, data: memoryview) -> tuple[str, StoredFile]:
+    """Write what lies where in a file; returns that file's checksum, and what is written here."""
+    index, checksum = _checked(kept, data)
+    encoded = json.dumps(encode(index)).encode()
+    store.write(key, memoryview(encoded))
+    return checksum, _stored(key, len(encoded), checksums.of(encoded))
 
 
 def _stored(key: str, size: int, checksum: str) -> StoredFile:
@@ -98,13 +101,25 @@ def manifest_of(note: Note, attempt: int, data: str, files: Sequence[StoredFile]
     )
 
 
-def _checked(index: Index, data: memoryview) -> Index:
-    """The same, with checksums of each entry: readers check what they read, and read only what they need."""
-
-    def of(entry: Piece | Blob) -> tuple[str, ...]:
-        return tuple(checksums.of(data[entry.at + a : entry.at + b]) for a, b in blocks(entry.size))
-
-    return Index(
-        tuple(replace(piece, checksums=of(piece)) for piece in index.pieces),
-        tuple(replace(blob, checksums=of(blob)) for blob in index.blobs),
+def _checked(index: Index, data: memoryview) -> tuple[Index, str]:
+    """The same, with checksums of each entry: readers check what they read, and read only what they need. And that of
+    all the data, which is gone through once.
+    """
+    entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
+    whole, done = checksums.Crc64(), 0
+    of: dict[int, tuple[str, ...]] = {}
+    for entry in sorted(entries, key=lambda one: one.at):
+        whole.update(data[done : entry.at])
+        found = []
+        for begin, end in blocks(entry.size):
+            block = checksums.Crc64()
+            block.update(data[entry.at + begin : entry.at + end])
+            whole.append(block, end - begin)
+            found.append(block.hexdigest())
+        of[id(entry)], done = tuple(found), entry.at + entry.size
+    whole.update(data[done:])
+    described = Index(
+        tuple(replace(piece, checksums=of[id(piece)]) for piece in index.pieces),
+        tuple(replace(blob, checksums=of[id(blob)]) for blob in index.blobs),
     )
+    return described, whole.hexdigest()

@@ -41,7 +41,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Whatever is no tensor, as `torch.save` writes it: `size` bytes from `at`, with checksums like a piece's."""
+    """Whatever is no tensor: `size` bytes from `at`, pickled, or as `torch.save` writes it where it holds a tensor.
+
+    With checksums like a piece's.
+    """
 
     key: str
     at: int

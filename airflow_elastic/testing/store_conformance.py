@@ -199,6 +199,19 @@ class StoreConformance:
             assert _streamed(store, "empty", 0, 10, rng) == b""
             assert _streamed(store, "missing", 0, 10, rng) == b""
 
+    def test_what_is_written_at_a_pace_is_told_part_by_part(self, store: Store) -> None:
+        parts: list[int] = []
+
+        @contextlib.contextmanager
+        def pace(size: int) -> Iterator[None]:
+            yield
+            parts.append(size)
+
+        with _seeded() as rng:
+            store.write("big", memoryview(data := rng.randbytes(self.large + 1)), pace=pace)
+            assert store.get("big") == data
+        assert sum(parts) == len(data)
+
     def test_list_takes_string_prefixes_and_sorts_by_key(self, store: Store) -> None:
         # '-' and '.' sort before '/', so walking folders in order would not sort these
         keys = ["a/1", "a-b", "a.b", "a/10", "a/2", "ab/1", "b", "a/deep/er/1", "B", "é"]

@@ -14,13 +14,14 @@ import torch
 
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.saving import Position, Stateful
 from tests.bench.figures import count, heading, interval, median, verdict
 from tests.bench.test_checkpoint import build, size_of
 from tests.support.saving import Worker
 
 ROUNDS = count("ROUNDS", 5)
 STEP_SECONDS = 0.01
+EVERY_SECONDS = {"folder": 0, "s3": count("EVERY", 60)}  # one save, at the least
 
 
 @contextmanager
@@ -56,6 +57,18 @@ def calibrated() -> Callable[[], None]:
     return step
 
 
+def _told(step: Callable[[], None], words: memoryview[float]) -> Callable[[], None]:
+    """The same, told as a script's are: what is sent beside them depends on how long they take."""
+
+    def told() -> None:
+        began = time.monotonic()
+        step()
+        words[page.STEPPING] += time.monotonic() - began
+        words[page.STEP] += 1
+
+    return told
+
+
 def write_for_ever(worker: Worker) -> None:
     worker.persister.start()
     while True:
@@ -88,7 +101,7 @@ def test_training_beside_writing(where: str, tmp_path: Path) -> None:
     try:
         # An S3 server of this machine would compete with training itself, where no processor is to spare.
         for ranks in (1, 2) if where == "folder" else (1,):
-            _measure(uri, objects, ranks)
+            _measure(uri, objects, ranks, EVERY_SECONDS[where])
     finally:
         if where == "s3":
             store = open_store(uri)
@@ -96,13 +109,14 @@ def test_training_beside_writing(where: str, tmp_path: Path) -> None:
             boto3.client("s3").delete_bucket(Bucket=f"bench-beside-{os.getpid()}")
 
 
-def _measure(uri: str, objects, ranks: int) -> None:  # type: ignore[no-untyped-def]
+def _measure(uri: str, objects: Stateful, ranks: int, every: float) -> None:
     worker = Worker(uri, keep_last=1, attempt=ranks)
-    step, number = calibrated(), 0
+    untold, number = calibrated(), 0
+    step = _told(untold, worker.words)
     shares: list[float] = []
     seconds: list[float] = []
     with process(lambda: write_for_ever(worker)):
-        others = [process(lambda: train_for_ever(step)) for _ in range(ranks - 1)]
+        others = [process(lambda: train_for_ever(untold)) for _ in range(ranks - 1)]
         for other in others:
             other.__enter__()
         try:
@@ -117,6 +131,7 @@ def _measure(uri: str, objects, ranks: int) -> None:  # type: ignore[no-untyped-
                 if round_:  # the first one makes memory
                     shares.append(100 * during / ((before + after) / 2))
                     seconds.append(took)
+                _steps(step, lambda elapsed, since=began: time.perf_counter() - since > every)  # type: ignore[misc]
         finally:
             for other in others:
                 other.__exit__(None, None, None)

@@ -102,10 +102,10 @@ def test_a_store_that_fails_once_loses_nothing(tmp_path: Path, monkeypatch: pyte
         failures = iter([StoreError("for now")])
         write = persister.write_files
 
-        def failing(store: Store, held: Any, folder: str, attempt: int, moved: Any) -> Any:
+        def failing(store: Store, held: Any, *rest: Any) -> Any:
             if held[0][1].rank == 1 and (error := next(failures, None)):
                 raise error
-            return write(store, held, folder, attempt, moved)
+            return write(store, held, *rest)
 
         monkeypatch.setattr(persister, "write_files", failing)
         begin_anew(two, 0, 2)

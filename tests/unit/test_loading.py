@@ -67,7 +67,8 @@ def model(seed: int) -> torch.nn.Module:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     for module in (index, loading):
         monkeypatch.setattr(module, "BLOCK_BYTES", 100)
-    return 100
+    monkeypatch.setattr(loading, "_STRETCH_BYTES", 300)
+    return 300
 
 
 @pytest.mark.parametrize(("run", "gap"), [(1 << 24, 1 << 20), (1000, 100), (64, 0), (1, 0)])
@@ -136,6 +137,7 @@ def test_of_an_entry_only_the_blocks_are_read_that_are_needed(
     with pytest.MonkeyPatch.context() as patch:
         for module in (index, loading):
             patch.setattr(module, "BLOCK_BYTES", 16)
+        patch.setattr(loading, "_STRETCH_BYTES", 48)
         sums = tuple(checksums.of(data[a:b]) for a, b in index.blocks(len(data)))
         whole = tuple(shape)
         piece = Piece("a", "float32", whole, (0,) * len(shape), whole, 0, len(data), sums)
@@ -143,8 +145,8 @@ def test_of_an_entry_only_the_blocks_are_read_that_are_needed(
             torch.zeros([*lengths, 2], dtype=dtype)[..., 0] if strided else torch.zeros(lengths, dtype=dtype)
         )
         filling = loading._Filling(Need(Stored("file", piece), tuple(offsets), target), "here")
-        for block in reversed(filling.blocks):
-            filling.take(block, io.BytesIO(data[block[0] : block[1]]))
+        for one in reversed(filling.stretches(0)):
+            filling.take(one.at, one.end, io.BytesIO(data[one.at : one.end]))
         expected = stored
         for dim, (at, size) in enumerate(zip(offsets, lengths, strict=True)):
             expected = expected.narrow(dim, at, size)
@@ -152,7 +154,7 @@ def test_of_an_entry_only_the_blocks_are_read_that_are_needed(
         if lengths[1:] == shape[1:]:
             row = len(data) // shape[0]
             needed = -(-(offsets[0] + lengths[0]) * row // 16) - offsets[0] * row // 16
-            assert len(filling.blocks) == needed
+            assert sum(-(-one.size // 16) for one in filling.stretches(0)) == needed
 
 
 @st.composite

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -164,7 +165,7 @@ def test_what_could_not_be_written_is_tried_again_before_the_end(
     worker = Worker(str(tmp_path))
     write = worker.store.write
 
-    def refuse(key: str, data: memoryview) -> None:
+    def refuse(key: str, data: memoryview, **_: Any) -> None:
         raise StoreError("the storage is out of reach")
 
     monkeypatch.setattr(worker.store, "write", refuse)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from dataclasses import dataclass
@@ -61,22 +60,6 @@ def test_copied_it_is_byte_for_byte_what_it_was(sizes: dict[str, tuple[int, torc
         assert torch.equal(found.to(state[piece.key].dtype), state[piece.key])
     assert [blob.key for blob in plan.kept.blobs] == ["step"]
     assert all(piece.at + piece.size <= plan.kept_bytes for piece in plan.kept.pieces)
-
-
-PLAIN = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(width=16) | st.text("01. ", max_size=2)
-
-
-@given(st.dictionaries(st.sampled_from("abcdef"), PLAIN, min_size=1))
-def test_values_that_are_no_tensors_come_back_with_their_types_and_signs(values: dict[str, Any]) -> None:
-    """Though equal ones are serialised once: True is 1, and -0.0 is 0.0."""
-    plan = lay_out(values, Place(0, 1, 1), own="random.0")
-    memory = memory_of(plan)
-    found = {
-        blob.key: torch.load(io.BytesIO(memory[blob.at : blob.at + blob.size])) for blob in plan.kept.blobs
-    }
-    assert {key: (type(one), repr(one)) for key, one in found.items()} == {
-        key: (type(one), repr(one)) for key, one in values.items()
-    }
 
 
 def test_buffers_are_the_first_ranks_and_random_states_are_everybodys_own() -> None:

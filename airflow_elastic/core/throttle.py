@@ -1,0 +1,109 @@
+"""How fast a state is sent to storage beside training: as fast as training keeps its speed.
+
+What both of them need, processors, memory, the network, and how much of it is to spare, nobody here knows. So the steps
+themselves are watched: where they take longer than without it, less is sent, in proportion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The share of its speed that training is to lose at the most, and the share that something is done about.
+LOSS, FELT = 0.03, 0.05
+
+_STEPS, _SECONDS = 10, 1.0  # at the least, that are compared
+_UP, _DOWN = 1.25, 0.2
+_SLOWEST = 0.1  # of the speed that there was without a limit: what is felt may have another reason
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is seen of a training, and of what is sent beside it.
+
+    Attributes:
+        who: trains: of another one nothing is known from this.
+        at: seconds on a clock.
+        steps: optimizer steps that it has done.
+        stepping: seconds that it has spent in them.
+        sent: bytes, since anything was.
+    """
+
+    who: str
+    at: float
+    steps: float
+    stepping: float
+    sent: int
+
+    def moved(self, since: Look, to: Look) -> Look:
+        """The same, as far from `to` as it is from `since`: what was between them is left out."""
+        return Look(
+            to.who,
+            self.at + to.at - since.at,
+            self.steps + to.steps - since.steps,
+            self.stepping + to.stepping - since.stepping,
+            self.sent + to.sent - since.sent,
+        )
+
+
+def step_seconds(since: Look, now: Look) -> float | None:
+    """How long a step takes, between two looks; None where too few were done."""
+    steps, spent = now.steps - since.steps, now.stepping - since.stepping
+    return spent / steps if now.who == since.who and steps >= _STEPS and spent > 0 else None
+
+
+class Throttle:
+    """Finds the speed for one training, over all that is sent beside it.
+
+    Attributes:
+        rate: bytes a second; None without a limit.
+    """
+
+    def __init__(self) -> None:
+        self.rate: float | None = None
+        self._alone: float | None = None  # seconds of a step, with nothing beside it
+        self._fastest = 0.0
+        self._least = 0.0
+        self._since: Look | None = None  # what is compared while something is sent
+        self._ended: Look | None = None
+
+    def begin(self, look: Look, size: int, seconds: float | None) -> None:
+        """Something is about to be sent.
+
+        Args:
+            look: now.
+            size: how many bytes it is.
+            seconds: within which it is to be there; None where that does not matter.
+        """
+        ended, since = self._ended, self._since
+        if ended is None or since is None or ended.who != look.who:
+            self._alone, self._since = None, look
+        else:
+            self._alone = step_seconds(ended, look) or self._alone
+            self._since = since.moved(ended, look)  # a save may be sent within fewer steps than can be judged
+        self._least = size / seconds if seconds else 0.0
+        if self.rate is not None:
+            self.rate = max(self.rate, self._least)
+
+    def sending(self, look: Look) -> None:
+        """It is being sent. To be told often; counts where enough steps were done since it did last."""
+        since, alone = self._since, self._alone
+        if since is None or look.at - since.at < _SECONDS:
+            return
+        now = step_seconds(since, look)
+        if now is None:
+            return
+        rate = (look.sent - since.sent) / (look.at - since.at)
+        if self.rate is None:
+            self._fastest = max(self._fastest, rate)
+        self._since = look
+        if alone is None:
+            return
+        loss = 1 - alone / now
+        if loss > FELT:
+            self.rate = max(rate * max(_DOWN, LOSS / loss), self._least, self._fastest * _SLOWEST)
+        elif self.rate is not None and loss < LOSS:
+            self.rate = None if self.rate * _UP > self._fastest else self.rate * _UP
+
+    def end(self, look: Look) -> None:
+        """It is sent: from here on training is alone."""
+        self._ended = look

@@ -1,0 +1,100 @@
+"""Sending what is saved no faster than training can bear (`core.throttle` says how fast that is)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters import page
+from airflow_elastic.core.throttle import Look, Throttle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+class Throttling:
+    """The speed at which a worker's agent sends what its ranks have saved.
+
+    Args:
+        pages: gives those of its ranks, which take their steps together.
+    """
+
+    def __init__(self, pages: Callable[[], Sequence[Path]]) -> None:
+        self._pages, self._throttle = pages, Throttle()
+        self._lock = threading.Lock()
+        self._sent, self._next_at = 0, 0.0
+        self._staged_at: float | None = None
+        self._lifted, self._lifters = threading.Event(), 0
+
+    @contextlib.contextmanager
+    def sending(self, size: int, staged_at: float) -> Iterator[None]:
+        """While a state is sent.
+
+        Args:
+            size: of it, in bytes.
+            staged_at: when it was saved, in seconds on a clock: it is to be there in half the time between two saves.
+        """
+        between = None if self._staged_at is None else (staged_at - self._staged_at) / 2
+        self._staged_at = staged_at
+        with self._lock:
+            if (look := self._look()) is not None:
+                self._throttle.begin(look, size, between)
+            before = self._throttle.rate
+        try:
+            yield
+        finally:
+            with self._lock:
+                if (look := self._look()) is not None:
+                    self._throttle.end(look)
+                rate = self._throttle.rate
+            if rate is not None and before is None:
+                log.info("saves are sent at %.3g MB/s, so that training keeps its speed", rate / 1e6)
+
+    @contextlib.contextmanager
+    def pace(self, size: int) -> Iterator[None]:
+        """Around a part of it, of `size` bytes: waits for its turn, unless somebody is in a hurry."""
+        self._lifted.wait(self._turn(size))
+        yield
+        with self._lock:
+            self._sent += size
+            if (look := self._look()) is not None:
+                self._throttle.sending(look)
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """While somebody waits for what is sent: it goes as fast as it can."""
+        with self._lock:
+            self._lifters += 1
+            self._lifted.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._lifters -= 1
+                if not self._lifters:
+                    self._lifted.clear()
+
+    def _turn(self, size: int) -> float:
+        """Seconds until a part may be sent."""
+        with self._lock:
+            now, rate = time.monotonic(), self._throttle.rate
+            if rate is None:
+                self._next_at = now
+                return 0.0
+            at = max(now, self._next_at)
+            self._next_at = at + size / rate
+            return at - now
+
+    def _look(self) -> Look | None:
+        """None where there are no ranks that tell."""
+        first = min(self._pages(), default=None)
+        words = page.read_words(first) if first is not None else None
+        if words is None:
+            return None
+        return Look(str(first), time.monotonic(), words[page.STEP], words[page.STEPPING], self._sent)

@@ -1,0 +1,151 @@
+"""Saves are sent as fast as training keeps its speed: against trainings that feel what is sent beside them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_elastic.adapters import page
+from airflow_elastic.adapters.page import Page
+from airflow_elastic.core.throttle import FELT, Look, Throttle
+from airflow_elastic.runtime.throttling import Throttling
+
+MB = 1_000_000
+PART = 16 * MB
+
+
+class Training:
+    """Steps of `step` seconds, which are longer by the share `felt` where the network sends all that it can.
+
+    What is sent is sent in parts, each begun when the throttle lets it. As a rank does, it tells of whole steps.
+    """
+
+    def __init__(self, *, step: float = 0.1, felt: float = 0.2, network: float = 500.0 * MB) -> None:
+        self.throttle, self.step, self.felt, self.network = Throttle(), step, felt, network
+        self.at = self.steps = self.told = 0.0
+        self.sent = 0
+        self.losses: list[float] = []
+
+    def look(self, who: str = "rank 0") -> Look:
+        return Look(who, self.at, int(self.steps), self.told, self.sent)
+
+    def alone(self, seconds: float) -> None:
+        self._train(seconds, self.step)
+
+    def _train(self, seconds: float, step: float) -> None:
+        self.at += seconds
+        self.steps += seconds / step
+        self.told = self.at - min(seconds, (self.steps - int(self.steps)) * step)
+
+    def send(self, size: int, within: float | None = None) -> float:
+        """Returns how long it took."""
+        self.throttle.begin(self.look(), size, within)
+        began, before, end = self.at, self.steps, self.sent + size
+        while self.sent < end:
+            rate = min(self.throttle.rate or self.network, self.network)
+            self._train(PART / rate, self.step * (1 + self.felt * rate / self.network))
+            self.sent += PART
+            self.throttle.sending(self.look())
+        self.throttle.end(self.look())
+        took = self.at - began
+        self.losses.append(1 - (self.steps - before) * self.step / took)
+        return took
+
+
+@given(st.floats(0.005, 0.2), st.floats(0.0, 1.5), st.floats(50.0, 2000.0))
+def test_training_keeps_its_speed(step: float, felt: float, network: float) -> None:
+    training = Training(step=step, felt=felt, network=network * MB)
+    training.send(PART)
+    for _ in range(3):
+        training.alone(30.0)
+        took = training.send(PART * 1000)
+        assert took < 11 * PART * 1000 / training.network  # never slower than a tenth
+    assert training.losses[-1] <= max(FELT, felt * 0.11) + 1e-9
+
+
+def test_steps_that_are_longer_than_a_save_takes_are_judged_over_several_saves() -> None:
+    training = Training(step=2.0, felt=0.5)
+    for _ in range(30):
+        training.alone(30.0)
+        training.send(PART * 100)
+    assert training.throttle.rate is not None
+
+
+def test_what_is_not_felt_is_not_held_back() -> None:
+    training = Training(felt=0.03)
+    for _ in range(4):
+        training.alone(5.0)
+        training.send(PART * 500)
+    assert training.throttle.rate is None
+
+
+def test_it_goes_faster_again_when_it_is_not_felt_any_more() -> None:
+    training = Training(felt=0.5)
+    for _ in range(2):
+        training.alone(5.0)
+        training.send(PART * 500)
+    assert training.throttle.rate is not None
+    training.felt = 0.0
+    for _ in range(3):
+        training.alone(5.0)
+        training.send(PART * 500)
+    assert training.throttle.rate is None
+
+
+def test_a_save_is_there_before_the_next_one_is_due() -> None:
+    training = Training(felt=0.5)
+    for _ in range(3):
+        training.alone(5.0)
+        free = training.send(PART * 500)
+    assert free > 40
+    training.alone(5.0)
+    assert training.send(PART * 500, within=20.0) < 25.0
+
+
+def test_another_training_is_not_held_back_for_what_the_one_before_felt() -> None:
+    """Of other ranks nobody knows how fast they are alone."""
+    throttle = Throttle()
+    throttle.end(Look("rank 0", 0.0, 0, 0.0, 0))
+    throttle.begin(Look("rank 0", 10.0, 100, 10.0, 0), PART, None)
+    throttle.end(Look("rank 0", 20.0, 200, 20.0, PART))
+    throttle.begin(Look("another", 30.0, 10, 30.0, PART), PART, None)
+    throttle.sending(Look("another", 40.0, 20, 60.0, 2 * PART))
+    assert throttle.rate is None
+
+
+def test_whoever_waits_for_it_lets_it_go_as_fast_as_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = Page.create(tmp_path / "rank-0.page").words
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    throttling = Throttling(lambda: [tmp_path / "rank-0.page"])
+
+    def train(seconds: float, step: float) -> None:
+        nonlocal now
+        now += seconds
+        words[page.STEP] += seconds / step
+        words[page.STEPPING] += seconds
+
+    for _ in range(2):
+        train(10.0, 0.1)
+        with throttling.sending(PART, now), throttling.pace(PART):
+            train(10.0, 0.2)
+    done = threading.Event()
+
+    def send() -> None:
+        for _ in range(1000):
+            with throttling.pace(PART):
+                pass
+        done.set()
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    assert not done.wait(0.2)
+    with throttling.lifted():
+        sender.join(30.0)
+        assert done.is_set()
