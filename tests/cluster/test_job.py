@@ -8,9 +8,14 @@ import pytest
 
 from airflow_elastic.engines.kube.job import JobEngine
 from airflow_elastic.spec.errors import SubmitRefused
+from airflow_elastic.spec.status import JobStatus, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.support.cluster import ClusterEngine, documented_rights
 from tests.support.kube import Account
+
+
+def _running(status: JobStatus) -> set[str]:
+    return {worker.name for worker in status.workers if worker.phase is WorkerPhase.RUNNING}
 
 
 class TestJob(ClusterEngine):
@@ -26,6 +31,8 @@ class TestJob(ClusterEngine):
             await until(engine, job, running(2))
             await engine.scale(job, 3)
             await until(engine, job, running(3))
+            await engine.rejoin(job, 2, lost=(1,))
+            await until(engine, job, lambda status: _running(status) == {"node-0", "node-2", "node-3"})
 
     async def test_without_rights_it_says_which_are_missing(
         self, uri: str, account: Callable[..., Awaitable[Account]]
