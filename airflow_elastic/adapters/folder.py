@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _ROUNDS = 100  # against a delete that keeps removing the folder under us; a round lost takes microseconds
 _COPY_BYTES = 1 << 20
-_PART_BYTES = 16 << 20  # of what is written at a pace
 
 
 class FolderStore:
@@ -90,15 +89,8 @@ class FolderStore:
 
     def write(self, key: str, data: memoryview, *, pace: Pace = at_once) -> None:
         path = self._path(key)
-
-        def fill(file: BinaryIO) -> None:
-            for at in range(0, len(data), _PART_BYTES):
-                part = data[at : at + _PART_BYTES]
-                with pace(len(part)):
-                    file.write(part)
-
-        with self._told("write", key):
-            self._place(path, fill, os.replace)
+        with self._told("write", key), pace(len(data)):
+            self._place(path, lambda file: file.write(data), os.replace)
 
     def create(self, key: str, data: bytes) -> bool:
         path = self._path(key)

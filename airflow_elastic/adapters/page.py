@@ -37,6 +37,8 @@ FORWARD_SECONDS: Final = 20  # of one forward pass, in the mean
 MEMORY: Final = 21  # the most memory the process has had, bytes
 LOSS_TOLD: Final = 22  # 1: LOSS is one, and finite
 
+WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before
+
 # Words that the agent writes.
 PARK: Final = 16  # 1: finish the step in flight, save, and wait to be ended
 SAVE: Final = 17  # how many orders to save there have been

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters import checkpoints, journal
 from airflow_elastic.adapters.reports import newest_fence
 from airflow_elastic.spec.codec import decode, encode
-from airflow_elastic.spec.errors import ElasticError, StoreError
+from airflow_elastic.spec.errors import ElasticError, SpecError, StoreError
 from airflow_elastic.spec.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -75,7 +75,10 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
     told = [store.get(key) for key in keys]
     if None in told:
         return False  # who was last at the same time has committed it, and has removed them
-    parts = [decode(Part, json.loads(data)) for data in told if data is not None]
+    try:
+        parts = [decode(Part, json.loads(data)) for data in told if data is not None]
+    except (ValueError, SpecError):  # whose writer has lost its power: it is told again, or by its buddy
+        return False
     if len({one.manifest.reason for one in parts}) > 1:
         return False  # a step that was saved more than once: they may be of different states
     committed = _commit(store, parts)

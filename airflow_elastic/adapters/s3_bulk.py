@@ -69,9 +69,18 @@ def _send_parts(
     kind = {"ChecksumAlgorithm": "CRC32"} if sends_checksums(client) else {}
     upload = {**where, "UploadId": client.create_multipart_upload(**where, **kind)["UploadId"]}
 
+    failed = False
+
     def send_part(begin: int) -> dict[str, Any]:
+        nonlocal failed
         with pace(min(length, size - begin)):
-            return send_now(begin)
+            if failed:  # while this waited for its turn
+                return {}
+            try:
+                return send_now(begin)
+            except BaseException:
+                failed = True
+                raise
 
     def send_now(begin: int) -> dict[str, Any]:
         number = begin // length + 1

@@ -52,14 +52,10 @@ def step_seconds(since: Look, now: Look) -> float | None:
 
 
 class Throttle:
-    """Finds the speed for one training, over all that is sent beside it.
-
-    Attributes:
-        rate: bytes a second; None without a limit.
-    """
+    """Finds the speed for one training, over all that is sent beside it."""
 
     def __init__(self) -> None:
-        self.rate: float | None = None
+        self._rate: float | None = None  # as it would be without a time by which it has to be there
         self._alone: float | None = None  # seconds of a step, with nothing beside it
         self._fastest = 0.0
         self._least = 0.0
@@ -75,14 +71,17 @@ class Throttle:
             seconds: within which it is to be there; None where that does not matter.
         """
         ended, since = self._ended, self._since
-        if ended is None or since is None or ended.who != look.who:
-            self._alone, self._since = None, look
+        if ended is None or since is None or {ended.who, since.who} != {look.who}:
+            self._rate, self._fastest, self._alone, self._since = None, 0.0, None, look
         else:
             self._alone = step_seconds(ended, look) or self._alone
             self._since = since.moved(ended, look)  # a save may be sent within fewer steps than can be judged
         self._least = size / seconds if seconds else 0.0
-        if self.rate is not None:
-            self.rate = max(self.rate, self._least)
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes a second; None without a limit."""
+        return None if self._rate is None else max(self._rate, self._least)
 
     def sending(self, look: Look) -> None:
         """It is being sent. To be told often; counts where enough steps were done since it did last."""
@@ -93,16 +92,16 @@ class Throttle:
         if now is None:
             return
         rate = (look.sent - since.sent) / (look.at - since.at)
-        if self.rate is None:
+        if self._rate is None:
             self._fastest = max(self._fastest, rate)
         self._since = look
         if alone is None:
             return
         loss = 1 - alone / now
         if loss > FELT:
-            self.rate = max(rate * max(_DOWN, LOSS / loss), self._least, self._fastest * _SLOWEST)
-        elif self.rate is not None and loss < LOSS:
-            self.rate = None if self.rate * _UP > self._fastest else self.rate * _UP
+            self._rate = max(rate * max(_DOWN, LOSS / loss), self._fastest * _SLOWEST)
+        elif self._rate is not None and loss < LOSS:
+            self._rate = None if self._rate * _UP > self._fastest else self._rate * _UP
 
     def end(self, look: Look) -> None:
         """It is sent: from here on training is alone."""

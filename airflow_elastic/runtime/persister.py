@@ -14,6 +14,7 @@ from airflow_elastic.adapters.jobfiles import attempt_of
 from airflow_elastic.adapters.linux import readable
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
+from airflow_elastic.adapters.store import at_once
 from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.slots import IN_BETWEEN
 from airflow_elastic.runtime.throttling import Throttling
@@ -63,7 +64,8 @@ class Persister:
         """End; what is staged and not written stays unwritten."""
         self._over.set()
         self._slots.poke()
-        self._thread.join(timeout=60.0)
+        with self._throttling.lifted():
+            self._thread.join(timeout=60.0)
 
     def flush(self) -> None:
         """Write what is staged, now; also what could not be written before, and what was meant for memory only.
@@ -197,10 +199,12 @@ class Persister:
             return False
         attempt = attempt_of(record, members)
         data = layout.checkpoint_data(note.step, attempt, note.generation)
+        size, staged_at = sum(one.kept_bytes for _, one in held), held[0][0].finished_at / 1e9
+        is_paced = worker == node.index and node.store.local_path(layout.STATUS) is None
+        pace = self._throttling.pace if is_paced else at_once
         try:
-            size = sum(one.kept_bytes for _, one in held)
-            with self._throttling.sending(size, held[0][0].finished_at / 1e9):
-                files, _ = write_files(node.store, held, data, attempt, self._move, self._throttling.pace)
+            with self._throttling.sending(size, staged_at) if is_paced else contextlib.nullcontext():
+                files, _ = write_files(node.store, held, data, attempt, self._move, pace)
         except ElasticError:
             # Nobody knows of these files yet, and it may be the disk that is full. Or a buddy has written them, too.
             if node.keeper is None:

@@ -117,8 +117,8 @@ class Saver:
             (held_up,) = self._ranks.largest(float(self._held_up(reason)))()
             if held_up:
                 return False
-        while reason not in IN_BETWEEN and self._busy():
-            time.sleep(_POLL_SECONDS)
+        if reason not in IN_BETWEEN:
+            self._wait_until_written()
         plan = self._plan(objects)
         note = Note(
             step=step,
@@ -152,6 +152,15 @@ class Saver:
         if self._overlap and not wait_before_steps(optimizers, self._settle):
             log.warning("checkpoint.overlap needs optimizers of torch.optim: training waits for each copy")
             self._overlap = False
+
+    def _wait_until_written(self) -> None:
+        """Training stands still for it: the agent holds nothing back meanwhile."""
+        self._words[page.WAITING] = 1.0
+        try:
+            while self._busy():
+                time.sleep(_POLL_SECONDS)
+        finally:
+            self._words[page.WAITING] = 0.0
 
     def join(self) -> None:
         """Wait until nothing is being copied any more.

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import page
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 log = logging.getLogger(__name__)
+
+_SHARE = 0.4  # of the time between two saves, within which one is sent: there is more to do before it counts
+_LOOK_SECONDS = 0.25
 
 
 class Throttling:
@@ -29,7 +33,7 @@ class Throttling:
         self._pages, self._throttle = pages, Throttle()
         self._lock = threading.Lock()
         self._sent, self._next_at = 0, 0.0
-        self._staged_at: float | None = None
+        self._staged: list[float] = []  # when states were, that were sent
         self._lifted, self._lifters = threading.Event(), 0
 
     @contextlib.contextmanager
@@ -38,10 +42,12 @@ class Throttling:
 
         Args:
             size: of it, in bytes.
-            staged_at: when it was saved, in seconds on a clock: it is to be there in half the time between two saves.
+            staged_at: when it was saved, in seconds on a clock: it is to be there well before the next one is.
         """
-        between = None if self._staged_at is None else (staged_at - self._staged_at) / 2
-        self._staged_at = staged_at
+        self._staged = [*self._staged[-2:], staged_at]
+        # The shortest: a save that was left out, or a pause, is no reason to take longer for all that follow.
+        gaps = [b - a for a, b in pairwise(self._staged) if b > a]
+        between = min(gaps) * _SHARE if gaps else None
         with self._lock:
             if (look := self._look()) is not None:
                 self._throttle.begin(look, size, between)
@@ -59,7 +65,9 @@ class Throttling:
     @contextlib.contextmanager
     def pace(self, size: int) -> Iterator[None]:
         """Around a part of it, of `size` bytes: waits for its turn, unless somebody is in a hurry."""
-        self._lifted.wait(self._turn(size))
+        end = time.monotonic() + self._turn(size)
+        while (left := end - time.monotonic()) > 0 and not self._awaited():
+            self._lifted.wait(min(left, _LOOK_SECONDS))
         yield
         with self._lock:
             self._sent += size
@@ -84,12 +92,17 @@ class Throttling:
         """Seconds until a part may be sent."""
         with self._lock:
             now, rate = time.monotonic(), self._throttle.rate
-            if rate is None:
+            if rate is None or self._awaited():
                 self._next_at = now
                 return 0.0
             at = max(now, self._next_at)
             self._next_at = at + size / rate
             return at - now
+
+    def _awaited(self) -> bool:
+        """Whether somebody waits for what is sent: an agent that flushes, or ranks that stand still, or are to end."""
+        words = [page.read_words(path) for path in self._pages()]
+        return self._lifted.is_set() or any(one[page.WAITING] or one[page.PARK] for one in words if one)
 
     def _look(self) -> Look | None:
         """None where there are no ranks that tell."""

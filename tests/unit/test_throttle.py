@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,8 @@ def test_a_save_is_there_before_the_next_one_is_due() -> None:
     assert free > 40
     training.alone(5.0)
     assert training.send(PART * 500, within=20.0) < 25.0
+    training.alone(5.0)
+    assert training.send(PART * 500) > 40, "what was learnt is not forgotten"
 
 
 def test_another_training_is_not_held_back_for_what_the_one_before_felt() -> None:
@@ -117,35 +121,71 @@ def test_another_training_is_not_held_back_for_what_the_one_before_felt() -> Non
     assert throttle.rate is None
 
 
-def test_whoever_waits_for_it_lets_it_go_as_fast_as_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = Page.create(tmp_path / "rank-0.page").words
-    now = 0.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
+def test_nor_is_it_held_back_as_the_one_before_was() -> None:
+    training = Training(felt=0.5)
+    for _ in range(2):
+        training.alone(5.0)
+        training.send(PART * 500)
+    assert training.throttle.rate is not None
+    training.throttle.begin(training.look("another"), PART, None)
+    assert training.throttle.rate is None
+
+
+@dataclass
+class Felt:
+    """A throttle that holds back, as the rank of this page feels what is sent."""
+
+    words: memoryview[float]
+    throttling: Throttling
+
+
+@pytest.fixture
+def felt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Felt:
+    words, now = Page.create(tmp_path / "rank-0.page").words, 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)  # stands still from here on
     throttling = Throttling(lambda: [tmp_path / "rank-0.page"])
 
-    def train(seconds: float, step: float) -> None:
+    def train(step: float) -> None:
         nonlocal now
-        now += seconds
-        words[page.STEP] += seconds / step
-        words[page.STEPPING] += seconds
+        now += 10.0
+        words[page.STEP] += 10.0 / step
+        words[page.STEPPING] += 10.0
 
     for _ in range(2):
-        train(10.0, 0.1)
+        train(0.1)
         with throttling.sending(PART, now), throttling.pace(PART):
-            train(10.0, 0.2)
+            train(0.2)
+    return Felt(words, throttling)
+
+
+def sending(throttling: Throttling, parts: int) -> tuple[threading.Thread, threading.Event]:
     done = threading.Event()
 
     def send() -> None:
-        for _ in range(1000):
+        for _ in range(parts):
             with throttling.pace(PART):
                 pass
         done.set()
 
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
+    return sender, done
+
+
+@pytest.mark.parametrize("word", [None, page.WAITING, page.PARK])
+def test_whoever_waits_for_it_lets_it_go_as_fast_as_it_can(felt: Felt, word: int | None) -> None:
+    sender, done = sending(felt.throttling, 1000)
     assert not done.wait(0.2)
-    with throttling.lifted():
+    with felt.throttling.lifted() if word is None else nullcontext():
+        if word is not None:
+            felt.words[word] = 1.0
         sender.join(30.0)
         assert done.is_set()
+
+
+def test_what_went_fast_is_not_waited_for_afterwards(felt: Felt) -> None:
+    with felt.throttling.lifted():
+        sending(felt.throttling, 1000)[0].join(30.0)
+    sender, done = sending(felt.throttling, 1)
+    sender.join(30.0)
+    assert done.is_set()
