@@ -26,6 +26,7 @@ SAMPLES: Final = 8  # samples consumed by the run since step 0
 PARKED: Final = 9  # 1: saved, and waiting to be ended
 FINISHED: Final = 10  # 1: the script says that training is complete
 SAVES: Final = 11  # how many orders to save were carried out
+WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before
 
 # And these once a second.
 TOTAL_STEPS: Final = 12  # steps the training is meant to have; 0: nobody knows
@@ -36,8 +37,6 @@ STEP_SECONDS: Final = 19  # of one step, in the mean
 FORWARD_SECONDS: Final = 20  # of one forward pass, in the mean
 MEMORY: Final = 21  # the most memory the process has had, bytes
 LOSS_TOLD: Final = 22  # 1: LOSS is one, and finite
-
-WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before
 
 # Words that the agent writes.
 PARK: Final = 16  # 1: finish the step in flight, save, and wait to be ended

@@ -101,8 +101,10 @@ class Throttling:
 
     def _awaited(self) -> bool:
         """Whether somebody waits for what is sent: an agent that flushes, or ranks that stand still, or are to end."""
-        words = [page.read_words(path) for path in self._pages()]
-        return self._lifted.is_set() or any(one[page.WAITING] or one[page.PARK] for one in words if one)
+        if self._lifted.is_set():
+            return True
+        words = (page.read_words(path) for path in self._pages())
+        return any(one[page.WAITING] or one[page.PARK] for one in words if one)
 
     def _look(self) -> Look | None:
         """None where there are no ranks that tell."""

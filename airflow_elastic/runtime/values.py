@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -17,7 +17,6 @@ from torch.distributed.tensor import DTensor
 from airflow_elastic.spec.errors import InvalidInput
 
 _ARCHIVE = b"PK"
-_TENSORS = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 
 
 def to_bytes(key: str, value: Any) -> bytes:
@@ -33,7 +32,7 @@ def to_bytes(key: str, value: Any) -> bytes:
     buffer = io.BytesIO()
     try:
         _Plain(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
-    except _HoldsTensor:
+    except _Refused:
         return _with_tensors(key, value)
     return buffer.getvalue()
 
@@ -52,7 +51,7 @@ def _with_tensors(key: str, value: Any) -> bytes:
     buffer = io.BytesIO()
     try:
         torch.save(value, buffer, pickle_module=_WHOLE)
-    except _Sharded:
+    except _Refused:
         raise InvalidInput(
             f"{key} holds a DTensor in an object that is kept as one value, as it is on the first rank: its other "
             "parts would be lost. Keep it in dicts, lists or tuples, or in a module of its own"
@@ -60,27 +59,32 @@ def _with_tensors(key: str, value: Any) -> bytes:
     return buffer.getvalue()
 
 
-class _HoldsTensor(Exception):
-    """A value is for torch to serialise."""
+class _Refused(Exception):
+    """A value holds what a pickler does not take."""
 
 
-class _Plain(pickle.Pickler):
+class _Without(pickle.Pickler):
+    """Takes no values of these types, however deep they lie."""
+
+    refused: ClassVar[tuple[type, ...]]
+
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, _TENSORS):
-            raise _HoldsTensor
+        if isinstance(value, self.refused):
+            raise _Refused
         return NotImplemented
 
 
-class _Sharded(Exception):
-    """A value holds a part of a tensor only."""
+class _Plain(_Without):
+    """For what torch need not serialise."""
+
+    refused = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 
 
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, DTensor):
-            raise _Sharded
-        return NotImplemented
+class _Whole(_Without):
+    """For what is no part of a tensor only."""
+
+    refused = (DTensor,)
 
 
-#: Pickles what is whole.
-_WHOLE: Any = SimpleNamespace(__name__="pickle", Pickler=_Pickler)
+#: As torch wants to have it.
+_WHOLE: Any = SimpleNamespace(__name__="pickle", Pickler=_Whole)

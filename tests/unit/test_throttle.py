@@ -57,6 +57,12 @@ class Training:
         self.losses.append(1 - (self.steps - before) * self.step / took)
         return took
 
+    def save(self, times: int, size: int, *, every: float) -> None:
+        """Train so many seconds, and send; again and again."""
+        for _ in range(times):
+            self.alone(every)
+            self.send(size)
+
 
 @given(st.floats(0.005, 0.2), st.floats(0.0, 1.5), st.floats(50.0, 2000.0))
 def test_training_keeps_its_speed(step: float, felt: float, network: float) -> None:
@@ -71,30 +77,22 @@ def test_training_keeps_its_speed(step: float, felt: float, network: float) -> N
 
 def test_steps_that_are_longer_than_a_save_takes_are_judged_over_several_saves() -> None:
     training = Training(step=2.0, felt=0.5)
-    for _ in range(30):
-        training.alone(30.0)
-        training.send(PART * 100)
+    training.save(30, PART * 100, every=30.0)
     assert training.throttle.rate is not None
 
 
 def test_what_is_not_felt_is_not_held_back() -> None:
     training = Training(felt=0.03)
-    for _ in range(4):
-        training.alone(5.0)
-        training.send(PART * 500)
+    training.save(4, PART * 500, every=5.0)
     assert training.throttle.rate is None
 
 
 def test_it_goes_faster_again_when_it_is_not_felt_any_more() -> None:
     training = Training(felt=0.5)
-    for _ in range(2):
-        training.alone(5.0)
-        training.send(PART * 500)
+    training.save(2, PART * 500, every=5.0)
     assert training.throttle.rate is not None
     training.felt = 0.0
-    for _ in range(3):
-        training.alone(5.0)
-        training.send(PART * 500)
+    training.save(3, PART * 500, every=5.0)
     assert training.throttle.rate is None
 
 
@@ -123,9 +121,7 @@ def test_another_training_is_not_held_back_for_what_the_one_before_felt() -> Non
 
 def test_nor_is_it_held_back_as_the_one_before_was() -> None:
     training = Training(felt=0.5)
-    for _ in range(2):
-        training.alone(5.0)
-        training.send(PART * 500)
+    training.save(2, PART * 500, every=5.0)
     assert training.throttle.rate is not None
     training.throttle.begin(training.look("another"), PART, None)
     assert training.throttle.rate is None
