@@ -7,6 +7,8 @@ sizes and checksums, and nothing is unpickled.
 from __future__ import annotations
 
 import json
+import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import checksums
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Where the manifest's own checksum stands in it.
 _SEAL = "seal"
+
+_REQUESTS = 8  # of manifests at once
 
 
 class CheckpointDamaged(ElasticError):
@@ -62,16 +66,30 @@ def read(store: Store, step: int) -> Manifest:
     """The manifest of a committed checkpoint.
 
     Raises:
-        CheckpointDamaged: it is missing, cannot be read, or is of a newer version.
+        CheckpointDamaged: it is missing, cannot be read, is of a newer version, or of another step.
     """
     data = store.get(layout.manifest(step))
     where = f"{store.uri}/{layout.manifest(step)}"
     if data is None:
         raise CheckpointDamaged(f"{where} does not exist: step {step} has no committed checkpoint")
     try:
-        return parsed(data)
+        manifest = parsed(data)
     except CheckpointDamaged as error:
         raise type(error)(f"{where} is no manifest: {error}") from error
+    _check_place(manifest, step, where)
+    return manifest
+
+
+def _check_place(manifest: Manifest, step: int, where: str) -> None:
+    """Somebody may have copied it: what is whole in itself need not be what was committed under this name."""
+    if manifest.step != step:
+        raise CheckpointDamaged(f"{where} is a copy of the manifest of step {manifest.step}")
+    ours = layout.checkpoint_data(step, manifest.attempt, manifest.generation).rstrip("/")
+    if not re.fullmatch(re.escape(ours) + f"({layout.RECOVERED})?/", manifest.data):
+        raise CheckpointDamaged(f"{where} names the folder {manifest.data!r}, where none of its step can lie")
+    for file in manifest.files:
+        if not file.key.startswith(manifest.data):
+            raise CheckpointDamaged(f"{where} names {file.key!r}, which is outside of {manifest.data}")
 
 
 def parsed(data: bytes) -> Manifest:
@@ -116,10 +134,20 @@ def _file_problems(store: Store, file: StoredFile) -> Iterable[str]:
             yield f"{file.key} has another {name} than was committed: its bytes have changed"
 
 
-def readable(store: Store) -> Iterable[Manifest]:
+def readable(store: Store) -> list[Manifest]:
     """All manifests that can be read, oldest first."""
-    for step in steps(store):
+
+    def one(step: int) -> Manifest | None:
         try:
-            yield read(store, step)
+            return read(store, step)
         except CheckpointDamaged:
-            continue
+            return None
+
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        return [manifest for manifest in pool.map(one, steps(store)) if manifest is not None]
+
+
+def is_complete(store: Store, manifest: Manifest) -> bool:
+    """Whether all its files are there, by their sizes alone: `problems` compares the bytes."""
+    sizes = {entry.key: entry.size for entry in store.list(manifest.data)}
+    return all(sizes.get(file.key) == file.size for file in manifest.files)

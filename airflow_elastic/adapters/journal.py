@@ -6,6 +6,7 @@ number, one of them wins, the other one is told so, reads what happened and goes
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import SpecError, StoreError
-from airflow_elastic.spec.events import Event, event_from_dict, event_to_dict
+from airflow_elastic.spec.events import Event, RunCreated, event_from_dict, event_to_dict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_elastic.adapters.store import Store
+    from airflow_elastic.spec.manifest import Manifest
 
 #: Version of an entry's form.
 ENTRY_VERSION = 1
@@ -26,6 +30,25 @@ def newest(store: Store) -> int:
     """Number of the newest entry; -1 where there is none."""
     names = (Path(entry.key).stem for entry in store.list(layout.JOURNAL))
     return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def identity(store: Store) -> str:
+    """What tells this run from all others, wherever its folder is copied to; empty where there is none."""
+    first = store.get(layout.journal_entry(0))
+    return hashlib.sha256(first).hexdigest()[:16] if first else ""
+
+
+def is_ours(store: Store) -> Callable[[Manifest], bool]:
+    """Whether a checkpoint belongs to the run at `store`: written by it, or there before it began.
+
+    Where there is no run, and of releases that did not say whose a checkpoint is, any does.
+    """
+    run = identity(store)
+    if not run:
+        return lambda _: True
+    begun = Journal(store).first()
+    adopted = begun.adopts or () if isinstance(begun, RunCreated) else ()
+    return lambda manifest: manifest.run in {"", run, *adopted}
 
 
 class Journal:
@@ -51,6 +74,11 @@ class Journal:
         while (data := self._store.get(layout.journal_entry(start + len(events)))) is not None:
             events.append(self._parse(start + len(events), data))
         return events
+
+    def first(self) -> Event | None:
+        """What the run began with; None where there is none. Raises as `read`."""
+        data = self._store.get(layout.journal_entry(0))
+        return None if data is None else self._parse(0, data)
 
     def append(self, seq: int, event: Event) -> bool:
         """Make `event` entry number `seq`. False: another controller has written that entry; read it and go on."""

@@ -7,13 +7,13 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, journal
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.core.retention import superfluous
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from airflow_elastic.adapters.store import Entry, Store
     from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -50,9 +50,12 @@ def pin(store: Store, step: int, *, by: str) -> None:
     """Keep a checkpoint whatever the policy says, as somebody refers to it.
 
     Raises:
-        CheckpointDamaged: there is none, or its manifest cannot be read.
+        CheckpointDamaged: there is none, its manifest cannot be read, or it is being removed.
     """
-    new = store.create(layout.pin(step), json.dumps({"by": by}).encode())
+    key = layout.pin(step)
+    new = store.create(key, json.dumps({"by": by}).encode())
+    if not new and _is_claim(store.get(key)):
+        raise CheckpointDamaged(f"the checkpoint of step {step} in {store.uri} is being removed")
     try:
         checkpoints.read(store, step)  # only now: it may be removed until it is pinned
     except CheckpointDamaged:
@@ -68,18 +71,38 @@ def unpin(store: Store, step: int) -> None:
 
 def pinned(store: Store) -> list[int]:
     """The steps that were pinned."""
-    return checkpoints.steps_below(store, layout.PINS)
+    return _pins(store, of=lambda pin: not _is_claim(pin))
+
+
+def _pins(store: Store, of: Callable[[bytes | None], bool]) -> list[int]:
+    return [step for step in checkpoints.steps_below(store, layout.PINS) if of(store.get(layout.pin(step)))]
+
+
+#: Stands where a pin would, while a checkpoint is removed: of a pin and a removal only one can come first.
+_CLAIM = b'{"removing": true}'
+
+
+def _is_claim(pin: bytes | None) -> bool:
+    return pin == _CLAIM
 
 
 def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
-    """The steps whose checkpoints the policy does not keep, oldest first."""
-    there = checkpoints.steps(store)
-    if len(there) <= policy.keep_last:
+    """The steps whose checkpoints the policy does not keep, oldest first. Those that cannot be read do not count, and
+    are left alone: another release may read them. So are those of other runs.
+
+    Raises:
+        CheckpointDamaged: of those that would stay, none has all its files. The run would have nothing to go on from.
+    """
+    if len(checkpoints.steps(store)) <= policy.keep_last:
         return []
-    saved: dict[int, Mapping[str, float]] = {step: {} for step in there}
-    if policy.keep_best is not None:
-        saved.update((manifest.step, manifest.metrics) for manifest in checkpoints.readable(store))
-    return superfluous(saved, policy, pinned(store))
+    is_ours = journal.is_ours(store)
+    manifests = [one for one in checkpoints.readable(store) if is_ours(one)]
+    removed = superfluous({one.step: one.metrics for one in manifests}, policy, pinned(store))
+    kept = [one for one in manifests if one.step not in removed]
+    if removed and not any(checkpoints.is_complete(store, one) for one in reversed(kept)):
+        steps = ", ".join(str(one.step) for one in kept)
+        raise CheckpointDamaged(f"{store.uri}: nothing was removed, as what would stay ({steps}) is damaged")
+    return removed
 
 
 def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
@@ -88,6 +111,9 @@ def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
     Damaged ones that were set aside go when all that are kept are newer.
 
     Files that belong to no manifest are left: `remove_uncommitted` knows when nobody can be writing them.
+
+    Raises:
+        CheckpointDamaged: as `to_prune`; nothing was removed.
     """
     removed = to_prune(store, policy)
     if not removed:
@@ -97,18 +123,20 @@ def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
         if step < oldest:
             files = [entry.key for entry in store.list(data)] if (data := _data_of(record)) else []
             store.delete([*files, layout.quarantined(step)])
-    for step in list(removed):
-        if store.get(layout.pin(step)) is not None:  # since we have looked: removing takes its time
-            removed.remove(step)
-            continue
-        try:
-            data = checkpoints.read(store, step).data
-        except CheckpointDamaged:
-            data = None
+    return [step for step in removed if _remove(store, step)]
+
+
+def _remove(store: Store, step: int) -> bool:
+    """Remove a checkpoint, unless somebody has pinned it since; whoever was killed at this has left its claim."""
+    key = layout.pin(step)
+    if not store.create(key, _CLAIM) and not _is_claim(store.get(key)):
+        return False
+    with contextlib.suppress(CheckpointDamaged):  # somebody else has removed it meanwhile
+        data = checkpoints.read(store, step).data
         store.delete([layout.manifest(step)])
-        if data is not None:
-            store.delete([entry.key for entry in store.list(data)])
-    return removed
+        store.delete([entry.key for entry in store.list(data)])
+    store.delete([key])
+    return True
 
 
 def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
@@ -148,4 +176,5 @@ def remove_uncommitted(store: Store, before_attempt: int) -> int:
     """
     stale = uncommitted(store, before_attempt)
     store.delete([entry.key for entry in stale])
+    store.delete([layout.pin(step) for step in _pins(store, of=_is_claim)])
     return len(stale) + store.abandon(layout.CHECKPOINT_DATA, partial(_is_before, before_attempt))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checkpoints, journal
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.reports import newest_fence
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import ElasticError, SpecError, StoreError
@@ -54,6 +55,7 @@ def tell(store: Store, part: Part) -> bool:
     Raises:
         Superseded: a newer attempt has begun; nothing was committed.
         StoreError: the storage failed.
+        CheckpointDamaged: something that is no checkpoint of this step stands where its manifest belongs.
     """
     if part.of == 1:
         return _commit(store, [part])
@@ -69,8 +71,8 @@ def _check_fence(store: Store, attempt: int) -> None:
 
 
 def _commit_if_whole(store: Store, part: Part) -> bool:
-    keys = [entry.key for entry in store.list(f"{part.manifest.data}{_NAME}")]
-    if len(keys) < part.of:
+    keys = [replace(part, node=node).key for node in range(part.of)]
+    if not {entry.key for entry in store.list(f"{part.manifest.data}{_NAME}")}.issuperset(keys):
         return False
     told = [store.get(key) for key in keys]
     if None in told:
@@ -79,6 +81,8 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
         parts = [decode(Part, json.loads(data)) for data in told if data is not None]
     except (ValueError, SpecError):  # whose writer has lost its power: it is told again, or by its buddy
         return False
+    if [one.key for one in parts] != keys:
+        return False  # a copy of one stands where another should be
     if len({one.manifest.reason for one in parts}) > 1:
         return False  # a step that was saved more than once: they may be of different states
     committed = _commit(store, parts)
@@ -94,7 +98,19 @@ def _commit(store: Store, parts: list[Part]) -> bool:
     files = sorted((file for one in parts for file in one.manifest.files), key=lambda file: file.key)
     first = min(parts, key=lambda one: one.node)
     manifest = replace(
-        first.manifest, files=tuple(files), created_at=time.time(), journal=journal.newest(store)
+        first.manifest,
+        files=tuple(files),
+        created_at=time.time(),
+        journal=journal.newest(store),
+        run=journal.identity(store),
     )
     _check_fence(store, manifest.attempt)
-    return checkpoints.commit(store, manifest)
+    if checkpoints.commit(store, manifest):
+        return True
+    try:
+        checkpoints.read(store, manifest.step)
+    except CheckpointDamaged as error:  # no checkpoint of this step, and none of ours may replace it
+        raise CheckpointDamaged(
+            f"the name of step {manifest.step} is taken, move that away: {error}"
+        ) from error
+    return False

@@ -19,9 +19,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the controller wants of an attempt's agents: `save` names the newest request to save."""
+    """What the controller wants of an attempt's agents.
+
+    Attributes:
+        save: names the newest request to save.
+        failed: the attempt has failed: its ranks are not waited for, and what they have staged is written.
+    """
 
     save: str | None = None
+    failed: bool = False
 
 
 def write_progress(store: Store, progress: Progress) -> None:

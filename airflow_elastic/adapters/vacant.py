@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.s3 import S3Store
+from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 #: What may lie where a run is about to begin. Exact forms only: `checkpoints/mine.pt` is somebody's own.
 _OURS = re.compile(
     r"control/[0-9]{20}-[0-9a-f]{8}\.json"  # a request that came early, or was left behind
-    r"|checkpoints/manifests/[0-9]{12}\.json"  # copied from another run, to begin with: troubleshooting.md says so
-    r"|checkpoints/data/[0-9]{12}-a[0-9]{4,}-g[0-9]{2,}/.+"
+    # Copied from another run, to begin with: troubleshooting.md says so.
+    r"|checkpoints/(manifests|pins|quarantine)/[0-9]{12}\.json"
+    rf"|checkpoints/data/[0-9]{{12}}-a[0-9]{{4,}}-g[0-9]{{2,}}({layout.RECOVERED})?/.+"
     r"|controller\.log"  # only ever appended to
     r"|\.elastic-probe-[0-9a-f]{16}"  # of a probe at work, or one that was killed
     r"|(.+/)?\.elastic-tmp-[^/]*"  # of a writer at work, or one that was killed

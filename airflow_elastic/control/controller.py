@@ -31,7 +31,7 @@ from airflow_elastic.core.gathering import regrouping
 from airflow_elastic.core.health import overdue
 from airflow_elastic.core.machine import create, due, evolve
 from airflow_elastic.core.settling import ALONE_SECONDS, settling
-from airflow_elastic.core.state import Phase, RunState
+from airflow_elastic.core.state import Cause, Phase, RunState
 from airflow_elastic.core.stragglers import Lagging
 from airflow_elastic.engines.api import Engine, Job, Regrouping, Rejoining
 from airflow_elastic.launchers import find_launcher
@@ -126,12 +126,8 @@ class Controller:
         return self._watching.status
 
     @property
-    def _lease(self) -> float:
-        return self.state.spec.health.unattended_seconds
-
-    @property
     def _longest_pause(self) -> float:
-        return min(TROUBLE_SECONDS, self._lease / 4)
+        return min(TROUBLE_SECONDS, self.state.spec.health.unattended_seconds / 4)
 
     async def _advance(self) -> None:
         """Do what is due, or wait for something to happen. Trouble below is waited out: it restarts nothing."""
@@ -168,8 +164,7 @@ class Controller:
             case Scale():
                 await self._scale(action)
             case OrderSave():
-                orders = Orders(save=action.request)
-                await asyncio.to_thread(write_orders, self._store, action.attempt, orders)
+                await self._order(action.attempt, Orders(save=action.request))
                 await self._record(ev.SaveOrdered(self._now(), action.attempt, action.request))
             case Delete():
                 await self._delete(action)
@@ -215,10 +210,15 @@ class Controller:
 
     async def _delete(self, action: Delete) -> None:
         await self._unwatch()
+        if action.grace_seconds and self.state.attempt.cause is Cause.FAILURE:
+            await self._order(action.attempt, Orders(failed=True))
         await self._engine.delete(self._job_of(action.attempt), action.grace_seconds)
         await self._look_for_checkpoint()
         await self._hear_again()
         await self._record(ev.AttemptGone(self._now(), action.attempt, self._progress))
+
+    async def _order(self, attempt: int, orders: Orders) -> None:
+        await asyncio.to_thread(write_orders, self._store, attempt, orders)
 
     def _job_of(self, attempt: int) -> Job:
         return job_of(self._store.uri, self.state, attempt, self._engine)
@@ -318,12 +318,11 @@ class Controller:
             await self._note_checkpoints(found.steps)
         now = self._now()
         await self._record(*overdue(self.state, self._progress, now, self._waits.last_at(self._job, now)))
-        if time.monotonic() - self._published_at >= min(STATUS_SECONDS, self._lease / 4):
+        if time.monotonic() - self._published_at >= min(STATUS_SECONDS, self._longest_pause):
             await self._publish()
 
     async def _look(self) -> Look:
-        attempt = self.state.attempt
-        live = attempt.number if attempt.phase is Phase.LIVE else None
+        live = self.state.attempt.number if self.state.attempt.phase is Phase.LIVE else None
         return await asyncio.to_thread(look, self._store, self._journal, self._seq, self._mailbox, live)
 
     async def _hear_again(self) -> None:

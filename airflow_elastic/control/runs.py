@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import keeping
+from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import read_progress, read_wait
@@ -118,7 +118,9 @@ def start_run(store: Store, spec: RunSpec, *, owner: str | None = None, engine: 
         _refuse_occupied(store, journal, spec)
         probe(store)
         in_place = launcher.elastic and engine.capabilities.scale_in_place
-        if journal.append(0, ev.RunCreated(time.time(), spec, scales_in_place=in_place, owner=owner)):
+        adopts = tuple(sorted({one.run for one in checkpoints.readable(store)} - {""})) or None
+        created = ev.RunCreated(time.time(), spec, scales_in_place=in_place, owner=owner, adopts=adopts)
+        if journal.append(0, created):
             return Run(store)
         events = journal.read()
     _carry_on(store, journal, spec, owner)

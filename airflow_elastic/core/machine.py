@@ -304,14 +304,20 @@ def _end_attempt(state: RunState, cause: Cause, at: float, failure: Failure | No
     return state.with_attempt(phase=Phase.ENDING, cause=cause, ended_at=at, failure=failure)
 
 
+#: Failures after which there is somebody whose agent is gone with all it held, or was never there.
+_HELD_BY_NOBODY = (FailureKind.WORKER_LOST, FailureKind.REFUSED)
+
+
 def _grace(state: RunState) -> float:
     """Seconds to save before being killed: none where there is nothing to save, or nobody who could.
 
-    After a failure, whatever it was taken for, workers that keep each other's states have these to write.
+    After a failure agents write what they hold. Of what a lost worker held they have nothing, and so no whole state,
+    unless workers keep each other's.
     """
-    cause, buddies = state.attempt.cause, state.spec.checkpoint.buddies
-    saveable = cause is not Cause.SUCCEEDED and (cause is not Cause.FAILURE or buddies)
-    return state.spec.health.grace_seconds if saveable else 0.0
+    attempt, buddies = state.attempt, state.spec.checkpoint.buddies
+    lost = attempt.failure is not None and attempt.failure.kind in _HELD_BY_NOBODY
+    hopeless = attempt.cause is Cause.SUCCEEDED or (attempt.cause is Cause.FAILURE and lost and not buddies)
+    return 0.0 if hopeless else state.spec.health.grace_seconds
 
 
 def _reopen(state: RunState, event: ev.RunReopened) -> RunState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def superfluous(
         wanted.update(step for interval, step in firsts.items() if interval)
     if policy.keep_best is not None:
         mode, name = policy.keep_best.split()
-        known = [(saved[step][name], step) for step in steps if name in saved[step]]
+        known = [step for step in steps if not math.isnan(saved[step].get(name, math.nan))]
         if known:
-            wanted.add(min(known)[1] if mode == "min" else max(known)[1])
+            # Of equal ones the first: what was measured then is told with the saves that follow, too.
+            best = min if mode == "min" else max
+            wanted.add(best(known, key=lambda step: saved[step][name]))
     return [step for step in steps if step not in wanted]

@@ -16,6 +16,7 @@ from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, atte
 from airflow_elastic.adapters.linux import out_of_memory_kills
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
+from airflow_elastic.adapters.reports import read_orders
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime.borrowing import ENVIRONMENT as LOANS
 from airflow_elastic.runtime.disk import Disk
@@ -24,7 +25,7 @@ from airflow_elastic.runtime.ring import Neighbour
 from airflow_elastic.runtime.slots import Slots
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
-from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.errors import ElasticError, StoreError
 from airflow_elastic.spec.status import RankError
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Node:
     keep_logs: Callable[[], None] = field(default=lambda: None)
     _park_at: float | None = None
     _half_over: bool = False
+    _failed: bool | None = None
     _oom_kills: int = field(default_factory=out_of_memory_kills)
 
     def __post_init__(self) -> None:
@@ -177,10 +179,15 @@ class Node:
     def parked(self) -> bool:
         """Have the ranks finish their step and save; whether they have, or have had all the time they get.
 
-        Ranks that do not use our runtime are not waited for: they cannot know. Nor are those that have lost a peer,
-        where that is known here: they cannot finish a step, and what is kept here is to be written.
+        Ranks that do not use our runtime are not waited for: they cannot know. Nor are those whose attempt has failed,
+        or that have lost a peer, where that is known here: they cannot finish a step, and what is kept here is to be
+        written.
         """
-        if self.replaced() or (self.keeper is not None and self.keeper.lost is not None):
+        if (
+            self.replaced()
+            or (self.keeper is not None and self.keeper.lost is not None)
+            or self._has_failed()
+        ):
             return True
         self._park_at = self._park_at or time.monotonic()
         pages = [Page(path) for path in self.pages()]
@@ -201,6 +208,16 @@ class Node:
             self.flush()
         return waited > grace
 
+    def _has_failed(self) -> bool:
+        """Whether this worker is to end because its attempt has failed, and not to save and leave."""
+        if self._failed is None and self.stop_at is not None:
+            try:
+                self._failed = read_orders(self.store, self.attempt).failed
+            except StoreError as error:
+                log.warning("why this worker is to end cannot be read: %s", error)
+                self._failed = False
+        return self._failed is True
+
     def flush(self) -> None:
         """Have what the ranks have saved written to storage, before anything follows that builds on it."""
         try:
@@ -216,7 +233,9 @@ class Node:
         failure nothing of theirs is worth waiting for, and a rank that is blocked in a collective cannot even run a
         signal handler.
         """
-        leaving = self.stop_at is not None or (self.superseded() and not self.replaced())
+        leaving = (self.stop_at is not None and not self._has_failed()) or (
+            self.superseded() and not self.replaced()
+        )
         return self.record.spec.health.grace_seconds if leaving and not self.pages() else 1.0
 
     def begin(self, members: Members) -> None:

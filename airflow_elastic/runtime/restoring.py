@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from airflow_elastic.adapters import checkpoints, keeping
+from airflow_elastic.adapters import checkpoints, journal, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.journal import Journal
@@ -96,7 +96,7 @@ class Restorer:
 
         Raises:
             CheckpointDamaged: there are checkpoints, and not one of them is whole. `objects` is of no use any more.
-            InvalidInput: the newest one is of another model. Nothing has been changed.
+            InvalidInput: the newest one is of another model, or of another run. Nothing has been changed.
         """
         steps, damaged = self._ranks.from_first(self._take_stock), {}
         for step in reversed(steps):
@@ -111,9 +111,10 @@ class Restorer:
                     self._ranks.from_first(partial(self._set_aside, damaged, manifest.step))
                 return manifest
         if steps:
+            why = "; ".join(f"{step}: {damaged[step]}" for step in steps)
             raise CheckpointDamaged(
-                f"none of the checkpoints {steps} of {self._store.uri} is whole: look with `airflow-elastic verify`; "
-                "to train from the beginning, use another run URI"
+                f"none of the checkpoints {steps} of {self._store.uri} is whole ({why}). They are left as they are: "
+                "look with `airflow-elastic verify`; to train from the beginning, use another run URI"
             )
         return None
 
@@ -150,9 +151,10 @@ class Restorer:
                 if not self._is_damaged(step):
                     log.warning("checkpoint %d is whole where it is stored, and stays: %s", step, reason)
                     continue
-                keeping.quarantine(self._store, step, reason)
+                # Told first: who is killed between the two tells it once more.
                 trouble = CheckpointTrouble(self._attempt, step, reason, newest)
                 Mailbox(self._store).post("damaged", by="rank 0", checkpoint=trouble)
+                keeping.quarantine(self._store, step, reason)
             except StoreError as error:
                 log.warning("checkpoint %d could not be set aside: %s", step, error)
 
@@ -170,6 +172,13 @@ class Restorer:
     def _read_first(self, step: int) -> tuple[Manifest, dict[str, bytes]]:
         """On rank 0: a manifest, and what its index files hold."""
         manifest = checkpoints.read(self._store, step)
+        if not journal.is_ours(self._store)(manifest):
+            raise InvalidInput(
+                f"checkpoint {step} in {self._store.uri} is of another run ({manifest.run}; this one is "
+                f"{journal.identity(self._store)}), copied there after this one had begun. To go on from it, copy "
+                "`checkpoints/` into the folder of a new run before that begins; to go on from this run's own, remove "
+                f"{layout.manifest(step)}. Nothing was changed"
+            )
         return manifest, read_indexes(self._store, manifest)
 
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:

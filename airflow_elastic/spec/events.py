@@ -20,12 +20,15 @@ SCHEDULE, AUTOSCALER = "schedule", "an autoscaler"
 
 @dataclass(frozen=True, slots=True)
 class RunCreated:
-    """The run exists. `scales_in_place`: whether engine and launcher can add and remove workers of a live attempt."""
+    """The run exists. `scales_in_place`: whether engine and launcher can add and remove workers of a live attempt.
+    `adopts`: runs whose checkpoints were copied there to begin with.
+    """
 
     at: float
     spec: RunSpec
     scales_in_place: bool
     owner: str | None = None
+    adopts: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class Manifest:
             `breakpoint`, `final`.
         versions: of the libraries that wrote it.
         journal: number of the run's newest journal entry when this was committed; -1 where it has none.
+        run: whose it is (`adapters.journal.identity`); empty where it was committed outside of a run.
     """
 
     step: int
@@ -58,3 +59,4 @@ class Manifest:
     reason: str = "steps"
     versions: Mapping[str, str] = field(default_factory=dict)
     journal: int = -1
+    run: str = ""

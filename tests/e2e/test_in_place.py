@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.core.state import FailureKind
@@ -73,6 +76,32 @@ async def test_what_was_in_memory_only_is_gone_on_from_too(tmp_path: Path) -> No
     before, after = state.attempts
     assert after.progress is not None
     assert after.progress.stretches[0].from_step >= before.last_step - 4 > 0
+
+
+@pytest.mark.parametrize("never", [True, False], ids=["the run ends", "other agents follow"])
+async def test_what_was_in_memory_only_is_written_where_agents_have_to_end(
+    tmp_path: Path, never: bool
+) -> None:
+    policy = CheckpointPolicy(every_steps=1000, memory_every_steps=2)
+    hang = () if never else ("--hang-at=40",)
+    spec = training("--epochs=8", "--step-seconds=0.05", *hang, checkpoint=policy)
+    if never:
+        spec = replace(spec, restart=replace(spec.restart, policy="Never"))
+    else:
+        spec = replace(spec, health=replace(spec.health, no_progress_seconds=3.0))
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(20)
+        assert checkpoints.steps(driven.run.store) == []
+        if never:
+            driven.kill_rank(1)
+        state = await driven.end()
+    assert state.outcome == ("failed" if never else "succeeded")
+    first = state.attempts[0]
+    assert first.failure is not None
+    assert first.failure.kind is (FailureKind.KILLED if never else FailureKind.NO_PROGRESS)
+    assert state.checkpoint is not None
+    assert checkpoints.steps(driven.run.store)[0] >= first.last_step - 4 > 0
+    assert left_over(tmp_path / "run") == []
 
 
 async def test_an_error_that_comes_again_gets_new_workers_and_then_ends(tmp_path: Path) -> None:

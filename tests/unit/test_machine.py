@@ -47,6 +47,18 @@ def test_workers_that_keep_each_others_states_have_time_to_write_them_after_a_fa
         assert due(state) == (Delete(1, grace),)
 
 
+def test_after_a_failure_agents_write_what_they_hold_where_all_of_them_are_there() -> None:
+    rank = JobStatus(
+        (WorkerStatus("node-0", WorkerPhase.FAILED), WorkerStatus("node-1", WorkerPhase.RUNNING))
+    )
+    for event, grace in (
+        (ev.WorkersEnded(3.0, 1, rank), 30.0),
+        (ev.Stalled(3.0, 1, 600.0), 30.0),
+        (ev.WorkersEnded(3.0, 1, lost()), 0.0),
+    ):
+        assert due(story(*LIVE, event)) == (Delete(1, grace),)
+
+
 def test_a_lost_worker_is_followed_by_a_new_attempt_only_when_nothing_is_left() -> None:
     state = story(
         *LIVE, ev.CheckpointCommitted(2.0, 1, 340, "k"), ev.WorkersEnded(3.0, 1, lost(), at_step(357))
@@ -192,7 +204,7 @@ def test_who_is_lost_together_costs_one_restart() -> None:
 
 def test_in_place_twice_only_where_that_has_helped() -> None:
     fruitless = ev.WorkersEnded(4.0, 2, RECOVERABLE, at_step(340, attempt=2))
-    assert due(story(*IN_PLACE, fruitless)) == (Delete(2, 0.0),)
+    assert due(story(*IN_PLACE, fruitless)) == (Delete(2, 30.0),)
     useful = ev.WorkersEnded(4.0, 2, RECOVERABLE, at_step(341, attempt=2))
     state = story(*IN_PLACE, replace(useful, job=job(worker("running", name="node-0"), KILLED)))
     assert (due(state), state.attempt.home) == ((Rejoin(3),), 1)
@@ -201,7 +213,7 @@ def test_in_place_twice_only_where_that_has_helped() -> None:
 def test_a_machine_that_failed_twice_is_left() -> None:
     again = ev.WorkersEnded(4.0, 2, RECOVERABLE, at_step(350, attempt=2))
     state = story(*IN_PLACE, again)
-    assert due(state) == (Delete(2, 0.0),)
+    assert due(state) == (Delete(2, 30.0),)
     assert evolve(state, ev.AttemptGone(4.1, 2)).avoid == ("m1",)
 
 

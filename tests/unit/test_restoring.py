@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.control.runs import start_run
 from airflow_elastic.runtime import randomness, restoring
 from airflow_elastic.runtime.apart import take_apart
 from airflow_elastic.runtime.flat_reader import Loading
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.run import RunSpec
 from tests.support.saving import Worker, objects, restorer, same, save
 
 
@@ -243,6 +247,79 @@ def test_where_all_are_damaged_it_does_not_begin_anew_silently(tmp_path: Path) -
     _damage(tmp_path, 5, "flip")
     with pytest.raises(CheckpointDamaged, match=r"none of the checkpoints \[5\] .* is whole"):
         restorer(tmp_path, attempt=2).restore(objects(2))
+
+
+def test_a_copied_manifest_is_no_checkpoint_of_that_step(tmp_path: Path) -> None:
+    """Whole in itself, and yet the run would silently go back to where it had been long ago."""
+    good = objects(1)
+    save(tmp_path, 5, objects(2))
+    save(tmp_path, 9, good)
+    copied = (tmp_path / layout.manifest(5)).read_bytes()
+    (tmp_path / layout.manifest(12)).write_bytes(copied)
+    with pytest.raises(
+        CheckpointDamaged, match=r"name of step 12 is taken.* is a copy of the manifest of step 5"
+    ):
+        save(tmp_path, 12, objects(3))
+    loaded = objects(4)
+    manifest = restorer(tmp_path, attempt=2).restore(loaded)
+    assert manifest is not None
+    assert manifest.step == 9
+    assert same(good, loaded)
+    assert list(keeping.quarantined(open_store(str(tmp_path)))) == [12]
+    save(tmp_path, 12, objects(5), attempt=2)
+    restored = restorer(tmp_path, attempt=3).restore(objects(6))
+    assert restored is not None
+    assert restored.step == 12
+
+
+def test_one_of_another_run_is_refused_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    def begin(name: str) -> Path:
+        start_run(open_store(str(tmp_path / name)), RunSpec(("train.py",)))
+        return tmp_path / name
+
+    def files(run: Path) -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    ours, theirs = begin("ours"), begin("theirs")
+    save(ours, 5, good := objects(1))
+    save(theirs, 9, objects(2))
+    shutil.copytree(theirs / "checkpoints", ours / "checkpoints", dirs_exist_ok=True)
+    before = files(ours)
+    with pytest.raises(InvalidInput, match=r"checkpoint 9 in .* is of another run .* copied there after"):
+        restorer(ours, attempt=2).restore(untouched := objects(3))
+    assert same(untouched, objects(3))
+    assert files(ours) == before
+
+    # Nor does it push this run's own away.
+    store = open_store(str(ours))
+    assert keeping.prune(store, CheckpointPolicy(keep_last=1)) == []
+    (ours / layout.manifest(9)).unlink()
+    loaded = objects(4)
+    assert restorer(ours, attempt=2).restore(loaded) is not None
+    assert same(good, loaded)
+
+    # What lies there when a run begins was put there for it to go on from.
+    again = tmp_path / "again"
+    shutil.copytree(ours / "checkpoints", again / "checkpoints")
+    begin("again")
+    assert restorer(again).restore(loaded) is not None
+    save(again, 12, objects(5))
+    assert keeping.prune(open_store(str(again)), CheckpointPolicy(keep_last=1)) == [5]
+
+
+def test_a_part_that_is_a_copy_does_not_make_a_checkpoint(tmp_path: Path) -> None:
+    """Of two workers one has written its part, and somebody has copied what it told."""
+    first, second = (Worker(str(tmp_path), index=index, of=2) for index in (0, 1))
+    first.save(objects(1), 3, Position(), reason="script", metrics={})
+    (told,) = tmp_path.glob("checkpoints/data/*/part-*.json")
+    for name in ("part-0000 (copy).json", "part-0001.json", "part-0002.json"):
+        shutil.copy(told, told.with_name(name))
+    first.persister.flush()
+    assert checkpoints.steps(first.store) == []
+    first.saver.save(objects(1), 4, Position(), reason="script", metrics={})
+    first.persister.flush()
+    second.save(objects(1), 4, Position(), reason="script", metrics={})
+    assert checkpoints.steps(first.store) == [4]
 
 
 def test_a_hostile_pickle_beside_a_good_checkpoint_is_never_opened(tmp_path: Path) -> None:

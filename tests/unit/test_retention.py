@@ -15,8 +15,8 @@ from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.core.retention import superfluous
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.errors import SpecError
-from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.errors import SpecError, StoreError
+from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 POLICY = CheckpointPolicy(keep_last=2)
 LOSSES = {10: 0.9, 20: 0.2, 30: 0.5, 40: 0.4, 50: 0.6}
@@ -40,6 +40,15 @@ def test_one_of_every_so_many_steps_stays() -> None:
 @pytest.mark.parametrize(("best", "kept"), [("min loss", 20), ("max loss", 10), ("max accuracy", None)])
 def test_the_best_stays(best: str, kept: int | None) -> None:
     assert gone(replace(POLICY, keep_best=best)) == [step for step in (10, 20, 30) if step != kept]
+
+
+def test_of_equal_ones_the_first_is_the_best() -> None:
+    """A number that was measured once is told with the saves that follow, too: it is of the weights of then."""
+    told = {100: 0.9, 110: 0.9, 120: 0.9, 200: 0.5, 210: 0.5, 220: float("nan")}
+    for best, kept in (("max accuracy", 100), ("min accuracy", 200)):
+        policy = CheckpointPolicy(keep_last=1, keep_best=best)
+        left = set(told) - set(superfluous({step: {"accuracy": one} for step, one in told.items()}, policy))
+        assert left == {kept, 220}
 
 
 def test_what_somebody_refers_to_stays() -> None:
@@ -95,3 +104,56 @@ def test_one_that_is_not_there_cannot_be_pinned(store: Store) -> None:
     with pytest.raises(CheckpointDamaged, match="step 15 has no committed checkpoint"):
         keeping.pin(store, 15, by="model 0001")
     assert keeping.pinned(store) == []
+
+
+def test_a_removal_and_a_pin_exclude_each_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever pins in the middle of it is refused, or nothing is removed: no pin is believed that does not hold."""
+    read, tried = checkpoints.read, []
+
+    def pin_now(of: Store, step: int) -> Manifest:
+        if step == 10 and of.get("checkpoints/pins/000000000010.json") and not tried:
+            tried.append(step)
+            with pytest.raises(CheckpointDamaged, match=r"step 10 in .* is being removed"):
+                keeping.pin(of, 10, by="model 0001")
+        return read(of, step)
+
+    monkeypatch.setattr(checkpoints, "read", pin_now)
+    assert keeping.prune(store, POLICY) == [10, 20, 30]
+    assert (tried, keeping.pinned(store), store.list("checkpoints/pins/")) == ([10], [], [])
+
+
+def test_a_removal_that_was_cut_off_is_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(keys: object) -> None:
+        raise StoreError("cut off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", cut)
+        with pytest.raises(StoreError):
+            keeping.prune(store, POLICY)
+    assert keeping.pinned(store) == [], "nobody has pinned it"
+    assert keeping.prune(store, POLICY) == [10, 20, 30]
+    assert store.list("checkpoints/pins/") == []
+
+
+def test_what_cannot_be_read_is_nothing_to_go_on_from(store: Store) -> None:
+    """Of a newer release, of another step, of another run: it neither counts nor is it removed."""
+    manifest = store.get("checkpoints/manifests/000000000050.json") or b""
+    store.put("checkpoints/manifests/000000000060.json", manifest.replace(b'"version": 2', b'"version": 3'))
+    store.put("checkpoints/manifests/000000000070.json", manifest)
+    assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 20, 30, 40]
+    assert checkpoints.steps(store) == [50, 60, 70]
+    with pytest.raises(CheckpointDamaged, match=r"is a copy of the manifest of step 50"):
+        checkpoints.read(store, 70)
+
+
+def test_the_only_one_that_has_its_files_stays(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    for step in (10, 20):
+        data = f"checkpoints/data/{step:012d}-a0001-g01/"
+        if step == 10:
+            store.put(f"{data}rank-00000.bin", b"bytes")
+        files = (StoredFile(f"{data}rank-00000.bin", 5, {}),)
+        checkpoints.commit(store, Manifest(step, 1, 1, 1, 0.0, data, files=files))
+    with pytest.raises(CheckpointDamaged, match=r"nothing was removed, as what would stay \(20\) is damaged"):
+        keeping.prune(store, replace(POLICY, keep_last=1))
+    assert checkpoints.steps(store) == [10, 20]
