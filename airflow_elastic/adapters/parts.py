@@ -107,10 +107,11 @@ def _commit(store: Store, parts: list[Part]) -> bool:
     _check_fence(store, manifest.attempt)
     if checkpoints.commit(store, manifest):
         return True
+    taken = f"the name of step {manifest.step} is taken, and nothing may replace what has it"
     try:
-        checkpoints.read(store, manifest.step)
-    except CheckpointDamaged as error:  # no checkpoint of this step, and none of ours may replace it
-        raise CheckpointDamaged(
-            f"the name of step {manifest.step} is taken, move that away: {error}"
-        ) from error
+        there = checkpoints.read(store, manifest.step)
+    except CheckpointDamaged as error:
+        raise CheckpointDamaged(f"{taken}: {error}") from error
+    if not checkpoints.is_complete(store, there):  # whoever wrote it was frozen, and its files had been removed
+        raise CheckpointDamaged(f"{taken}: files of attempt {there.attempt} are missing")
     return False
