@@ -200,7 +200,7 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
         losses.clear()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
-        self._metrics = {**self._metrics, **_numbers(logs)}
+        self._metrics.update(_numbers(logs))  # the same: what is measured after a step is told with that step
         self._metrics.pop("loss", None)  # is told with each step
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

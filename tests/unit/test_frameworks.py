@@ -56,6 +56,43 @@ def test_in_any_number_of_pieces_hugging_faces_trainer_learns_the_same(kind: str
     torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def test_what_is_measured_after_a_step_is_told_with_that_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best checkpoint is found by it."""
+    from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+
+    from airflow_elastic.frameworks.huggingface import ElasticTrainer
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+    data = [
+        {"input_ids": torch.arange(n, n + 8) % 20, "labels": torch.arange(n, n + 8) % 20} for n in range(16)
+    ]
+    measuring = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 100, "learning_rate": 0.1}
+    args = TrainingArguments(
+        output_dir=str(tmp_path),
+        num_train_epochs=2,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        **measuring,
+    )
+    trainer = ElasticTrainer(global_batch=4, model=model, args=args, train_dataset=data, eval_dataset=data)
+    step, told = trainer.run.step, []
+
+    def telling(loss: torch.Tensor, **metrics: float) -> None:
+        told.append(metrics.get("eval_loss"))
+        step(loss, **metrics)
+
+    monkeypatch.setattr(trainer.run, "step", telling)
+    trainer.train()
+    found = {one["step"]: one["eval_loss"] for one in trainer.state.log_history if "eval_loss" in one}
+    assert sorted(found) == [2, 4, 6, 8]
+    assert len(set(found.values())) == 4
+    assert told == [None, *(found[at] for at in (2, 2, 4, 4, 6, 6, 8))]
+
+
 def _learned(kind: str, folder: Path, micro_batch: int) -> dict[str, torch.Tensor]:
     from transformers import (
         BertConfig,
