@@ -110,6 +110,8 @@ def _stretch(record: JobRecord, told: Told) -> Stretch:
         stepping_seconds=max(rank.words[page.STEPPING] for rank in ranks),
         saving_seconds=max(rank.words[page.SAVING] for rank in ranks),
         restoring_seconds=max(rank.words[page.RESTORING] for rank in ranks),
+        restored_bytes=int(sum(rank.words[page.RESTORED] for rank in ranks)),
+        to_restore_bytes=int(sum(rank.words[page.TO_RESTORE] for rank in ranks)),
     )
 
 

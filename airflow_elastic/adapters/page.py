@@ -26,6 +26,8 @@ SAMPLES: Final = 8  # samples consumed by the run since step 0
 PARKED: Final = 9  # 1: saved, and waiting to be ended
 FINISHED: Final = 10  # 1: the script says that training is complete
 SAVES: Final = 11  # how many orders to save were carried out
+RESTORED: Final = 28  # bytes of the checkpoint that are read so far
+TO_RESTORE: Final = 29  # and all that are to be
 WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before
 
 # And these once a second.

@@ -112,6 +112,8 @@ def _commit(store: Store, parts: list[Part]) -> bool:
         there = checkpoints.read(store, manifest.step)
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{taken}: {error}") from error
-    if not checkpoints.is_complete(store, there):  # whoever wrote it was frozen, and its files had been removed
+    if not checkpoints.is_complete(
+        store, there
+    ):  # whoever wrote it was frozen, and its files had been removed
         raise CheckpointDamaged(f"{taken}: files of attempt {there.attempt} are missing")
     return False

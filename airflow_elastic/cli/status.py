@@ -21,7 +21,7 @@ from airflow_elastic.cli.find import (
 )
 from airflow_elastic.cli.help import Command
 from airflow_elastic.core.goodput import ROWS
-from airflow_elastic.core.tell import waits, workers
+from airflow_elastic.core.tell import restoring, waits, workers
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.status import Wait, Waiting
 
@@ -79,6 +79,8 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
     if document["waiting"]:
         told = waits(decode(Wait, document["waiting"]))
         console.print(Text(told, style="yellow"), soft_wrap=True)
+    if reading := document["restoring"]:
+        console.print(restoring(reading["bytes"], reading["of_bytes"]), soft_wrap=True)
     wanted = document["target_workers"]
     ranks = document["world_size"]
     more = f", {wanted} wanted" if wanted != document["workers"] and not ended else ""

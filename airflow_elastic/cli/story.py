@@ -15,7 +15,7 @@ from airflow_elastic.cli import say
 from airflow_elastic.cli.output import Tail
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.document import word
-from airflow_elastic.core.tell import lagging, sentence, share, waiting, waits, workers
+from airflow_elastic.core.tell import lagging, restoring, sentence, share, waiting, waits, workers
 
 if TYPE_CHECKING:
     from typing import Self
@@ -140,6 +140,8 @@ def progress_line(state: RunState, progress: Progress | None, wait: Wait | None 
         # Ranks that have just started tell of step 0, until they have restored their checkpoint.
         step = max(told.step, state.checkpoint.step if state.checkpoint else 0)
         parts.append(f"step {step}{total}")
+        if told.stretches and (newest := told.stretches[-1]).is_restoring:
+            parts.append(restoring(newest.restored_bytes, newest.to_restore_bytes))
         if told.total_steps:
             parts.append(f"{100 * step / told.total_steps:.0f} %")
         if told.loss is not None:

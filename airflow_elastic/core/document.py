@@ -65,6 +65,7 @@ def document(
         "workers": attempt.workers,
         "target_workers": state.target,
         "waiting": None if wait is None or attempt.phase is not Phase.LIVE else _wait(wait),
+        "restoring": None if told is None or state.ended else _restoring(told),
         "world_size": told.world_size
         if told and told.world_size
         else attempt.workers * state.spec.workers.procs,
@@ -103,6 +104,14 @@ def _wait(wait: Wait) -> dict[str, Any]:
         "of": wait.of,
         "reason": wait.reason,
     }
+
+
+def _restoring(told: Progress) -> dict[str, int] | None:
+    """How much of its checkpoint the attempt has read, while it does."""
+    newest = told.stretches[-1] if told.stretches else None
+    if newest is None or not newest.is_restoring:
+        return None
+    return {"bytes": newest.restored_bytes, "of_bytes": newest.to_restore_bytes}
 
 
 def _last(state: RunState, told: Progress | None, field: str) -> Any:

@@ -54,8 +54,12 @@ def _silence(state: RunState, progress: Progress, now: float, waited_at: float) 
     earliest = max(attempt.submitted_at or attempt.planned_at, waited_at)
     stretch = progress.stretches[-1]
     if stretch.first_step_at is None:
-        # Nothing yet since the ranks were (re)started: imports, restore, compilation.
-        since, limit, step = max(earliest, stretch.started_at), health.start_seconds, None
+        # No step yet since the ranks were (re)started: imports, compilation, and a restore, which tells how far it is.
+        since, limit, step = (
+            max(earliest, stretch.started_at, progress.moved_at),
+            health.start_seconds,
+            None,
+        )
     else:
         since, limit, step = max(earliest, progress.moved_at), health.no_progress_seconds, progress.step
     if now - since >= limit:

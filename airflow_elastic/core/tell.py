@@ -112,6 +112,11 @@ def waits(wait: Wait) -> str:
     return f"{share(wait)} {verb}" + (f": {wait.reason}" if wait.reason else "")
 
 
+def restoring(done: int, whole: int) -> str:
+    """`3.2 of 10.4 GB of the checkpoint read`."""
+    return f"{done / 1e9:.3g} of {whole / 1e9:.3g} GB of the checkpoint read"
+
+
 def share(wait: Wait) -> str:
     """`2 of 4 workers`, `all 4 workers`, `its worker`."""
     return _all(wait.of) if wait.workers == wait.of else f"{wait.workers} of {workers(wait.of)}"

@@ -6,10 +6,8 @@ the processor's cache.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -31,8 +29,6 @@ from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.index import BLOCK_BYTES, Blob, Piece, blocks
 from airflow_elastic.spec.manifest import Manifest
 
-log = logging.getLogger(__name__)
-
 _RUN_BYTES = 16 << 20  # read by one thread, with one request
 _GAP_BYTES = 1 << 20  # that are rather read than asked around
 _STRETCH_BYTES = 4 << 20  # with one call: more of them cost more than the cache gives back
@@ -41,7 +37,8 @@ _CPUS = os.cpu_count() or 1
 _NEAR_READERS = min(4, _CPUS)  # the disk, or memory, is the limit soon
 _FAR_READERS = min(32, 4 * _CPUS)  # a network wants many requests
 
-_TOLD_SECONDS = 10.0
+#: Is told how many bytes are read, of how many.
+Told = Callable[[int, int], None]
 
 
 class Loading:
@@ -49,8 +46,8 @@ class Loading:
 
     Attributes:
         manifest: of the checkpoint.
-        keys: of the files that are read.
-        file_bytes: how much of them.
+        needed: how many bytes are read of each file, by its key.
+        file_bytes: of all of them.
         memory_bytes: how much is read from memory instead.
     """
 
@@ -65,21 +62,20 @@ class Loading:
                 self._slots[slot] += _Filling(need, "the memory of this worker's agent").stretches(at)
             else:
                 self._files[key] += _Filling(need, key).stretches(entry.at)
-        self.keys = list(self._files)
-        self.file_bytes, self.memory_bytes = (
-            sum(one.size for found in places.values() for one in found)
-            for places in (self._files, self._slots)
-        )
+        self.needed = {key: sum(one.size for one in found) for key, found in self._files.items()}
+        self.file_bytes = sum(self.needed.values())
+        self.memory_bytes = sum(one.size for found in self._slots.values() for one in found)
 
     def bytes_of(self, keys: Container[str]) -> int:
         """How many of the bytes that are read come from these files."""
-        return sum(one.size for key, found in self._files.items() if key in keys for one in found)
+        return sum(size for key, size in self.needed.items() if key in keys)
 
-    def read(self, store: Files) -> None:
+    def read(self, store: Files, told: Told = lambda done, whole: None) -> None:
         """Read everything. What was read before something turned out to be damaged is in the state already.
 
         Args:
             store: where the files lie.
+            told: called with the bytes that are read so far, and all that are to be.
 
         Raises:
             CheckpointDamaged: something is not what was committed. Nothing was unpickled that is not.
@@ -93,16 +89,13 @@ class Loading:
         for key, found in self._files.items():
             source = partial(store.stream, key)
             reads += [partial(_read, source, run) for run in _runs(found)]
-        done, told, whole = 0, time.monotonic(), self.file_bytes + self.memory_bytes
-        pool = ThreadPoolExecutor(_NEAR_READERS if near or not self.keys else _FAR_READERS)
+        done, whole = 0, self.file_bytes + self.memory_bytes
+        told(done, whole)
+        pool = ThreadPoolExecutor(_NEAR_READERS if near or not self.needed else _FAR_READERS)
         try:
             for one in as_completed([pool.submit(read) for read in reads]):
                 done += one.result()
-                if time.monotonic() - told > _TOLD_SECONDS:
-                    told = time.monotonic()
-                    log.info(
-                        "checkpoint %d: %.3g of %.3g GB read", self.manifest.step, done / 1e9, whole / 1e9
-                    )
+                told(done, whole)
         except StoreError as error:
             if near:  # of a disk it may be this one place that is bad
                 raise CheckpointDamaged(str(error)) from error
@@ -111,7 +104,7 @@ class Loading:
             pool.shutdown(cancel_futures=True)
 
     def _check_sizes(self, store: Files) -> None:
-        found = {entry.key: entry.size for entry in store.list(self.manifest.data)} if self.keys else {}
+        found = {entry.key: entry.size for entry in store.list(self.manifest.data)} if self.needed else {}
         for file in self.manifest.files:
             if file.key in self._files and found.get(file.key) != file.size:
                 has = (

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from torch.distributed.checkpoint.state_dict import (
 
 from airflow_elastic.adapters import checkpoints, journal, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Store
@@ -37,7 +37,7 @@ from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
-from airflow_elastic.runtime.loading import Loading
+from airflow_elastic.runtime.loading import Loading, Told
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizers import make_room
 from airflow_elastic.runtime.ranks import Ranks
@@ -80,13 +80,21 @@ class Restorer:
         attempt: number of the attempt: what earlier ones left half-saved is removed.
         room: needed where the store is no folder of this machine.
         stage: the memory of this worker's agent; None where there is none.
+        told: called with the bytes that this rank has read so far, and all that it is to read.
     """
 
     def __init__(
-        self, store: Store, ranks: Ranks, *, attempt: int, room: Room, stage: Stage | None = None
+        self,
+        store: Store,
+        ranks: Ranks,
+        *,
+        attempt: int,
+        room: Room,
+        stage: Stage | None = None,
+        told: Told = lambda done, whole: None,
     ) -> None:
         self._store, self._ranks, self._attempt, self._room = store, ranks, attempt, room
-        self._stage = stage
+        self._stage, self._told = stage, told
         self._is_local = store.local_path(layout.STATUS) is not None
 
     def restore(self, objects: Stateful) -> Manifest | None:
@@ -242,7 +250,7 @@ class Restorer:
         near, damage, trouble, began = self._fetch(loading, nearby), None, None, time.monotonic()
         try:
             try:
-                loading.read(near)
+                loading.read(near, self._told)
             except CheckpointDamaged as error:
                 damage = str(error)
             except StoreError as error:
@@ -267,25 +275,21 @@ class Restorer:
         return self._room.procs > 1 and not self._is_local
 
     def _fetch(self, loading: Loading, nearby: Nearby) -> Files:
-        """Where to read files from: the storage itself, or where this worker's ranks have fetched those they need.
-
-        Several ranks of a worker may need the same bytes: each file comes over the network once, and they share the
-        work.
+        """Where to read files from: the storage itself; but what ranks of this worker need of a file more than once is
+        fetched once, by one of them, and read from this machine.
         """
         rank, procs = self._ranks.rank, self._room.procs
         if not self._fetches:
             return Nearest(self._store, nearby)
-        first, near = rank - rank % procs, Nearest(FolderStore(self._room.folder), Nearby(nearby.disk))
-        needed = sorted(
-            {key for each in self._ranks.gather(loading.keys)[first : first + procs] for key in each}
-            - nearby.disk.keys()
-        )
-        trouble = None
+        first, trouble = rank - rank % procs, None
+        needed: Counter[str] = Counter()
+        for each in self._ranks.gather(loading.needed)[first : first + procs]:
+            needed.update(each)
+        sizes = {file.key: file.size for file in loading.manifest.files}
+        shared = sorted(key for key, size in needed.items() if size > sizes[key] and key not in nearby.disk)
         try:
-            there = {
-                entry.key for entry in self._store.list(loading.manifest.data)
-            }  # what is missing is damage
-            for key in there.intersection(needed[rank % procs :: procs]):
+            there = {entry.key for entry in self._store.list(loading.manifest.data)} if shared else set()
+            for key in there.intersection(shared[rank % procs :: procs]):  # what is missing is damage
                 self._download(key, nearby)
         except StoreError as error:
             trouble = str(error)
@@ -294,7 +298,8 @@ class Restorer:
         except StoreError:
             shutil.rmtree(self._room.folder, ignore_errors=True)
             raise
-        return near
+        here = {key: self._room.folder / key for key in shared}
+        return Nearest(self._store, replace(nearby, disk={**nearby.disk, **here}))
 
     def _download(self, key: str, nearby: Nearby) -> None:
         path, loan = self._room.folder / key, nearby.loan(key)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -82,13 +79,15 @@ class Session:
         uri, stage = surroundings.run_uri, Stage.found(self.local_rank)
         self._restorer: Restorer | None = None
         if uri:
-            page = surroundings.page
-            near = page.parent if page else Path(tempfile.gettempdir(), str(os.getpid()))
             procs = stage.procs if stage else 1
-            folder = near / f"restore-{surroundings.generation}"
-            room = Room(folder, procs, surroundings.disk, surroundings.loans)
+            room = Room(surroundings.restore_folder, procs, surroundings.disk, surroundings.loans)
             self._restorer = Restorer(
-                open_store(uri), self._ranks, attempt=self.attempt, room=room, stage=stage
+                open_store(uri),
+                self._ranks,
+                attempt=self.attempt,
+                room=room,
+                stage=stage,
+                told=self._voice.restoring,
             )
         self._saver: Saver | None = None
         self._announced = False

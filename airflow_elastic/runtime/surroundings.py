@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,9 @@ from pathlib import Path
 from airflow_elastic.runtime.borrowing import Loan, found_loans
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode
+
+#: What the names of such folders begin with.
+RESTORE = "restore-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,12 @@ class Surroundings:
     page: Path | None
     disk: Path | None = None
     loans: Mapping[str, Loan] = field(default_factory=dict)
+
+    @property
+    def restore_folder(self) -> Path:
+        """Where ranks of a worker keep what they fetch for each other while a checkpoint is being restored."""
+        near = self.page.parent if self.page else Path(tempfile.gettempdir(), str(os.getpid()))
+        return near / f"{RESTORE}{self.generation}"
 
     @classmethod
     def read(cls) -> Surroundings:

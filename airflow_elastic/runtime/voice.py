@@ -68,6 +68,11 @@ class Voice:
         """The training is meant to have so many steps, unless the script has said otherwise."""
         self.words[page.TOTAL_STEPS] = self.words[page.TOTAL_STEPS] or float(total_steps)
 
+    def restoring(self, done: int, whole: int) -> None:
+        """So many bytes of the checkpoint are read, of all that are to be: while they come, nobody stands still."""
+        words = self.words
+        words[page.RESTORED], words[page.TO_RESTORE], words[page.MOVED_AT] = done, whole, time.time()
+
     def restored(self, step: int, position: Position, seconds: float) -> None:
         """Training goes on from `step`."""
         words = self.words

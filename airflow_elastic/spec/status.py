@@ -242,6 +242,8 @@ class Stretch:
         stepping_seconds: time in training steps, saves excluded.
         saving_seconds: time that saves stopped the loop.
         restoring_seconds: time that loading the checkpoint took.
+        restored_bytes: of the checkpoint, what all ranks together have read so far.
+        to_restore_bytes: and all that they are to read.
     """
 
     generation: int
@@ -255,6 +257,13 @@ class Stretch:
     stepping_seconds: float = 0.0
     saving_seconds: float = 0.0
     restoring_seconds: float = 0.0
+    restored_bytes: int = 0
+    to_restore_bytes: int = 0
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether ranks are reading the checkpoint."""
+        return self.first_step_at is None and self.restored_bytes < self.to_restore_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +274,7 @@ class Progress:
         attempt: number of the attempt.
         at: when it was written, by the lead agent's clock.
         step: newest optimizer step that every rank has done.
-        moved_at: when `step` last advanced.
+        moved_at: when `step` last advanced, a save was written, or some of the checkpoint was read.
         total_steps: where the training means to end; None if the script did not say.
         epoch: current epoch, from 0.
         samples: position in the data: samples consumed by the run since step 0, each counted once.

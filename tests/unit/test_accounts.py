@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_elastic.cli.story import progress_line
 from airflow_elastic.core.document import document
 from airflow_elastic.core.goodput import ROWS, goodput
 from airflow_elastic.core.health import overdue
@@ -156,6 +157,25 @@ def test_until_the_first_step_there_is_more_patience() -> None:
     assert list(overdue(state, fresh, 649.0)) == []
     (event,) = overdue(state, fresh, 650.0)
     assert event.step is None  # type: ignore[union-attr]
+
+
+def test_while_a_checkpoint_is_read_nobody_stands_still() -> None:
+    """A large one may take longer than a start: what counts is that it goes on."""
+    state = story(SUBMITTED, run=spec(health=Health(no_progress_seconds=60, start_seconds=600)))
+    reading = Stretch(1, 2, 2, started_at=50.0, restored_bytes=3_200_000_000, to_restore_bytes=10_400_000_000)
+    progress = Progress(1, 5000.0, moved_at=5000.0, stretches=(reading,), attached=True)
+    assert list(overdue(state, progress, 5599.0)) == []
+    (event,) = overdue(state, progress, 5600.0)
+    assert event.idle_seconds == 600.0  # type: ignore[union-attr]
+    read = "3.2 of 10.4 GB of the checkpoint read"
+    assert read in progress_line(state, progress)
+    assert document("uri", state, progress, 5000.0)["restoring"] == {
+        "bytes": 3_200_000_000,
+        "of_bytes": 10_400_000_000,
+    }
+    done = replace(progress, stretches=(replace(reading, restored_bytes=10_400_000_000),))
+    assert read not in progress_line(state, done)
+    assert document("uri", state, done, 5000.0)["restoring"] is None
 
 
 def test_no_time_runs_before_ranks_have_started() -> None:

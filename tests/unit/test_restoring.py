@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,23 @@ import torch
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.store import Reader, Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.runtime import randomness, restoring
 from airflow_elastic.runtime.apart import take_apart
 from airflow_elastic.runtime.flat_reader import Loading
+from airflow_elastic.runtime.loading import Told
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import RunSpec
+from tests.support.machines import Far
 from tests.support.saving import Worker, objects, restorer, same, save
+from tests.support.threads import together
 
 
 def test_what_the_agent_still_has_in_memory_is_not_read_from_storage(tmp_path: Path) -> None:
@@ -207,8 +213,8 @@ def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: py
     save(tmp_path, 9, objects(2))
     read = Loading.read
 
-    def bad_memory(self: Loading, store: Store) -> None:
-        read(self, store)
+    def bad_memory(self: Loading, store: Store, told: Told) -> None:
+        read(self, store, told)
         if self.manifest.step == 9:
             raise CheckpointDamaged("a bit has flipped")
 
@@ -322,6 +328,63 @@ def test_a_part_that_is_a_copy_does_not_make_a_checkpoint(tmp_path: Path) -> Non
     assert checkpoints.steps(first.store) == [4]
 
 
+class Counting(Far):
+    """Says what is read of it."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.fetched: list[str] = []
+        self.streamed: dict[str, int] = {}
+
+    def download(self, key: str, path: Path, *, durable: bool = True) -> None:
+        self.fetched.append(key)
+        super().download(key, path, durable=durable)
+
+    def stream(self, key: str, start: int, size: int) -> AbstractContextManager[Reader]:
+        self.streamed[key] = self.streamed.get(key, 0) + size
+        return super().stream(key, start, size)
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_only_what_ranks_of_a_worker_need_more_than_once_is_fetched_whole(
+    staged: bool, tmp_path: Path
+) -> None:
+    saved = wide(7)  # a layer of 6 MB for each of two files, twice that of the optimizer's
+    workers = [Worker(str(tmp_path), index=index, of=2) for index in (0, 1)]
+    for worker in workers:
+        worker.save(saved, 3, Position(), reason="script", metrics={})
+    manifest = checkpoints.read(workers[0].store, 3)
+    far, told = Counting(str(tmp_path)), dict[int, tuple[int, int]]()
+    loaded = [wide(1), wide(2)]
+
+    def restore(ranks: Ranks) -> bool:
+        room = Room(tmp_path / "room", 2)
+        stage = workers[0].stage if staged else None
+        restorer = Restorer(
+            far,
+            ranks,
+            attempt=2,
+            room=room,
+            stage=stage,
+            told=lambda done, whole: told.update({ranks.rank: (done, whole)}),
+        )
+        return restorer.restore(loaded[ranks.rank]) is not None
+
+    assert together(2, restore) == [True, True]
+    assert all(same(one, saved) for one in loaded)
+    assert all(done == whole > 0 for done, whole in told.values())
+    assert len(told) == 2
+    if staged:  # all but the random state of the other worker's rank is in memory
+        (other,) = (file for file in manifest.files if file.key.endswith("rank-00001.bin"))
+        assert far.fetched == []
+        assert far.streamed.keys() == {other.key}
+        assert 0 < far.streamed[other.key] < other.size
+    else:
+        assert sorted(far.fetched) == [file.key for file in manifest.files if file.key.endswith(".bin")]
+        assert far.streamed == {}
+    assert not (tmp_path / "room").exists()
+
+
 def test_a_hostile_pickle_beside_a_good_checkpoint_is_never_opened(tmp_path: Path) -> None:
     good = objects(1)
     save(tmp_path, 5, good)
@@ -331,6 +394,15 @@ def test_a_hostile_pickle_beside_a_good_checkpoint_is_never_opened(tmp_path: Pat
     values.write_bytes(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")
     assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
     assert not marker.exists()
+
+
+def wide(seed: int) -> Stateful:
+    torch.manual_seed(seed)
+    found = network(300_000, 300_000)
+    for one in found.model.parameters():
+        one.grad = torch.randn_like(one)
+    found.optimizers[0].step()
+    return found
 
 
 def network(*widths: int, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW) -> Stateful:
