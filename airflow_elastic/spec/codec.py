@@ -7,14 +7,15 @@ exactly what the types say. Decoding is strict: an unknown field, a missing one 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import enum
 import math
 import types
 import typing
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
@@ -48,39 +49,43 @@ def decode(cls: type[T], data: Any) -> T:
     Raises:
         SpecError: with every problem found, each with the field's path, what was given and what is allowed.
     """
-    return cast("T", _decode(cls, data))
+    return cast("T", _decoder(cast("Any", cls))(data))
 
 
-def _decode(hint: Any, data: Any) -> Any:
-    if type(data) is hint and hint in _EXACT:
-        return data
+_Decoder = Callable[[Any], Any]
+
+
+@cache  # what a hint asks for is found out once: indexes of checkpoints have thousands of entries, and ranks wait
+def _decoder(hint: Any) -> _Decoder:
+    """What decodes a value of this type."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return _decode_optional(hint, data)
+        (inner,) = (arg for arg in get_args(hint) if arg is not type(None))
+        some = _decoder(inner)
+        return lambda data: None if data is None else some(data)
     if dataclasses.is_dataclass(hint):
-        return _decode_dataclass(cast("type", hint), data)
+        return partial(_decode_dataclass, cast("type", hint))
     if origin is tuple:
-        return _decode_tuple(get_args(hint)[0], data)
+        return partial(_decode_tuple, get_args(hint)[0])
     if origin is not None and issubclass(origin, Mapping):
-        return _decode_mapping(get_args(hint)[1], data)
+        return partial(_decode_mapping, get_args(hint)[1])
     if hint is Any or hint is object:
+        return lambda data: data
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return partial(_decode_enum, hint)
+    return partial(_decode_plain, hint)
+
+
+def _decode_plain(hint: Any, data: Any) -> Any:
+    if type(data) is hint and hint in _EXACT:
         return data
     if hint is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return _decode_enum(hint, data)
     if not isinstance(data, hint) or (hint is int and isinstance(data, bool)):
         raise SpecError(Problem("", data, _PLAIN.get(hint, hint.__name__)))
     if hint is float and not math.isfinite(data):
         raise SpecError(Problem("", data, "a finite number"))
     return data
-
-
-def _decode_optional(hint: Any, data: Any) -> Any:
-    if data is None:
-        return None
-    (inner,) = (arg for arg in get_args(hint) if arg is not type(None))
-    return _decode(inner, data)
 
 
 def _decode_enum(hint: type[enum.Enum], data: Any) -> enum.Enum:
@@ -93,8 +98,10 @@ def _decode_enum(hint: type[enum.Enum], data: Any) -> enum.Enum:
 def _decode_tuple(inner: Any, data: Any) -> tuple[Any, ...]:
     if not isinstance(data, list | tuple):
         raise SpecError(Problem("", data, "a list"))
-    if inner in _EXACT and all(type(item) is inner for item in data):
+    if inner in _EXACT and set(map(type, data)) <= {inner}:
         return tuple(data)
+    with contextlib.suppress(SpecError):
+        return tuple(map(_decoder(inner), data))
     return tuple(_gather({str(i): (inner, item) for i, item in enumerate(data)}).values())
 
 
@@ -107,6 +114,15 @@ def _decode_mapping(inner: Any, data: Any) -> dict[str, Any]:
 def _decode_dataclass(cls: type, data: Any) -> Any:
     if not isinstance(data, Mapping):
         raise SpecError(Problem("", data, f"a mapping with the fields {', '.join(_hints(cls))}"))
+    decoders = _decoders(cls)
+    if decoders.keys() >= data.keys() >= _required(cls):
+        with contextlib.suppress(SpecError):
+            return cls(**{name: decoders[name](item) for name, item in data.items()})
+    return _decode_telling(cls, data)
+
+
+def _decode_telling(cls: type, data: Mapping[str, Any]) -> Any:
+    """The same of what may be wrong, to tell all that is."""
     hints = _hints(cls)
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -116,8 +132,8 @@ def _decode_dataclass(cls: type, data: Any) -> Any:
             meant = f"; did you mean {close[0]}?" if close else ""
             text = f"there is no such field; there are {', '.join(hints)}{meant}"
             problems.append(Problem(str(key), ABSENT, text))
-    for name in _required(cls):
-        if name not in data:
+    for name in hints:
+        if name in _required(cls) and name not in data:
             problems.append(Problem(name, ABSENT, "this field is required"))
     problems += _try_each({key: (hints[key], item) for key, item in data.items() if key in hints}, values)
     if problems:
@@ -149,7 +165,7 @@ def _try_each(parts: Mapping[str, tuple[Any, Any]], values: dict[str, Any]) -> l
     problems: list[Problem] = []
     for name, (hint, item) in parts.items():
         try:
-            values[name] = _decode(hint, item)
+            values[name] = _decoder(hint)(item)
         except SpecError as error:
             problems += [p.at(f"{name}.{p.path}".rstrip(".")) for p in error.problems]
     return problems
@@ -168,8 +184,13 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 @cache
-def _required(cls: type) -> tuple[str, ...]:
+def _decoders(cls: type) -> dict[str, _Decoder]:
+    return {name: _decoder(hint) for name, hint in _hints(cls).items()}
+
+
+@cache
+def _required(cls: type) -> frozenset[str]:
     """The fields without a default."""
-    return tuple(
+    return frozenset(
         f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING
     )
