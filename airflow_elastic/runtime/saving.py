@@ -19,6 +19,8 @@ from airflow_elastic.adapters import page
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
+from airflow_elastic.runtime.footprint import check_memory, footprint
+from airflow_elastic.runtime.optimizers import make_room
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.slots import COUNT, DISK, IN_BETWEEN, MEMORY, Note
 from airflow_elastic.runtime.stage import Spared, Stage
@@ -175,6 +177,24 @@ class Saver:
     def _settle(self) -> None:
         if self._copying is not None:
             self._copying.settle()
+
+    def check_memory(self, objects: Stateful) -> None:
+        """Refuse to begin where the memory for saves is not to be had. All ranks call this together.
+
+        Not where an optimizer tells only with its first step what it keeps: there the first save says so.
+
+        Raises:
+            InvalidInput: how much it takes, and how much there is.
+        """
+        made = [one for one in objects.optimizers if make_room(one)]
+        try:
+            known = all(one.state for one in objects.optimizers)
+            plan = self._plan(objects) if known else None
+        finally:
+            for one in made:
+                one.state.clear()
+        mine = None if plan is None else footprint(self._stage, plan, buddies=self._policy.buddies)
+        check_memory(mine, self._ranks, self._place.procs)
 
     def announce(self, objects: Stateful) -> None:
         """Have the agent provide the memory for saves to come; best when optimizers have their state."""

@@ -124,8 +124,8 @@ class Session:
 
         Raises:
             CheckpointDamaged: there are checkpoints, but none is whole.
-            InvalidInput: the newest one is of another model or optimizer, or of a StatefulDataLoader on more or fewer
-                ranks.
+            InvalidInput: the newest one is of another model, optimizer or run, or of a StatefulDataLoader on more or
+                fewer ranks; or a worker has not the memory to save into.
         """
         began = time.monotonic()
         others = {name: told_by_each(other, self._ranks) for name, other in others.items()}
@@ -138,6 +138,8 @@ class Session:
             self.steps = self._saved_step = manifest.step
             self._feed.position = Position(manifest.epoch, manifest.offset, manifest.samples)
             self._agreement.again(self.steps)
+        if self._saver is not None:
+            self._saver.check_memory(self._objects)
         if self._accountant is not None:
             self._accountant.from_step = self.steps
         self._voice.restored(self.steps, self._feed.position, time.monotonic() - began)

@@ -94,6 +94,11 @@ class Stage:
                     memory[blob.key, ()] = slot, HEADER_BYTES + blob.at
         return memory
 
+    @property
+    def have_bytes(self) -> int:
+        """How much memory its slots have already."""
+        return sum(os.fstat(slot.fileno()).st_size for slot in self._slots)
+
     def announce(self, layout: Layout) -> None:
         """Have the agent provide memory for states like this one."""
         for slot in self._slots:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.jobfiles import RankNote
 from airflow_elastic.adapters.page import Page
+from airflow_elastic.runtime.plain_log import tell_in_output
 from airflow_elastic.spec.codec import encode
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Voice:
         path = surroundings.page
         self._page = Page.create(path) if path is not None else None
         self.words = self._page.words if self._page else memoryview(bytearray(256)).cast("d")
+        if path is not None:
+            tell_in_output()
         self._note_path = path.with_suffix(".json") if path is not None else None
         self._noted_at, self._noted_step, self._noted_samples = time.monotonic(), 0, 0
         self._said: dict[str, float] = {}

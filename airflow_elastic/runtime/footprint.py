@@ -1,0 +1,81 @@
+"""What saving takes of a worker's memory: said before the first step, and refused there where it is not to be had."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.memory import free_bytes
+from airflow_elastic.runtime.slots import COUNT
+from airflow_elastic.spec.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_elastic.runtime.ranks import Ranks
+    from airflow_elastic.runtime.stage import Stage
+    from airflow_elastic.runtime.staging import Layout
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What the saves of one rank take, in bytes.
+
+    Attributes:
+        state: what it holds of a state, `COUNT` times.
+        kept: how much of it a neighbour keeps as well; 0 where workers do not keep each other's.
+        have: what its agent has of that already.
+    """
+
+    state: int
+    kept: int
+    have: int
+
+
+def footprint(stage: Stage, plan: Layout, *, buddies: bool) -> Footprint:
+    """That of a rank."""
+    return Footprint(plan.total_bytes, plan.kept_bytes if buddies else 0, stage.have_bytes)
+
+
+def check_memory(mine: Footprint | None, ranks: Ranks, procs: int) -> None:
+    """Say what saving takes, where that is known. All ranks call this together.
+
+    Args:
+        mine: of this rank; None where it is not known yet.
+        ranks: this rank among the others.
+        procs: ranks of a worker.
+
+    Raises:
+        InvalidInput: a worker has not so much memory, told on all ranks alike.
+    """
+    each = ranks.gather(mine)
+    known = [one for one in each if one is not None]
+    if len(known) < len(each):
+        return
+    workers = [known[at : at + procs] for at in range(0, len(known), procs)]
+    here, free = workers[ranks.rank // procs], free_bytes()
+    neighbours = COUNT * max(sum(one.kept for one in worker) for worker in workers)
+    told = _told(here, neighbours)
+    wanted = sum(max(0, COUNT * one.state - one.have) for one in here) + neighbours
+    short = None
+    if free is not None:
+        if wanted > free:
+            short = (
+                f"worker {ranks.rank // procs} has not the memory to save into: {told}, and only {free / 1e9:.3g} GB "
+                "are free. Give workers more memory, or more workers less each"
+                + (", or turn checkpoint.buddies off" if neighbours else "")
+            )
+        elif ranks.rank % procs == 0:
+            log.info("%s; %.3g GB are free", told, free / 1e9)
+    for trouble in ranks.gather(short):
+        if trouble is not None:
+            raise InvalidInput(trouble)
+
+
+def _told(here: Sequence[Footprint], neighbours: int) -> str:
+    own = sum(one.state for one in here)
+    more = f", and {neighbours / 1e9:.3g} GB more for what it keeps of a neighbour's" if neighbours else ""
+    return f"saves take {COUNT} times {own / 1e9:.3g} GB of its memory{more}"

@@ -1,0 +1,30 @@
+"""What the runtime has to say, in a rank's output."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+_NAME = "airflow_elastic"
+
+
+class _UntilConfigured(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to stderr as long as the script has set up no logging of its own, which then gets it all."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def tell_in_output() -> None:
+    """Have a rank's output tell what the runtime does, from INFO on: where it restores from, and what it leaves out.
+
+    A logger that the script has given a level, or handlers, is left as it is.
+    """
+    logger = logging.getLogger(_NAME)
+    if logger.handlers or logger.level != logging.NOTSET:
+        return
+    handler = _UntilConfigured(sys.stderr)
+    handler.setFormatter(logging.Formatter("airflow-elastic: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
