@@ -11,6 +11,7 @@ from airflow_elastic.runtime.accounting import Numbered, NumberedCollate
 from airflow_elastic.runtime.claims import Claims
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.sampler import ElasticBatches, cut
+from airflow_elastic.runtime.seeding import Seeded, begin_with
 
 
 def epoch_of(
@@ -125,6 +126,10 @@ def _load(
     # undisturbed one, and everything random after it would differ.
     own = torch.Generator().manual_seed(seed)
     settings = {"generator": own, **options}
+    # Without workers it is the rank's own generators that draw, and they are saved.
+    if options.get("num_workers"):
+        settings["worker_init_fn"] = begin_with(data, options.get("worker_init_fn"))
+        data = Seeded(data, seed)
     if account:
         data = Numbered(data)
         settings["collate_fn"] = NumberedCollate(options.get("collate_fn"))

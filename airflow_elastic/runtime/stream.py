@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.lanes import Batch, LaneReader, Lanes, Spot, Stretch
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
@@ -75,7 +76,8 @@ class ShardedStream:
 
     def any_sample(self) -> Any:
         """Some sample, for who has to take part and has none of its own."""
-        return next(sample for shard in self.shards for sample in self.read(shard, 0))
+        with randomness.aside():
+            return next(sample for shard in self.shards for sample in self.read(shard, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +156,19 @@ class _Reading:
         self._samples: dict[int, deque[Any]] = {lane: deque() for lane in own}
         self._ended: list[Ended] = []
         turns = -(-_AHEAD * plan.global_batch // stream.lanes)
+        seed = seed_of(plan.seed, spot.epoch)
         # As for data with an index: a generator of its own leaves the global one alone.
-        generator = torch.Generator().manual_seed(seed_of(plan.seed, spot.epoch))
-        settings = {"generator": generator, **plan.options, "collate_fn": _as_it_is}
-        source = _Source(stream, spot, self._order, own, turns)
+        settings = {"generator": torch.Generator().manual_seed(seed), **plan.options, "collate_fn": _as_it_is}
+        source = _Source(stream, spot, self._order, own, turns, seed)
         self._blocks = iter(torch.utils.data.DataLoader(source, batch_size=None, **settings))
 
     def more(self, lanes: Iterable[int]) -> Iterator[Stretch]:
         """Read on in those of the lanes that are its own. All ranks call this together; yields what any has found."""
         wanted, found = self._samples.keys() & set(lanes), []
         while wanted:
-            for stretch, samples in next(self._blocks):
+            with randomness.aside():  # how far ahead is another matter in a run that is gone on with
+                blocks = next(self._blocks)
+            for stretch, samples in blocks:
                 wanted.discard(stretch.lane)
                 found.append(stretch)
                 self._samples[stretch.lane].extend(samples)
@@ -201,10 +205,16 @@ class _Source(torch.utils.data.IterableDataset[Any]):
     """Reads lanes, some turns at once; in each worker of a loader its part of them."""
 
     def __init__(
-        self, stream: ShardedStream, spot: Spot, order: Sequence[int], lanes: Sequence[int], turns: int
+        self,
+        stream: ShardedStream,
+        spot: Spot,
+        order: Sequence[int],
+        lanes: Sequence[int],
+        turns: int,
+        seed: int,
     ) -> None:
         self._stream, self._spot, self._order = stream, spot, order
-        self._lanes, self._turns = lanes, turns
+        self._lanes, self._turns, self._seed = lanes, turns, seed
 
     def __iter__(self) -> Iterator[list[tuple[Stretch, list[Any]]]]:
         worker = torch.utils.data.get_worker_info()
@@ -216,8 +226,15 @@ class _Source(torch.utils.data.IterableDataset[Any]):
             readers = [reader for reader, (stretch, _) in zip(readers, taken, strict=True) if not stretch.dry]
 
     def _reader(self, lane: int) -> LaneReader:
-        shards = [self._stream.shards[at] for at in self._order[lane :: self._stream.lanes]]
-        return LaneReader(lane, shards, self._spot.lanes[lane], self._stream.read)
+        shards = self._order[lane :: self._stream.lanes]
+        return LaneReader(lane, shards, self._spot.lanes[lane], self._read)
+
+    def _read(self, shard: int, offset: int) -> Iterator[Any]:
+        """The samples of a shard. What is drawn at random for one depends on it and the epoch alone."""
+        randomness.seed(self._seed, shard, offset)
+        for behind, sample in enumerate(self._stream.read(self._stream.shards[shard], offset), offset + 1):
+            yield sample
+            randomness.seed(self._seed, shard, behind)
 
 
 def _as_it_is(item: Any) -> Any:

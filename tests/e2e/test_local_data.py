@@ -23,6 +23,9 @@ Curve = dict[int, float]
 SCRIPT = str(SCRIPTS / "feed.py")
 EPOCHS, SAMPLES, STEPS = 3, 345, 33
 
+#: What workers of the loader draw for a sample knows nothing of how many there are.
+AUGMENTED = ("--workers=1", "--augment")
+
 
 def curve_of(file: Path) -> Curve:
     """Loss by step; of steps that were done twice, the last time counts."""
@@ -40,9 +43,9 @@ def plain(folder: Path, ranks: int, *words: str) -> tuple[Curve, str]:
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Curve]:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Curve]:
     """What one rank sees of a kind of data that gets every global batch at once."""
-    return cache(lambda kind: plain(tmp_path_factory.mktemp(kind), 1, f"--kind={kind}")[0])
+    return cache(lambda kind, *words: plain(tmp_path_factory.mktemp(kind), 1, f"--kind={kind}", *words)[0])
 
 
 def same(curve: Curve, expected: Curve) -> None:
@@ -55,6 +58,7 @@ def same(curve: Curve, expected: Curve) -> None:
     [
         ("indexed", 3, ["--micro=4", "--workers=1"]),
         ("indexed", 2, ["--micro=4", "--dynamic", "--lag=1"]),
+        ("indexed", 2, ["--micro=4", "--workers=2", "--augment"]),
         pytest.param("stream", 3, ["--micro=4", "--workers=1"], marks=pytest.mark.slow),
         pytest.param("indexed", 2, ["--micro=4", "--fsdp"], marks=pytest.mark.slow),
         *(
@@ -71,10 +75,10 @@ def same(curve: Curve, expected: Curve) -> None:
     ],
 )
 def test_the_global_batch_does_not_depend_on_ranks_or_pieces(
-    kind: str, ranks: int, words: list[str], tmp_path: Path, expected: Callable[[str], Curve]
+    kind: str, ranks: int, words: list[str], tmp_path: Path, expected: Callable[..., Curve]
 ) -> None:
     curve, _ = plain(tmp_path, ranks, f"--kind={kind}", *words)
-    same(curve, expected(kind))
+    same(curve, expected(kind, *(AUGMENTED if "--augment" in words else ())))
 
 
 def spec_of(folder: Path, *words: str) -> RunSpec:
@@ -92,9 +96,9 @@ async def proved(uri: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stream", "indexed"])
 async def test_killed_in_the_middle_of_an_epoch_it_ends_bit_identical(
-    kind: str, tmp_path: Path, expected: Callable[[str], Curve]
+    kind: str, tmp_path: Path, expected: Callable[..., Curve]
 ) -> None:
-    words = (f"--kind={kind}", "--micro=5", "--workers=1")
+    words = (f"--kind={kind}", "--micro=5", "--workers=2", "--augment")
     (tmp_path / "plain").mkdir()
     _, weights = await asyncio.to_thread(plain, tmp_path / "plain", 2, *words)
     async with driving(tmp_path / "run", spec_of(tmp_path, *words)) as driven:
@@ -106,14 +110,14 @@ async def test_killed_in_the_middle_of_an_epoch_it_ends_bit_identical(
     assert state.outcome == "succeeded", state.reason
     assert len(state.attempts) == 3
     assert (tmp_path / "out").read_text() == weights
-    same(curve_of(tmp_path / "curve"), expected(kind))
+    same(curve_of(tmp_path / "curve"), expected(kind, *AUGMENTED))
     await proved(tmp_path / "run")
     assert left_over(tmp_path / "run") == []
 
 
 @pytest.mark.parametrize("kind", ["stream", pytest.param("indexed", marks=pytest.mark.slow)])
 async def test_rescaled_and_killed_every_sample_counts_once(
-    kind: str, tmp_path: Path, expected: Callable[[str], Curve]
+    kind: str, tmp_path: Path, expected: Callable[..., Curve]
 ) -> None:
     spec = spec_of(tmp_path, f"--kind={kind}", "--micro=6", "--workers=1")
     async with driving(tmp_path / "run", spec) as driven:
@@ -136,7 +140,7 @@ async def test_rescaled_and_killed_every_sample_counts_once(
 
 @pytest.mark.slow
 async def test_who_is_slower_gets_less_and_what_a_lost_worker_had_is_handed_out_again(
-    tmp_path: Path, expected: Callable[[str], Curve]
+    tmp_path: Path, expected: Callable[..., Curve]
 ) -> None:
     spec = spec_of(tmp_path, "--micro=2", "--dynamic", "--lag=1")
     async with driving(tmp_path / "run", spec) as driven:
