@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -28,11 +30,12 @@ class ShardedStream:
     Hand it to `Session.restore` by name, as `data=stream`, and to `Session.loader`.
 
     Args:
-        shards: all of them, the same and in the same order in every attempt.
+        shards: all of them, the same and in the same order in every attempt, as long as an epoch is not over: known
+            again by their `repr`.
         read: yields the samples of a shard from an offset on, always the same ones in the same order. It is called in
             the loader's workers, where there are any.
         lanes: how many shards are read at the same time, by all ranks together: no fewer than there will ever be ranks.
-            Part of the order of samples, so it stays what it is.
+            Part of the order of samples, so it stays what it is until an epoch is over.
 
     Attributes:
         spot: where the stream stands: behind the last step.
@@ -51,24 +54,38 @@ class ShardedStream:
         """Where it stands, for a checkpoint."""
         return {
             "shards": len(self.shards),
+            "digest": self._digest,
             "epoch": self.spot.epoch,
             "turn": self.spot.turn,
             "lanes": self.spot.lanes,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stand there again.
+        """Stand there again. Where that is the beginning of an epoch, shards may be others than they were.
 
         Raises:
-            InvalidInput: it is of other shards.
+            InvalidInput: it is in the middle of an epoch of other shards, or in another order, or of other lanes.
         """
-        shards, lanes = state["shards"], len(state["lanes"])
-        if (shards, lanes) != (len(self.shards), self.lanes):
-            raise InvalidInput(
-                f"the checkpoint is of {shards} shards in {lanes} lanes, and the script has {len(self.shards)} in "
-                f"{self.lanes}: go on with those, or begin a run with another URI"
-            )
-        self.spot = Spot(state["epoch"], state["turn"], tuple(tuple(lane) for lane in state["lanes"]))
+        spot = Spot(state["epoch"], state["turn"], tuple(tuple(lane) for lane in state["lanes"]))
+        shards, lanes, digest = state["shards"], len(spot.lanes), state.get("digest", self._digest)
+        if (shards, lanes, digest) != (len(self.shards), self.lanes, self._digest):
+            if spot != Spot.first(spot.epoch, lanes):
+                raise InvalidInput(
+                    f"the checkpoint is in the middle of epoch {spot.epoch} of {shards} shards in {lanes} lanes "
+                    f"({state.get('digest', 'unnamed')}), and the script has {len(self.shards)} shards in {self.lanes} "
+                    f"lanes ({self._digest}): go on with those, in the same order and named alike, and have others "
+                    "when the epoch is over; or begin a run with another URI"
+                )
+            spot = Spot.first(spot.epoch, self.lanes)
+        self.spot = spot
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of the shards in their order. Where something is in memory tells nothing of it."""
+        digest = blake2b(digest_size=8)
+        for shard in self.shards:
+            digest.update(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(shard)).encode(errors="replace") + b"\0")
+        return digest.hexdigest()
 
     def stand(self, spot: Spot) -> None:
         """A step was done: so far the stream has come."""
@@ -130,9 +147,12 @@ def epoch_of(
             spot.epoch,
             offset,
             size,
+            lanes.over,
             spans=reading.spans(batch) if account else (),
             ended=reading.ended(),
-            done=partial(stream.stand, lanes.spot),
+            done=partial(
+                stream.stand, Spot.first(spot.epoch + 1, stream.lanes) if lanes.over else lanes.spot
+            ),
         )
         # One that has no sample still has to take part in the collectives, with weight 0.
         spare = samples[-1:] or spare or [stream.any_sample()]

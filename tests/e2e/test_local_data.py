@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.run import RestartPolicy, RunSpec
 from tests.support.driving import SCRIPTS, driving, left_over, training
 
 Curve = dict[int, float]
@@ -135,6 +136,22 @@ async def test_rescaled_and_killed_every_sample_counts_once(
     assert state.outcome == "succeeded", state.reason
     same(curve_of(tmp_path / "curve"), expected(kind))
     await proved(tmp_path / "run")
+    assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.slow
+async def test_another_order_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None:
+    spec = replace(
+        spec_of(tmp_path, "--attempt-seed"), restart=RestartPolicy(backoff_limit=1, backoff_seconds=0.1)
+    )
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.until(lambda: driven.state.checkpoint and driven.step_now > 6, "a checkpoint")
+        driven.kill_worker(1)
+        state = await driven.end()
+    assert state.outcome == "failed"
+    failure = state.attempts[-1].failure
+    assert failure is not None
+    assert "(345 samples, seed 1), and the script now has (345 samples, seed 2)" in (failure.error or "")
     assert left_over(tmp_path / "run") == []
 
 

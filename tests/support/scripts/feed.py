@@ -2,7 +2,7 @@
 
 Options: --kind indexed|stream; --micro N: the most samples that a rank gets at once; --dynamic: whoever is ready;
 --lag RANK: each piece takes this rank 50 ms more; --workers N of the loader; --fsdp: sharded, not DDP;
---augment: each sample is given noise, drawn in three ways;
+--augment: each sample is given noise, drawn in three ways; --attempt-seed: each attempt orders samples in its own way;
 --epochs N; --step-seconds S; --out FILE: rank 0 writes a digest of all weights at the end; --curve FILE: rank 0 appends
 the step and the loss of the whole global batch.
 """
@@ -27,6 +27,7 @@ parser.add_argument("--micro", type=int)
 parser.add_argument("--dynamic", action="store_true")
 parser.add_argument("--fsdp", action="store_true")
 parser.add_argument("--augment", action="store_true")
+parser.add_argument("--attempt-seed", action="store_true")
 parser.add_argument("--lag", type=int)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--epochs", type=int, default=3)
@@ -75,6 +76,8 @@ run.restore(model, optimizer, **others)
 total = torch.zeros((), dtype=torch.float64)
 settings = {"global_batch": 32, "epochs": options.epochs, "micro_batch": options.micro, "seed": 3}
 settings["dynamic"] = options.dynamic
+if options.attempt_seed:
+    settings["seed"] = run.attempt
 if options.workers:  # by fork, or workers would run this script again from its top
     settings |= {"num_workers": options.workers, "multiprocessing_context": "fork"}
 for x in run.loader(data, **settings):
