@@ -16,7 +16,8 @@ import pytest
 
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.run import RestartPolicy, RunSpec
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
 
 Curve = dict[int, float]
@@ -226,5 +227,38 @@ async def test_a_stateful_loader_is_refused_at_another_world_size(tmp_path: Path
     failure = state.attempts[0].failure
     assert failure is not None
     assert "was saved by 2 ranks, and there are 1" in (failure.error or "")
-    assert "use run.loader" in (failure.error or "")
+    assert "workers.min and workers.max are left out. Or use run.loader" in (failure.error or "")
+    assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.slow
+async def test_a_run_with_a_stateful_loader_keeps_its_workers_where_the_specification_says_so(
+    tmp_path: Path,
+) -> None:
+    spec = replace(training(command=(STATEFUL, "--epochs=1", "--step-seconds=0.1")), workers=Workers(2))
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(2)
+        with pytest.raises(SpecError, match=r"workers: .*1.*allowed.*2"):
+            driven.run.ask_scale(1, by="test")
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    assert [len(state.attempts), state.attempts[0].workers] == [1, 2]
+    assert left_over(tmp_path / "run") == []
+
+
+# -- data that can only be iterated ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_what_can_only_be_iterated_is_gone_on_with_in_slices(
+    tmp_path: Path, expected: Callable[..., Curve]
+) -> None:
+    spec = spec_of(tmp_path, "--kind=iterated", "--workers=2", "--augment")
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(5)  # in the middle of an epoch
+        driven.run.ask_scale(3, by="test")
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    same(curve_of(tmp_path / "curve"), expected("iterated", *AUGMENTED))
+    await proved(tmp_path / "run")
     assert left_over(tmp_path / "run") == []

@@ -1,6 +1,6 @@
 """A small training whose loss curve is the same whoever trains it, on data of several kinds.
 
-Options: --kind indexed|stream; --micro N: the most samples that a rank gets at once; --dynamic: whoever is ready;
+Options: --kind indexed|stream|iterated; --micro N: the most samples that a rank gets at once; --dynamic: who is ready;
 --lag RANK: each piece takes this rank 50 ms more; --workers N of the loader; --fsdp: sharded, not DDP;
 --augment: each sample is given noise, drawn in three ways; --attempt-seed: each attempt orders samples in its own way;
 --epochs N; --step-seconds S; --out FILE: rank 0 writes a digest of all weights at the end; --curve FILE: rank 0 appends
@@ -9,6 +9,7 @@ the step and the loss of the whole global batch.
 
 import argparse
 import hashlib
+import itertools
 import random
 import time
 
@@ -22,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import airflow_elastic.runtime as elastic
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--kind", choices=("indexed", "stream"), default="indexed")
+parser.add_argument("--kind", choices=("indexed", "stream", "iterated"), default="indexed")
 parser.add_argument("--micro", type=int)
 parser.add_argument("--dynamic", action="store_true")
 parser.add_argument("--fsdp", action="store_true")
@@ -59,6 +60,20 @@ def read(shard, offset):
     yield from map(noisy, EACH[first + offset : first + LENGTHS[shard]])
 
 
+class Iterated(torch.utils.data.IterableDataset):
+    """Says neither how long it is nor how to begin in the middle."""
+
+    def __iter__(self):
+        return iter(EACH)
+
+
+iterated = Iterated()
+
+
+def read_slice(slice_number, offset):  # as docs/data.md has it
+    return map(noisy, itertools.islice(iterated, slice_number + 8 * offset, None, 8))
+
+
 torch.set_num_threads(1)
 run = elastic.init()
 torch.manual_seed(7)
@@ -72,6 +87,8 @@ data, others = Noisy() if options.augment else EACH, {}
 if options.kind == "stream":
     data = elastic.ShardedStream(range(len(LENGTHS)), read, lanes=6)
     others["data"] = data
+if options.kind == "iterated":
+    others["data"] = data = elastic.ShardedStream(range(8), read_slice, lanes=8)
 run.restore(model, optimizer, **others)
 total = torch.zeros((), dtype=torch.float64)
 settings = {"global_batch": 32, "epochs": options.epochs, "micro_batch": options.micro, "seed": 3}
