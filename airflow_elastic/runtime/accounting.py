@@ -64,6 +64,12 @@ class Numbered(torch.utils.data.Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[int, Any]:
         return index, self._data[index]
 
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, Any]]:
+        """Of those that a loader wants at once."""
+        at_once = getattr(self._data, "__getitems__", None)
+        items = at_once(indices) if at_once else (self._data[index] for index in indices)
+        return list(zip(indices, items, strict=True))
+
 
 class NumberedCollate:
     """Puts items of a batch together as the script wants, and their numbers beside that.

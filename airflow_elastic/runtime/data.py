@@ -21,7 +21,7 @@ from airflow_elastic.runtime.claims import Claims, exchange
 from airflow_elastic.runtime.lanes import Spot
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.sampler import ElasticBatches
+from airflow_elastic.runtime.sampler import ElasticBatches, Order
 from airflow_elastic.runtime.saving import Position
 from airflow_elastic.runtime.stream import Plan, ShardedStream
 from airflow_elastic.spec.consumed import Consumed
@@ -46,6 +46,8 @@ class Feed:
 
     def __init__(self, ranks: Ranks, accountant: Accountant | None, expect: Callable[[int], None]) -> None:
         self.position, self.weight, self.step_due = Position(), 1.0, True
+        self._order: Order | None = None  # that the position is of
+        self._over = False  # its epoch
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
         self._given: deque[Given] = deque()
         self._claims: Claims | None = None
@@ -75,6 +77,7 @@ class Feed:
                 "with an index, micro_batch, and num_workers=0, as workers fetch before anybody is ready"
             )
         if isinstance(data, ShardedStream):
+            self._go_on_in(Order(None, seed if shuffle else None), epochs)
             plan = Plan(global_batch, micro_batch, seed, shuffle, options)
             return self._hand_out(self._streamed(data, epochs, plan))
         if isinstance(data, torch.utils.data.IterableDataset) or not hasattr(data, "__len__"):
@@ -83,6 +86,7 @@ class Feed:
                 "make it an elastic.ShardedStream, whose shards are read from an offset"
             )
         length = len(data)
+        self._go_on_in(Order(length, seed if shuffle else None), epochs)
         self._expect(epochs * -(-length // global_batch))
         if self._accountant is not None:
             self._accountant.length = length
@@ -108,7 +112,7 @@ class Feed:
         portions_of = indexed.claimed_epoch_of if dynamic else indexed.epoch_of
         return self._hand_out(
             portion
-            for epoch in range(self.position.epoch, epochs)
+            for epoch in range(self._begins[0], epochs)
             for portion in portions_of(data, batches_of(epoch), epoch, **settings)
         )
 
@@ -122,12 +126,43 @@ class Feed:
         if self._accountant is not None:
             self._accountant.shards = len(data.shards)
         account = self._accountant is not None
-        for epoch in range(self.position.epoch, epochs):
+        for epoch in range(self._begins[0], epochs):
             spot = data.spot if data.spot.epoch == epoch else Spot.first(epoch, data.lanes)
             yield from stream.epoch_of(data, spot, self._offset(epoch), plan, self._ranks, account=account)
 
     def _offset(self, epoch: int) -> int:
         return self.position.offset if epoch == self.position.epoch else 0
+
+    @property
+    def _begins(self) -> tuple[int, int]:
+        """Epoch and offset of what comes next."""
+        return _behind(self.position, over=self._over)
+
+    def _go_on_in(self, order: Order, epochs: int) -> None:
+        """Samples are given in this order from here on.
+
+        Raises:
+            InvalidInput: an epoch was begun in another one.
+        """
+        epoch, offset = self._begins
+        if epoch >= epochs:
+            return
+        if offset and self._order not in (None, order):
+            raise InvalidInput(
+                f"the run has consumed {offset} samples of epoch {epoch} in one order of the data ({self._order}), and "
+                f"the script now has ({order}): some samples would come twice and others never. Go on with what was, "
+                "and change it when the epoch is over; or begin a run with another URI"
+            )
+        self._order = order
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `position` is of, for a checkpoint."""
+        return {"order": self._order and [self._order.length, self._order.seed], "over": self._over}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The position, which is kept in the manifest, is of this."""
+        self._order = Order(*state["order"]) if state["order"] else None
+        self._over = state["over"]
 
     def _hand_out(self, portions: Iterator[Portion]) -> Iterator[Any]:
         self._given.clear()
@@ -173,8 +208,7 @@ class Feed:
     @property
     def ahead(self) -> tuple[int, int]:
         """Epoch and offset behind all that was given, whether a step was done with it yet or not."""
-        last = self._given[-1] if self._given else self.position
-        return last.epoch, last.offset
+        return _behind(last := self._given[-1], over=last.over) if self._given else self._begins
 
     def stepped(self, step: int) -> None:
         """A step was done with what was given first.
@@ -191,8 +225,13 @@ class Feed:
             return
         given = self._given.popleft()
         self.position = Position(given.epoch, given.offset, self.position.samples + given.size)
+        self._over = given.over
         if given.done is not None:
             given.done()
         if self._accountant is not None:
             consumed = Consumed(step, given.epoch, given.samples, given.spans, given.ended)
             self._accountant.stepped(consumed)
+
+
+def _behind(where: Position | Given, *, over: bool) -> tuple[int, int]:
+    return (where.epoch + 1, 0) if over else (where.epoch, where.offset)

@@ -11,6 +11,7 @@ from airflow_elastic.runtime.accounting import Numbered, NumberedCollate
 from airflow_elastic.runtime.claims import Claims
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.sampler import ElasticBatches, cut
+from airflow_elastic.runtime.seeding import Seeded, begin_with
 
 
 def epoch_of(
@@ -37,7 +38,8 @@ def epoch_of(
         samples += numbers if piece.weight > 0 else ()
         given = None
         if piece.last:
-            given = Given(epoch, piece.start + piece.size, piece.size, tuple(samples))
+            end = piece.start + piece.size
+            given = Given(epoch, end, piece.size, end == batches.length, tuple(samples))
             samples.clear()
         yield Portion(content, piece.weight, given)
 
@@ -66,7 +68,8 @@ def claimed_epoch_of(
     wanted: list[list[int]] = []
     source = iter(_load(data, _Told(wanted), batches.epoch_seed, options, account=account))
     for start, size in batches.starts():
-        shared = _Shared(epoch, start, size, micro_batch, claims)
+        over = start + size == batches.length
+        shared = _Shared(epoch, start, size, micro_batch, claims, over=over)
         while shared.open:
             low, high, weight = shared.piece()
             wanted.append(batches.indices(low, high))
@@ -79,8 +82,11 @@ def claimed_epoch_of(
 class _Shared:
     """A global batch, of which this rank has claimed a piece."""
 
-    def __init__(self, epoch: int, start: int, size: int, micro_batch: int, claims: Claims) -> None:
+    def __init__(
+        self, epoch: int, start: int, size: int, micro_batch: int, claims: Claims, *, over: bool
+    ) -> None:
         self._epoch, self._start, self._size, self._claims = epoch, start, size, claims
+        self._over = over
         self._pieces = cut(start, start + size, -(-size // micro_batch))
         self._number = claims.begin()
         self.samples: list[int] = []
@@ -99,7 +105,8 @@ class _Shared:
         self.open = self._number < len(self._pieces)
         if self.open:
             return None
-        return Given(self._epoch, self._start + self._size, self._size, tuple(self.samples))
+        end = self._start + self._size
+        return Given(self._epoch, end, self._size, self._over, tuple(self.samples))
 
 
 class _Told:
@@ -125,6 +132,10 @@ def _load(
     # undisturbed one, and everything random after it would differ.
     own = torch.Generator().manual_seed(seed)
     settings = {"generator": own, **options}
+    # Without workers it is the rank's own generators that draw, and they are saved.
+    if options.get("num_workers"):
+        settings["worker_init_fn"] = begin_with(data, options.get("worker_init_fn"))
+        data = Seeded(data, seed)
     if account:
         data = Numbered(data)
         settings["collate_fn"] = NumberedCollate(options.get("collate_fn"))

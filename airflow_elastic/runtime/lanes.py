@@ -136,6 +136,11 @@ class Lanes:
         """Lanes that may hold more than is known."""
         return [lane for lane, dry in enumerate(self._dry) if not dry]
 
+    @property
+    def over(self) -> bool:
+        """Whether the last global batch was the last of the epoch."""
+        return all(self._dry) and not any(self._left)
+
     def found(self, stretch: Stretch) -> None:
         """A lane is known to hold this, too."""
         self._ahead[stretch.lane].extend(stretch.runs)

@@ -17,6 +17,7 @@ class Given:
         epoch: from 0.
         offset: samples of the epoch that are done with, when the step is.
         size: samples of the global batch.
+        over: whether the epoch is over with it.
         samples: those that are this rank's, by index; nothing where nobody wants to know.
         spans: or by their places in shards.
         ended: shards whose end was come to.
@@ -26,6 +27,7 @@ class Given:
     epoch: int
     offset: int
     size: int
+    over: bool
     samples: tuple[int, ...] = ()
     spans: tuple[Span, ...] = ()
     ended: tuple[Ended, ...] = ()

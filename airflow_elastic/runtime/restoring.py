@@ -41,7 +41,7 @@ from airflow_elastic.runtime.loading import Loading, Told
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizers import make_room
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.saving import Stateful, other_key, state_of
+from airflow_elastic.runtime.saving import ORDER, Stateful, other_key, state_of
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
@@ -197,7 +197,11 @@ class Restorer:
         stored = {key.split(".")[2] for key in reader.shapes if key.startswith(f"{random_key}.")}
         state[random_key] = {name: value for name, value in state[random_key].items() if name in stored}
         what = f"checkpoint {manifest.step} of {self._store.uri}"
-        for name in objects.others:
+        others = dict(objects.others)
+        if f"{other_key(ORDER)}.rest" not in reader.shapes:  # saved before that was kept
+            others.pop(ORDER, None)
+            state.pop(other_key(ORDER), None)
+        for name in others:
             _make_room(state[other_key(name)]["tensors"], f"{other_key(name)}.tensors.", reader)
         unused = _drop_unused(state["optimizer"].get("state", {}), reader)
         try:
@@ -226,7 +230,7 @@ class Restorer:
                 optim_state_dict=optimizer,
                 options=options,
             )
-        for name, other in objects.others.items():
+        for name, other in others.items():
             loaded = state[other_key(name)]
             other.load_state_dict(put_together(loaded["rest"], loaded["tensors"]))
         if state[random_key]:

@@ -35,6 +35,23 @@ class Piece:
     last: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What decides the order of samples in each epoch.
+
+    Attributes:
+        length: samples of the data set; None of a stream, which says itself what its shards are.
+        seed: of the order; None where nothing is shuffled.
+    """
+
+    length: int | None
+    seed: int | None
+
+    def __str__(self) -> str:
+        samples = "a stream" if self.length is None else f"{self.length} samples"
+        return f"{samples}, {'not shuffled' if self.seed is None else f'seed {self.seed}'}"
+
+
 class ElasticBatches:
     """A batch sampler for `torch.utils.data.DataLoader`: yields this rank's share of each global batch, piece by piece.
 
@@ -49,6 +66,10 @@ class ElasticBatches:
         shuffle: False keeps the order of the data set.
         micro_batch: the most samples that a rank gets at once. Default: its whole share.
         even_pieces: cut the smaller global batch at the end of an epoch into as many pieces as any other.
+
+    Attributes:
+        length: samples of the data set.
+        epoch_seed: the seed of the epoch.
     """
 
     def __init__(
@@ -75,14 +96,14 @@ class ElasticBatches:
             raise ValueError(
                 f"offset {offset} must be from 0 to {length}: is this another data set than before?"
             )
-        self._length, self._global_batch, self._offset = length, global_batch, offset
+        self.length, self._global_batch, self._offset = length, global_batch, offset
         self._rank, self._world_size, self._micro_batch = rank, world_size, micro_batch
         self._even_pieces = even_pieces
         self.epoch_seed = seed_of(seed, epoch)
         self._order = order_of(length, seed, epoch, shuffle=shuffle)
 
     def __len__(self) -> int:
-        whole, rest = divmod(self._length - self._offset, self._global_batch)
+        whole, rest = divmod(self.length - self._offset, self._global_batch)
         return sum(
             times * len(self.pieces(size)) for times, size in ((whole, self._global_batch), (1, rest)) if size
         )
@@ -103,7 +124,7 @@ class ElasticBatches:
 
     def starts(self) -> Iterator[tuple[int, int]]:
         """Where in the epoch's order global batches begin, and how many samples they have."""
-        for start in range(self._offset, self._length, self._global_batch):
+        for start in range(self._offset, self.length, self._global_batch):
             yield start, self.size_at(start)
 
     def indices(self, start: int, stop: int) -> list[int]:
@@ -113,7 +134,7 @@ class ElasticBatches:
 
     def size_at(self, start: int) -> int:
         """Samples of the global batch that begins at `start`."""
-        return min(self._global_batch, self._length - start)
+        return min(self._global_batch, self.length - start)
 
     def share(self, size: int) -> tuple[int, int]:
         """This rank's part of a global batch of that size: from, to."""

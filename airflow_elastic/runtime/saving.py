@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 #: Saves that come again soon by themselves.
 _CAN_BE_LEFT_OUT = ("steps", "seconds")
 
+#: What the position is of is kept as an object of this name, beside the script's own, whose names have no space.
+ORDER = "data order"
+
 _POLL_SECONDS = 0.005
 
 _DEFAULT = CheckpointPolicy()

@@ -23,7 +23,7 @@ from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.ranks import join
 from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position, Saver, Stateful, in_between
+from airflow_elastic.runtime.saving import ORDER, Position, Saver, Stateful, in_between
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.stream import ShardedStream
 from airflow_elastic.runtime.surroundings import Surroundings
@@ -124,12 +124,12 @@ class Session:
 
         Raises:
             CheckpointDamaged: there are checkpoints, but none is whole.
-            InvalidInput: the newest one is of another model, optimizer or run, or of a StatefulDataLoader on more or
-                fewer ranks; or a worker has not the memory to save into.
+            InvalidInput: the newest one is of another model, optimizer or run, of a StatefulDataLoader on more or fewer
+                ranks, or of a ShardedStream with other shards; or a worker has not the memory to save into.
         """
         began = time.monotonic()
         others = {name: told_by_each(other, self._ranks) for name, other in others.items()}
-        self._objects = Stateful(model, optimizers, others)
+        self._objects = Stateful(model, optimizers, {**others, ORDER: self._feed})
         self._voice.listen(ForwardClock(model))
         if self._saver is not None:
             self._saver.attend(optimizers)
@@ -214,7 +214,8 @@ class Session:
             options: for `torch.utils.data.DataLoader`, e.g. num_workers, collate_fn, pin_memory.
 
         Raises:
-            InvalidInput: with data of this kind nobody could go on where it was left.
+            InvalidInput: with data of this kind nobody could go on where it was left; or an epoch was begun in another
+                order: with another seed, or another number of samples.
         """
         saved = self._objects.others.values() if self._objects is not None else (data,)
         if isinstance(data, ShardedStream) and all(one is not data for one in saved):
@@ -235,7 +236,7 @@ class Session:
 
     @property
     def ahead(self) -> tuple[int, int]:
-        """Epoch and offset, in samples, behind all that `loader` has given; 0 and 0 before it has."""
+        """Epoch and offset, in samples, of what comes behind all that `loader` has given; 0 and 0 before it has."""
         return self._feed.ahead
 
     def expect(self, total_steps: int) -> None:

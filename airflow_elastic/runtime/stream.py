@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from hashlib import blake2b
 from typing import Any
 
 import torch
 
+from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.lanes import Batch, LaneReader, Lanes, Spot, Stretch
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
@@ -27,11 +30,12 @@ class ShardedStream:
     Hand it to `Session.restore` by name, as `data=stream`, and to `Session.loader`.
 
     Args:
-        shards: all of them, the same and in the same order in every attempt.
+        shards: all of them, the same and in the same order in every attempt, as long as an epoch is not over: known
+            again by their `repr`.
         read: yields the samples of a shard from an offset on, always the same ones in the same order. It is called in
             the loader's workers, where there are any.
         lanes: how many shards are read at the same time, by all ranks together: no fewer than there will ever be ranks.
-            Part of the order of samples, so it stays what it is.
+            Part of the order of samples, so it stays what it is until an epoch is over.
 
     Attributes:
         spot: where the stream stands: behind the last step.
@@ -50,24 +54,38 @@ class ShardedStream:
         """Where it stands, for a checkpoint."""
         return {
             "shards": len(self.shards),
+            "digest": self._digest,
             "epoch": self.spot.epoch,
             "turn": self.spot.turn,
             "lanes": self.spot.lanes,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stand there again.
+        """Stand there again. Where that is the beginning of an epoch, shards may be others than they were.
 
         Raises:
-            InvalidInput: it is of other shards.
+            InvalidInput: it is in the middle of an epoch of other shards, or in another order, or of other lanes.
         """
-        shards, lanes = state["shards"], len(state["lanes"])
-        if (shards, lanes) != (len(self.shards), self.lanes):
-            raise InvalidInput(
-                f"the checkpoint is of {shards} shards in {lanes} lanes, and the script has {len(self.shards)} in "
-                f"{self.lanes}: go on with those, or begin a run with another URI"
-            )
-        self.spot = Spot(state["epoch"], state["turn"], tuple(tuple(lane) for lane in state["lanes"]))
+        spot = Spot(state["epoch"], state["turn"], tuple(tuple(lane) for lane in state["lanes"]))
+        shards, lanes, digest = state["shards"], len(spot.lanes), state.get("digest", self._digest)
+        if (shards, lanes, digest) != (len(self.shards), self.lanes, self._digest):
+            if spot != Spot.first(spot.epoch, lanes):
+                raise InvalidInput(
+                    f"the checkpoint is in the middle of epoch {spot.epoch} of {shards} shards in {lanes} lanes "
+                    f"({state.get('digest', 'unnamed')}), and the script has {len(self.shards)} shards in {self.lanes} "
+                    f"lanes ({self._digest}): go on with those, in the same order and named alike, and have others "
+                    "when the epoch is over; or begin a run with another URI"
+                )
+            spot = Spot.first(spot.epoch, self.lanes)
+        self.spot = spot
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of the shards in their order. Where something is in memory tells nothing of it."""
+        digest = blake2b(digest_size=8)
+        for shard in self.shards:
+            digest.update(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(shard)).encode(errors="replace") + b"\0")
+        return digest.hexdigest()
 
     def stand(self, spot: Spot) -> None:
         """A step was done: so far the stream has come."""
@@ -75,7 +93,8 @@ class ShardedStream:
 
     def any_sample(self) -> Any:
         """Some sample, for who has to take part and has none of its own."""
-        return next(sample for shard in self.shards for sample in self.read(shard, 0))
+        with randomness.aside():
+            return next(sample for shard in self.shards for sample in self.read(shard, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +147,12 @@ def epoch_of(
             spot.epoch,
             offset,
             size,
+            lanes.over,
             spans=reading.spans(batch) if account else (),
             ended=reading.ended(),
-            done=partial(stream.stand, lanes.spot),
+            done=partial(
+                stream.stand, Spot.first(spot.epoch + 1, stream.lanes) if lanes.over else lanes.spot
+            ),
         )
         # One that has no sample still has to take part in the collectives, with weight 0.
         spare = samples[-1:] or spare or [stream.any_sample()]
@@ -154,17 +176,19 @@ class _Reading:
         self._samples: dict[int, deque[Any]] = {lane: deque() for lane in own}
         self._ended: list[Ended] = []
         turns = -(-_AHEAD * plan.global_batch // stream.lanes)
+        seed = seed_of(plan.seed, spot.epoch)
         # As for data with an index: a generator of its own leaves the global one alone.
-        generator = torch.Generator().manual_seed(seed_of(plan.seed, spot.epoch))
-        settings = {"generator": generator, **plan.options, "collate_fn": _as_it_is}
-        source = _Source(stream, spot, self._order, own, turns)
+        settings = {"generator": torch.Generator().manual_seed(seed), **plan.options, "collate_fn": _as_it_is}
+        source = _Source(stream, spot, self._order, own, turns, seed)
         self._blocks = iter(torch.utils.data.DataLoader(source, batch_size=None, **settings))
 
     def more(self, lanes: Iterable[int]) -> Iterator[Stretch]:
         """Read on in those of the lanes that are its own. All ranks call this together; yields what any has found."""
         wanted, found = self._samples.keys() & set(lanes), []
         while wanted:
-            for stretch, samples in next(self._blocks):
+            with randomness.aside():  # how far ahead is another matter in a run that is gone on with
+                blocks = next(self._blocks)
+            for stretch, samples in blocks:
                 wanted.discard(stretch.lane)
                 found.append(stretch)
                 self._samples[stretch.lane].extend(samples)
@@ -201,10 +225,16 @@ class _Source(torch.utils.data.IterableDataset[Any]):
     """Reads lanes, some turns at once; in each worker of a loader its part of them."""
 
     def __init__(
-        self, stream: ShardedStream, spot: Spot, order: Sequence[int], lanes: Sequence[int], turns: int
+        self,
+        stream: ShardedStream,
+        spot: Spot,
+        order: Sequence[int],
+        lanes: Sequence[int],
+        turns: int,
+        seed: int,
     ) -> None:
         self._stream, self._spot, self._order = stream, spot, order
-        self._lanes, self._turns = lanes, turns
+        self._lanes, self._turns, self._seed = lanes, turns, seed
 
     def __iter__(self) -> Iterator[list[tuple[Stretch, list[Any]]]]:
         worker = torch.utils.data.get_worker_info()
@@ -216,8 +246,15 @@ class _Source(torch.utils.data.IterableDataset[Any]):
             readers = [reader for reader, (stretch, _) in zip(readers, taken, strict=True) if not stretch.dry]
 
     def _reader(self, lane: int) -> LaneReader:
-        shards = [self._stream.shards[at] for at in self._order[lane :: self._stream.lanes]]
-        return LaneReader(lane, shards, self._spot.lanes[lane], self._stream.read)
+        shards = self._order[lane :: self._stream.lanes]
+        return LaneReader(lane, shards, self._spot.lanes[lane], self._read)
+
+    def _read(self, shard: int, offset: int) -> Iterator[Any]:
+        """The samples of a shard. What is drawn at random for one depends on it and the epoch alone."""
+        randomness.seed(self._seed, shard, offset)
+        for behind, sample in enumerate(self._stream.read(self._stream.shards[shard], offset), offset + 1):
+            yield sample
+            randomness.seed(self._seed, shard, behind)
 
 
 def _as_it_is(item: Any) -> Any:

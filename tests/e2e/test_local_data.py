@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -15,13 +16,17 @@ import pytest
 
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
 
 Curve = dict[int, float]
 
 SCRIPT = str(SCRIPTS / "feed.py")
 EPOCHS, SAMPLES, STEPS = 3, 345, 33
+
+#: What workers of the loader draw for a sample knows nothing of how many there are.
+AUGMENTED = ("--workers=1", "--augment")
 
 
 def curve_of(file: Path) -> Curve:
@@ -40,9 +45,9 @@ def plain(folder: Path, ranks: int, *words: str) -> tuple[Curve, str]:
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Curve]:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Curve]:
     """What one rank sees of a kind of data that gets every global batch at once."""
-    return cache(lambda kind: plain(tmp_path_factory.mktemp(kind), 1, f"--kind={kind}")[0])
+    return cache(lambda kind, *words: plain(tmp_path_factory.mktemp(kind), 1, f"--kind={kind}", *words)[0])
 
 
 def same(curve: Curve, expected: Curve) -> None:
@@ -55,6 +60,7 @@ def same(curve: Curve, expected: Curve) -> None:
     [
         ("indexed", 3, ["--micro=4", "--workers=1"]),
         ("indexed", 2, ["--micro=4", "--dynamic", "--lag=1"]),
+        ("indexed", 2, ["--micro=4", "--workers=2", "--augment"]),
         pytest.param("stream", 3, ["--micro=4", "--workers=1"], marks=pytest.mark.slow),
         pytest.param("indexed", 2, ["--micro=4", "--fsdp"], marks=pytest.mark.slow),
         *(
@@ -71,10 +77,10 @@ def same(curve: Curve, expected: Curve) -> None:
     ],
 )
 def test_the_global_batch_does_not_depend_on_ranks_or_pieces(
-    kind: str, ranks: int, words: list[str], tmp_path: Path, expected: Callable[[str], Curve]
+    kind: str, ranks: int, words: list[str], tmp_path: Path, expected: Callable[..., Curve]
 ) -> None:
     curve, _ = plain(tmp_path, ranks, f"--kind={kind}", *words)
-    same(curve, expected(kind))
+    same(curve, expected(kind, *(AUGMENTED if "--augment" in words else ())))
 
 
 def spec_of(folder: Path, *words: str) -> RunSpec:
@@ -92,9 +98,9 @@ async def proved(uri: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stream", "indexed"])
 async def test_killed_in_the_middle_of_an_epoch_it_ends_bit_identical(
-    kind: str, tmp_path: Path, expected: Callable[[str], Curve]
+    kind: str, tmp_path: Path, expected: Callable[..., Curve]
 ) -> None:
-    words = (f"--kind={kind}", "--micro=5", "--workers=1")
+    words = (f"--kind={kind}", "--micro=5", "--workers=2", "--augment")
     (tmp_path / "plain").mkdir()
     _, weights = await asyncio.to_thread(plain, tmp_path / "plain", 2, *words)
     async with driving(tmp_path / "run", spec_of(tmp_path, *words)) as driven:
@@ -106,14 +112,14 @@ async def test_killed_in_the_middle_of_an_epoch_it_ends_bit_identical(
     assert state.outcome == "succeeded", state.reason
     assert len(state.attempts) == 3
     assert (tmp_path / "out").read_text() == weights
-    same(curve_of(tmp_path / "curve"), expected(kind))
+    same(curve_of(tmp_path / "curve"), expected(kind, *AUGMENTED))
     await proved(tmp_path / "run")
     assert left_over(tmp_path / "run") == []
 
 
 @pytest.mark.parametrize("kind", ["stream", pytest.param("indexed", marks=pytest.mark.slow)])
 async def test_rescaled_and_killed_every_sample_counts_once(
-    kind: str, tmp_path: Path, expected: Callable[[str], Curve]
+    kind: str, tmp_path: Path, expected: Callable[..., Curve]
 ) -> None:
     spec = spec_of(tmp_path, f"--kind={kind}", "--micro=6", "--workers=1")
     async with driving(tmp_path / "run", spec) as driven:
@@ -135,8 +141,24 @@ async def test_rescaled_and_killed_every_sample_counts_once(
 
 
 @pytest.mark.slow
+async def test_another_order_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None:
+    spec = replace(
+        spec_of(tmp_path, "--attempt-seed"), restart=RestartPolicy(backoff_limit=1, backoff_seconds=0.1)
+    )
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.until(lambda: driven.state.checkpoint and driven.step_now > 6, "a checkpoint")
+        driven.kill_worker(1)
+        state = await driven.end()
+    assert state.outcome == "failed"
+    failure = state.attempts[-1].failure
+    assert failure is not None
+    assert "(345 samples, seed 1), and the script now has (345 samples, seed 2)" in (failure.error or "")
+    assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.slow
 async def test_who_is_slower_gets_less_and_what_a_lost_worker_had_is_handed_out_again(
-    tmp_path: Path, expected: Callable[[str], Curve]
+    tmp_path: Path, expected: Callable[..., Curve]
 ) -> None:
     spec = spec_of(tmp_path, "--micro=2", "--dynamic", "--lag=1")
     async with driving(tmp_path / "run", spec) as driven:
@@ -205,5 +227,38 @@ async def test_a_stateful_loader_is_refused_at_another_world_size(tmp_path: Path
     failure = state.attempts[0].failure
     assert failure is not None
     assert "was saved by 2 ranks, and there are 1" in (failure.error or "")
-    assert "use run.loader" in (failure.error or "")
+    assert "workers.min and workers.max are left out. Or use run.loader" in (failure.error or "")
+    assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.slow
+async def test_a_run_with_a_stateful_loader_keeps_its_workers_where_the_specification_says_so(
+    tmp_path: Path,
+) -> None:
+    spec = replace(training(command=(STATEFUL, "--epochs=1", "--step-seconds=0.1")), workers=Workers(2))
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(2)
+        with pytest.raises(SpecError, match=r"workers: .*1.*allowed.*2"):
+            driven.run.ask_scale(1, by="test")
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    assert [len(state.attempts), state.attempts[0].workers] == [1, 2]
+    assert left_over(tmp_path / "run") == []
+
+
+# -- data that can only be iterated ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_what_can_only_be_iterated_is_gone_on_with_in_slices(
+    tmp_path: Path, expected: Callable[..., Curve]
+) -> None:
+    spec = spec_of(tmp_path, "--kind=iterated", "--workers=2", "--augment")
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(5)  # in the middle of an epoch
+        driven.run.ask_scale(3, by="test")
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    same(curve_of(tmp_path / "curve"), expected("iterated", *AUGMENTED))
+    await proved(tmp_path / "run")
     assert left_over(tmp_path / "run") == []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import airflow_elastic.runtime as elastic
 from airflow_elastic.runtime.data import Feed
 from airflow_elastic.runtime.lanes import Spot
 from airflow_elastic.runtime.portions import Portion
@@ -19,6 +24,8 @@ from airflow_elastic.runtime.sampler import order_of
 from airflow_elastic.runtime.stream import Plan, ShardedStream, epoch_of
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.threads import together
+
+DATA = Path(__file__).parents[2] / "docs" / "data.md"
 
 Batch = frozenset[tuple[int, int]]
 
@@ -97,6 +104,8 @@ def test_exactly_once_in_the_same_batches_whatever_the_world_sizes(
         def life(ranks: Ranks, state: Any = state, batches: int = batches) -> Any:
             stream = stream_of(lengths, lanes)
             stream.load_state_dict(json.loads(json.dumps(state)))
+            if stream.spot.epoch:
+                return [], state
             return consume(stream, plan_of(global_batch, micro_batch), ranks, batches), stream.state_dict()
 
         results = together(world, life)
@@ -183,13 +192,46 @@ def test_epochs_have_orders_of_their_own_and_shards_end() -> None:
 
 
 def test_other_shards_are_refused() -> None:
-    state = stream_of([3, 3, 3], 2).state_dict()
-    with pytest.raises(InvalidInput, match="3 shards in 2 lanes, and the script has 4 in 2"):
+    begun = stream_of([3, 3, 3], 2)
+    consume(begun, plan_of(2), Ranks(0, 1, None), 1)
+    state = begun.state_dict()
+    with pytest.raises(InvalidInput, match=r"3 shards in 2 lanes .* the script has 4 shards in 2 lanes"):
         stream_of([3, 3, 3, 3], 2).load_state_dict(state)
-    with pytest.raises(InvalidInput, match="in 2 lanes, and the script has 3 in 3"):
+    with pytest.raises(InvalidInput, match=r"in 2 lanes .* the script has 3 shards in 3 lanes"):
         stream_of([3, 3, 3], 8).load_state_dict(state)
     with pytest.raises(InvalidInput, match="0 shards"):
         stream_of([], 8)
+
+
+def test_what_can_only_be_iterated_is_consumed_once_as_the_documentation_has_it() -> None:
+    (recipe,) = (
+        block
+        for block in re.findall(r"```python\n(.*?)```", DATA.read_text(), re.DOTALL)
+        if "slice_n" in block
+    )
+
+    def life(ranks: Ranks, state: Any, batches: int) -> Any:
+        words: dict[str, Any] = {"data": range(91), "itertools": itertools, "elastic": elastic}
+        exec(recipe, words)
+        stream: ShardedStream = words["stream"]
+        if state is not None:
+            stream.load_state_dict(state)
+        return consume(stream, plan_of(10), ranks, batches), stream.state_dict()
+
+    seen: list[int] = []
+    state = None
+    for world, batches in ((3, 4), (2, 2), (8, 10)):
+        results = together(world, partial(life, state=state, batches=batches))
+        state = results[0][1]
+        seen += [
+            sample
+            for taken, _ in results
+            for pieces in taken
+            for piece in pieces
+            if piece.weight
+            for sample in piece.content
+        ]
+    assert sorted(seen) == list(range(91))
 
 
 class Endless(torch.utils.data.IterableDataset[int]):

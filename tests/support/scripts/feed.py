@@ -1,15 +1,19 @@
 """A small training whose loss curve is the same whoever trains it, on data of several kinds.
 
-Options: --kind indexed|stream; --micro N: the most samples that a rank gets at once; --dynamic: whoever is ready;
+Options: --kind indexed|stream|iterated; --micro N: the most samples that a rank gets at once; --dynamic: who is ready;
 --lag RANK: each piece takes this rank 50 ms more; --workers N of the loader; --fsdp: sharded, not DDP;
+--augment: each sample is given noise, drawn in three ways; --attempt-seed: each attempt orders samples in its own way;
 --epochs N; --step-seconds S; --out FILE: rank 0 writes a digest of all weights at the end; --curve FILE: rank 0 appends
 the step and the loss of the whole global batch.
 """
 
 import argparse
 import hashlib
+import itertools
+import random
 import time
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
@@ -19,10 +23,12 @@ from torch.nn.parallel import DistributedDataParallel
 import airflow_elastic.runtime as elastic
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--kind", choices=("indexed", "stream"), default="indexed")
+parser.add_argument("--kind", choices=("indexed", "stream", "iterated"), default="indexed")
 parser.add_argument("--micro", type=int)
 parser.add_argument("--dynamic", action="store_true")
 parser.add_argument("--fsdp", action="store_true")
+parser.add_argument("--augment", action="store_true")
+parser.add_argument("--attempt-seed", action="store_true")
 parser.add_argument("--lag", type=int)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--epochs", type=int, default=3)
@@ -35,9 +41,37 @@ LENGTHS = [7 * shard % 31 for shard in range(23)]  # one of them has no sample
 EACH = torch.linspace(-1, 1, 8 * sum(LENGTHS), dtype=torch.float64).reshape(-1, 8)
 
 
+def noisy(sample):
+    if not options.augment:
+        return sample
+    return sample + 0.1 * torch.randn(8) + 0.1 * np.random.rand() + 0.1 * random.random()
+
+
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(EACH)
+
+    def __getitem__(self, index):
+        return noisy(EACH[index])
+
+
 def read(shard, offset):
     first = sum(LENGTHS[:shard])
-    yield from EACH[first + offset : first + LENGTHS[shard]]
+    yield from map(noisy, EACH[first + offset : first + LENGTHS[shard]])
+
+
+class Iterated(torch.utils.data.IterableDataset):
+    """Says neither how long it is nor how to begin in the middle."""
+
+    def __iter__(self):
+        return iter(EACH)
+
+
+iterated = Iterated()
+
+
+def read_slice(slice_number, offset):  # as docs/data.md has it
+    return map(noisy, itertools.islice(iterated, slice_number + 8 * offset, None, 8))
 
 
 torch.set_num_threads(1)
@@ -49,14 +83,18 @@ if options.fsdp:
 elif run.world_size > 1:
     model = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-data, others = EACH, {}
+data, others = Noisy() if options.augment else EACH, {}
 if options.kind == "stream":
     data = elastic.ShardedStream(range(len(LENGTHS)), read, lanes=6)
     others["data"] = data
+if options.kind == "iterated":
+    others["data"] = data = elastic.ShardedStream(range(8), read_slice, lanes=8)
 run.restore(model, optimizer, **others)
 total = torch.zeros((), dtype=torch.float64)
 settings = {"global_batch": 32, "epochs": options.epochs, "micro_batch": options.micro, "seed": 3}
 settings["dynamic"] = options.dynamic
+if options.attempt_seed:
+    settings["seed"] = run.attempt
 if options.workers:  # by fork, or workers would run this script again from its top
     settings |= {"num_workers": options.workers, "multiprocessing_context": "fork"}
 for x in run.loader(data, **settings):
