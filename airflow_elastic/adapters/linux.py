@@ -61,6 +61,11 @@ def this_machine() -> str:
     return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
 
 
+def this_node() -> str:
+    """Names the machine whose loss takes this process with it: a pod has a host name of its own, and is told."""
+    return os.environ.get("AIRFLOW_ELASTIC_MACHINE") or this_machine()
+
+
 def readable(descriptor: int, seconds: float | None = None) -> bool:
     """Wait until there is something to read, or a process has ended; False where nothing came in so many seconds.
 

@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed import DistNetworkError, DistStoreError
 
 from airflow_elastic.adapters.jobfiles import Began, Meeting, Members, attempt_of
+from airflow_elastic.adapters.linux import this_node
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.runtime.node import Stopped
 from airflow_elastic.runtime.patience import Patience
@@ -85,7 +86,7 @@ def meet(
             continue
         meeting, store = found
         if node.keeper is not None:
-            announce(store, node.index, node.keeper.place)
+            announce(store, node.index, node.keeper.place, this_node())
         if node.lender is not None:
             node.lender.tell(store)
         store.set(f"came/{node.index}", "")

@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -126,24 +126,51 @@ class Answer:
     trouble: str | None = None
 
 
-def keeper_of(worker: int, members: Members, node_unit: int) -> int | None:
-    """Who keeps a worker's state: the one at its place in the next node unit. None where all are of one unit."""
+def keeper_of(worker: int, members: Members, node_unit: int, machines: Sequence[str]) -> int | None:
+    """Who keeps a worker's state: each keeps that of one other, of another node unit. None where all are of one.
+
+    As many places further as it takes to come to another machine, for as many of them as can be. Where that makes no
+    difference, the one at the same place in the next node unit.
+
+    Args:
+        worker: its number.
+        members: of the generation.
+        node_unit: workers of a unit; their places follow each other.
+        machines: where each of the members is, in their order.
+    """
     nodes = members.nodes
-    if len(nodes) <= node_unit:
-        return None
-    return nodes[(nodes.index(worker) + node_unit) % len(nodes)]
+    count, places = len(nodes), range(len(nodes))
+
+    def apart(shift: int) -> bool:
+        return all(at // node_unit != (at + shift) % count // node_unit for at in places)
+
+    def shared(shift: int) -> int:
+        return sum(machines[at] == machines[(at + shift) % count] for at in places)
+
+    shifts = [node_unit, *range(1, count)] if count > node_unit else []
+    best = min(filter(apart, shifts), key=shared, default=None)
+    return None if best is None else nodes[(nodes.index(worker) + best) % count]
 
 
-def announce(store: TCPStore, worker: int, place: Address) -> None:
-    """Say where a worker listens; before it says that it has come."""
+def announce(store: TCPStore, worker: int, place: Address, machine: str) -> None:
+    """Say where a worker listens, and on which machine it is; before it says that it has come."""
     store.set(f"keeper/{worker}", json.dumps(encode(place)))
+    store.set(f"machine/{worker}", machine)
 
 
 def find_neighbour(store: TCPStore, worker: int, members: Members, node_unit: int) -> Neighbour | None:
     """Who keeps this worker's state, when all have come."""
-    other = keeper_of(worker, members, node_unit)
+    machines = [name.decode() for name in store.multi_get([f"machine/{index}" for index in members.nodes])]
+    other = keeper_of(worker, members, node_unit, machines)
     if other is None:
         return None
+    here, there = (machines[members.nodes.index(one)] for one in (worker, other))
+    if here == there and len(set(machines)) > 1:
+        log.warning(
+            "node-%d keeps the state of node-%d, and both are on %s: were that lost, both would be. Have workers "
+            "spread evenly over machines, or set workers.node_unit to how many are on each",
+            *(other, worker, here),
+        )
     place = decode(Address, json.loads(store.get(f"keeper/{other}")))
     return Neighbour(members.generation, other, place)
 

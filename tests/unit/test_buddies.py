@@ -329,7 +329,8 @@ def test_too_little_memory_is_said_before_any_is_used(
 def test_each_keeps_one_and_none_of_its_own_unit(units: int, unit: int) -> None:
     nodes = tuple(range(10, 10 + units * unit))
     members = Members(1, nodes, 0.0)
-    keepers = [keeper_of(worker, members, unit) for worker in nodes]
+    machines = [str(at // unit) for at in range(len(nodes))]
+    keepers = [keeper_of(worker, members, unit, machines) for worker in nodes]
     assert sorted(one for one in keepers if one is not None) == list(nodes)
     assert all(
         (worker - 10) // unit != (one - 10) // unit for worker, one in zip(nodes, keepers, strict=True) if one
@@ -337,7 +338,24 @@ def test_each_keeps_one_and_none_of_its_own_unit(units: int, unit: int) -> None:
 
 
 def test_one_unit_has_nobody_to_keep_it() -> None:
-    assert keeper_of(0, Members(1, (0, 1), 0.0), 2) is None
+    assert keeper_of(0, Members(1, (0, 1), 0.0), 2, ["a", "b"]) is None
+
+
+@pytest.mark.parametrize(
+    ("machines", "unit", "keepers"),
+    [
+        ("aabb", 1, [2, 3, 0, 1]),  # two on each: the one beside it is no help
+        ("abab", 1, [1, 2, 3, 0]),
+        ("abab", 2, [2, 3, 0, 1]),  # units come first; that both are on one machine is told
+        ("aaaa", 1, [1, 2, 3, 0]),  # of one machine alone there is nothing to choose
+        ("aaab", 1, [1, 2, 3, 0]),
+    ],
+)
+def test_the_keeper_is_on_another_machine_where_that_can_be(
+    machines: str, unit: int, keepers: list[int]
+) -> None:
+    members = Members(1, (0, 1, 2, 3), 0.0)
+    assert [keeper_of(worker, members, unit, machines) for worker in members.nodes] == keepers
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -151,6 +151,7 @@ def _env(job: Job, index: dict[str, Any]) -> list[dict[str, Any]]:
         {"name": "AIRFLOW_ELASTIC_POD", **field("metadata.name")},
         {"name": "AIRFLOW_ELASTIC_POD_UID", **field("metadata.uid")},
         {"name": "AIRFLOW_ELASTIC_POD_IP", **field("status.podIP")},
+        {"name": "AIRFLOW_ELASTIC_MACHINE", **field("spec.nodeName")},
     ]
 
 
