@@ -19,8 +19,9 @@ from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import RunSpec
-from tests.e2e.test_load_model import network, save, spoil, weights
+from tests.e2e.test_load_model import network, save, save_forged, spoil, weights
 from tests.support import s3
+from tests.support.forging import Hostile
 from tests.support.saving import Worker
 
 FILES = pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
@@ -95,16 +96,6 @@ def test_what_cannot_be_loaded_is_refused_and_the_model_left_alone(
     assert weights(model) == before
 
 
-class Hostile:
-    """What unpickles it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
 def test_a_hostile_file_is_not_executed(tmp_path: Path) -> None:
     torch.save({"weight": Hostile(tmp_path / "owned")}, tmp_path / "model.pt")
     with pytest.raises(InvalidInput, match="is no state dict"):
@@ -142,16 +133,20 @@ def test_what_is_no_tensor_is_not_lost_in_silence(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["model.pt"]
 
 
+def begin(uri: str) -> None:
+    Journal(open_store(uri)).append(0, ev.RunCreated(0.0, RunSpec(("train.py",)), scales_in_place=True))
+
+
+def export(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "airflow_elastic.cli", "checkpoint", "export", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
 def test_from_a_shell(tmp_path: Path) -> None:
     uri = str(tmp_path / "run")
     save(uri, 10, 20)
-    Journal(open_store(uri)).append(0, ev.RunCreated(0.0, RunSpec(("train.py",)), scales_in_place=True))
-
-    def export(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "airflow_elastic.cli", "checkpoint", "export", *words]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-
-    done = export(uri, "model.safetensors", "--step", "10")
+    begin(uri)
+    done = export(tmp_path, uri, "model.safetensors", "--step", "10")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "the model of checkpoint 10 is in model.safetensors\n"
     for words, code, said in (
@@ -159,8 +154,21 @@ def test_from_a_shell(tmp_path: Path) -> None:
         ((uri, "model.pt", "--step", "7"), 1, "step 7 has no committed checkpoint"),
         ((str(tmp_path / "none"), "model.pt"), 2, "holds no run"),
     ):
-        done = export(*words)
+        done = export(tmp_path, *words)
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
         assert said in done.stderr
     spoil(uri, 20)
-    assert "checkpoint 10" in export(uri, "model.pt").stdout
+    assert "checkpoint 10" in export(tmp_path, uri, "model.pt").stdout
+
+
+@pytest.mark.parametrize("form", ["pickle", "archive"])
+def test_from_a_shell_nothing_hostile_is_executed_either(tmp_path: Path, form: str) -> None:
+    uri, made = str(tmp_path / "run"), tmp_path / "made"
+    save_forged(uri, Hostile(made), form)
+    begin(uri)
+    done = export(tmp_path, uri, "model.pt")
+    assert done.stdout == "the model of checkpoint 10 is in model.pt\n", done.stderr
+    assert "posix.mkdir, which is not unpickled" in done.stderr
+    done = export(tmp_path, uri, "other.pt", "--step", "20")
+    assert (done.returncode, "Traceback" in done.stderr, made.exists()) == (1, False, False), done.stderr
+    assert "posix.mkdir, which is not unpickled" in done.stderr

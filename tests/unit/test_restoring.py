@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from airflow_elastic.runtime.flat_reader import Loading
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput
+from tests.support.forging import Hostile, forging
 from tests.support.saving import Worker, objects, restorer, same, save
 
 
@@ -254,6 +255,83 @@ def test_a_hostile_pickle_beside_a_good_checkpoint_is_never_opened(tmp_path: Pat
     values.write_bytes(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")
     assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("form", ["pickle", "archive"])
+@pytest.mark.parametrize("key", ["other.diary.rest", "random.0.python", "model.0._extra_state"])
+def test_a_hostile_checkpoint_with_all_its_checksums_is_never_unpickled(
+    form: str, key: str, tmp_path: Path
+) -> None:
+    """Who can write into the run's folder can write a manifest, too."""
+
+    def state(seed: int) -> Stateful:
+        one = objects(seed)
+        model = torch.nn.Sequential(Noting(4, 4), torch.nn.Linear(4, 1))
+        return Stateful(model, (torch.optim.AdamW(model.parameters()),), {**one.others, "diary": Diary()})
+
+    good, loaded, made = state(1), state(3), tmp_path / "made"
+    save(tmp_path / "run", 5, good)
+    with forging(key, Hostile(made), form):
+        save(tmp_path / "run", 9, state(2))
+    store = open_store(str(tmp_path / "run"))
+    assert not checkpoints.problems(store, checkpoints.read(store, 9)), "nobody could tell by its checksums"
+    manifest = restorer(tmp_path / "run").restore(loaded)
+    assert not made.exists()
+    assert manifest is not None
+    assert manifest.step == 5
+    assert torch.equal(good.model[0].weight, loaded.model[0].weight)  # type: ignore[index, union-attr]
+    (news,) = Mailbox(store).read()
+    assert (news.kind, checkpoints.steps(store), list(keeping.quarantined(store))) == ("damaged", [5], [9])
+    assert news.checkpoint is not None
+    assert f"{key} holds posix.mkdir, which is not unpickled" in news.checkpoint.reason
+    assert "torch.serialization.add_safe_globals" in news.checkpoint.reason
+
+
+class Noting(torch.nn.Linear):
+    """Its state is not all tensors."""
+
+    def get_extra_state(self) -> str:
+        return "a note"
+
+    def set_extra_state(self, state: Any) -> None:
+        assert state == "a note"
+
+
+@dataclass
+class Mood:
+    """Of a script's own."""
+
+    name: str
+
+
+def test_what_no_restore_would_unpickle_is_refused_with_the_first_save(tmp_path: Path) -> None:
+    diary = Diary("mon")
+    diary.pages["mood"] = [Mood("good")]
+    what = replace(objects(1), others={"diary": diary})
+    with pytest.raises(
+        InvalidInput, match=rf"other\.diary\['pages'\]\['mood'\]\[0\] holds {__name__}\.Mood, "
+    ):
+        save(tmp_path, 5, what)
+    with torch.serialization.safe_globals([Mood]):
+        save(tmp_path, 5, what)
+        loaded = Diary()
+        restorer(tmp_path).restore(replace(objects(2), others={"diary": loaded}))
+    assert loaded.pages["mood"] == [Mood("good")]
+
+
+def test_where_all_hold_what_the_script_does_not_trust_they_stay(tmp_path: Path) -> None:
+    """A script that has forgotten to say so again loses nothing."""
+    diary = Diary()
+    diary.pages["mood"] = Mood("good")
+    with torch.serialization.safe_globals([Mood]):
+        for step in (5, 9):
+            save(tmp_path, step, replace(objects(1), others={"diary": diary}))
+    with pytest.raises(CheckpointDamaged, match=r"none of the checkpoints \[5, 9\]"):
+        restorer(tmp_path).restore(replace(objects(2), others={"diary": Diary()}))
+    with torch.serialization.safe_globals([Mood]):
+        manifest = restorer(tmp_path, attempt=3).restore(replace(objects(2), others={"diary": Diary()}))
+    assert manifest is not None
+    assert manifest.step == 9
 
 
 def network(*widths: int, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW) -> Stateful:
