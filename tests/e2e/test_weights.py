@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors
 import torch
+from safetensors.torch import load_file, save_file
 
 import airflow_elastic.runtime as elastic
 from airflow_elastic.adapters.journal import Journal
@@ -18,9 +20,10 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.run import RunSpec, Workers
 from tests.e2e.test_load_model import network, save, save_forged, spoil, weights
 from tests.support import s3
+from tests.support.driving import SCRIPTS, driving, training
 from tests.support.forging import Hostile
 from tests.support.saving import Worker
 
@@ -101,6 +104,38 @@ def test_a_hostile_file_is_not_executed(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is no state dict"):
         elastic.load_weights(tmp_path / "model.pt", network())
     assert not (tmp_path / "owned").exists()
+
+
+@FILES
+@pytest.mark.parametrize("wrap", ["fsdp", "ddp"])
+async def test_into_a_wrapped_model_and_out_of_what_its_ranks_have_saved(
+    tmp_path: Path, wrap: str, name: str
+) -> None:
+    """Also where ranks have parts of different sizes."""
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3))
+    model(torch.randn(8, 7))  # its means are not what they begin with
+    begun = model.state_dict()
+    torch.save(begun, tmp_path / name) if name.endswith(".pt") else save_file(begun, tmp_path / name)
+    words = (f"--wrap={wrap}", f"--weights={tmp_path / name}", f"--out={tmp_path}")
+    command = (str(SCRIPTS / "wrapped.py"), *words)
+    async with driving(tmp_path / "run", training(command=command, workers=Workers(2))) as driven:
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    for rank in range(2):
+        assert is_same(torch.load(tmp_path / f"loaded-{rank}.pt", weights_only=True), begun)
+    trained = torch.load(tmp_path / "trained-0.pt", weights_only=True)
+    manifest = elastic.export_weights(str(tmp_path / "run"), tmp_path / f"out-{name}")
+    assert (manifest.step, manifest.world_size) == (5, 2)
+    read = load_file if name.endswith(".safetensors") else partial(torch.load, weights_only=True)
+    assert is_same(read(tmp_path / f"out-{name}"), trained)
+    assert not is_same(trained, begun)
+    elastic.load_weights(tmp_path / f"out-{name}", model)
+    assert is_same(model.state_dict(), trained)
+
+
+def is_same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 class Stamped(torch.nn.Linear):

@@ -389,6 +389,44 @@ def test_a_parameter_that_was_not_used_yet_comes_back_without_a_state(tmp_path: 
     assert torch.equal(*vectors)
 
 
+def _step_scaled(what: Stateful, data: torch.Tensor) -> None:
+    scaler, (optimizer,) = what.others["scaler"], what.optimizers
+    scaler.scale(what.model(data).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+
+
+def test_a_gradient_scaler_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """Of a scale that has grown and shrunk, in the middle of the steps after which it grows again."""
+
+    def scaled(seed: int) -> Stateful:
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1000.0, growth_factor=1.7, growth_interval=3)
+        return Stateful(model, (optimizer,), {"scaler": scaler})
+
+    def told(what: Stateful) -> tuple[Any, bytes]:
+        weights = torch.nn.utils.parameters_to_vector(what.model.parameters()).detach()
+        return what.others["scaler"].state_dict(), weights.numpy().tobytes()
+
+    saved, loaded = scaled(1), scaled(2)
+    good, overflow = torch.randn(2, 4), torch.full((2, 4), torch.inf)
+    for data in (good, good, good, overflow, good, good):
+        _step_scaled(saved, data)
+    scale, waited = saved.others["scaler"].get_scale(), saved.others["scaler"]._get_growth_tracker()
+    assert (scale, waited) == (torch.tensor(1000 * 1.7).item() * 0.5, 2)
+    save(tmp_path, 6, saved)
+    assert restorer(tmp_path).restore(loaded) is not None
+    assert told(loaded) == told(saved)
+    for data in (good, overflow, good):
+        for what in (saved, loaded):
+            _step_scaled(what, data)
+        assert told(loaded) == told(saved)
+    assert saved.others["scaler"].get_scale() != scale
+
+
 class Diary:
     """A user's own object, which has more to say the longer it lives."""
 
