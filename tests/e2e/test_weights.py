@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,24 @@ async def test_into_a_wrapped_model_and_out_of_what_its_ranks_have_saved(
 
 def is_same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_where_safetensors_is_missing_the_extra_that_brings_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(str(tmp_path / "run"), 10)
+    elastic.export_weights(str(tmp_path / "run"), tmp_path / "model.safetensors")
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    for use in (
+        lambda: elastic.export_weights(str(tmp_path / "run"), tmp_path / "other.safetensors"),
+        lambda: elastic.load_weights(tmp_path / "model.safetensors", network()),
+    ):
+        with pytest.raises(
+            InvalidInput, match=r"pip install 'airflow-elastic\[safetensors\]', or use a \.pt file"
+        ):
+            use()
+    assert not (tmp_path / "other.safetensors").exists()
+    assert "safetensors" in metadata("airflow-elastic").get_all("Provides-Extra", ())
 
 
 class Stamped(torch.nn.Linear):
