@@ -1,6 +1,7 @@
 """What a checkpoint holds, by name (`needs` finds out which of it goes where in a state, `loading` reads it).
 
-Every byte that is read is compared with its checksum, and nothing is unpickled before its own bytes have been.
+Every byte that is read is compared with its checksum, and nothing is unpickled before its own bytes have been; and then
+only what `trusted` lists is, as whoever can write files can write checksums.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -16,9 +18,11 @@ import torch
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime.loading import Loading
 from airflow_elastic.runtime.needs import Stored, find_needs
 from airflow_elastic.runtime.stage import Memory
+from airflow_elastic.runtime.values import from_bytes
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.index import Blob, Index, Piece
@@ -84,6 +88,17 @@ class FlatReader:
             InvalidInput: the state holds tensors of a kind that cannot be filled.
         """
         return Loading(find_needs(state, self._stored), self._manifest, memory)
+
+    def check_values(self, store: Store) -> None:
+        """Unpickle what is no tensor, only to find out whether that can be done.
+
+        Raises:
+            CheckpointDamaged: it cannot, or must not.
+        """
+        for stored in chain.from_iterable(self._stored.values()):
+            entry = stored.entry
+            if isinstance(entry, Blob):
+                from_bytes(entry.key, store.read_from(stored.file, entry.at, entry.size))
 
 
 def index_files(manifest: Manifest) -> list[StoredFile]:

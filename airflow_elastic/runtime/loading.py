@@ -78,7 +78,8 @@ class Loading:
             told: called with the bytes that are read so far, and all that are to be.
 
         Raises:
-            CheckpointDamaged: something is not what was committed. Nothing was unpickled that is not.
+            CheckpointDamaged: something is not what was committed, and was not unpickled; or a value is of a type that
+                is not trusted.
             StoreError: the storage failed.
         """
         self._check_sizes(store)
@@ -207,7 +208,7 @@ class _Filling:
     def _put_into_place(self) -> None:
         target, stored = self._need.target, self._stored
         if not isinstance(target, torch.Tensor):
-            target(from_bytes(stored.numpy().tobytes()))  # its checksum says that we wrote them
+            target(from_bytes(self._entry.key, stored.numpy().tobytes()))
         elif stored is not target:
             for dim, (start, length) in enumerate(zip(self._need.start, target.shape, strict=True)):
                 if stored.shape[dim] != length:

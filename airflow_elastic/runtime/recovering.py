@@ -6,6 +6,7 @@ before it is: from there on it is a checkpoint like any other.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -234,7 +235,10 @@ def _write(node: Node, parts: Sequence[tuple[Copy, Manifest]]) -> str | None:
                 node.store.upload(target.key, here / file.key)
             for account in copy.word.accounts:
                 node.store.put(account.key, (here / account.key).read_bytes())
-            tell(node.store, replace(copy.word.part, manifest=ours))
+            with contextlib.suppress(
+                checkpoints.CheckpointDamaged
+            ):  # of what has its name: `_is_stored` tells of it
+                tell(node.store, replace(copy.word.part, manifest=ours))
     except Superseded as error:
         node.stop()
         return str(error)

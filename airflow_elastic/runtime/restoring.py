@@ -171,7 +171,10 @@ class Restorer:
         try:
             manifest = checkpoints.read(self._store, step)
             each = range(len(manifest.files))  # the first one that is found will do: the others wait for this
-            return any(checkpoints.problems(self._store, manifest, only=i.__eq__) for i in each)
+            if any(checkpoints.problems(self._store, manifest, only=i.__eq__) for i in each):
+                return True
+            FlatReader(manifest, read_indexes(self._store, manifest)).check_values(self._store)
+            return False
         except checkpoints.OtherVersion:
             return False
         except CheckpointDamaged:

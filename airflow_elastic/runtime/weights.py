@@ -127,7 +127,8 @@ def _safetensors() -> Any:
         import safetensors.torch
     except ImportError:
         raise InvalidInput(
-            "a .safetensors file needs a package that is not here: pip install safetensors"
+            "a .safetensors file needs a package that is not installed here: pip install "
+            "'airflow-elastic[safetensors]', or use a .pt file"
         ) from None
     return safetensors.torch
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from tests.support import s3
+from tests.support.forging import Hostile, forging
 from tests.support.saving import Worker
 
 
@@ -70,6 +73,45 @@ def test_a_damaged_one_is_never_opened(tmp_path: Path, caplog: pytest.LogCapture
     with pytest.raises(CheckpointDamaged, match=r"none of the checkpoints \[10, 20\] is whole"):
         elastic.load_model(str(tmp_path), model)
     assert weights(model) == {10.0}
+
+
+class Noted(torch.nn.Linear):
+    """Its state is not all tensors."""
+
+    note = "a note"
+
+    def get_extra_state(self) -> str:
+        return self.note
+
+    def set_extra_state(self, state: Any) -> None:
+        self.note = state
+
+
+def save_forged(uri: str, value: Any, form: str) -> None:
+    """A checkpoint as it should be, 10, and a newer one with this value in its model and all checksums, 20."""
+    for step, forged in ((10, contextlib.nullcontext()), (20, forging("model._extra_state", value, form))):
+        model = Noted(2, 2)
+        torch.nn.init.constant_(model.weight, step)
+        with forged:
+            what = Stateful(model, (), {})
+            Worker(uri).save(what, step, Position(), reason="steps", metrics={})
+
+
+@pytest.mark.parametrize("form", ["pickle", "archive"])
+def test_a_hostile_one_with_all_its_checksums_is_never_unpickled(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, made, model = str(tmp_path / "run"), tmp_path / "made", Noted(2, 2)
+    save_forged(run, Hostile(made), form)
+    with caplog.at_level(logging.WARNING):
+        assert elastic.load_model(run, model).step == 10
+    assert (model.weight[0, 0].item(), model.note, made.exists()) == (10.0, "a note", False)
+    assert "posix.mkdir, which is not unpickled" in caplog.text
+    with pytest.raises(
+        CheckpointDamaged, match=r"model\._extra_state holds posix\.mkdir, which is not unpickled"
+    ):
+        elastic.load_model(run, model, step=20)
+    assert not made.exists()
 
 
 def test_no_checkpoint_is_said(tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors
 import torch
+from safetensors.torch import load_file, save_file
 
 import airflow_elastic.runtime as elastic
 from airflow_elastic.adapters.journal import Journal
@@ -18,9 +21,11 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.run import RunSpec
-from tests.e2e.test_load_model import network, save, spoil, weights
+from airflow_elastic.spec.run import RunSpec, Workers
+from tests.e2e.test_load_model import network, save, save_forged, spoil, weights
 from tests.support import s3
+from tests.support.driving import SCRIPTS, driving, training
+from tests.support.forging import Hostile
 from tests.support.saving import Worker
 
 FILES = pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
@@ -95,21 +100,61 @@ def test_what_cannot_be_loaded_is_refused_and_the_model_left_alone(
     assert weights(model) == before
 
 
-class Hostile:
-    """What unpickles it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
 def test_a_hostile_file_is_not_executed(tmp_path: Path) -> None:
     torch.save({"weight": Hostile(tmp_path / "owned")}, tmp_path / "model.pt")
     with pytest.raises(InvalidInput, match="is no state dict"):
         elastic.load_weights(tmp_path / "model.pt", network())
     assert not (tmp_path / "owned").exists()
+
+
+@FILES
+@pytest.mark.parametrize("wrap", ["fsdp", "ddp"])
+async def test_into_a_wrapped_model_and_out_of_what_its_ranks_have_saved(
+    tmp_path: Path, wrap: str, name: str
+) -> None:
+    """Also where ranks have parts of different sizes."""
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3))
+    model(torch.randn(8, 7))  # its means are not what they begin with
+    begun = model.state_dict()
+    torch.save(begun, tmp_path / name) if name.endswith(".pt") else save_file(begun, tmp_path / name)
+    words = (f"--wrap={wrap}", f"--weights={tmp_path / name}", f"--out={tmp_path}")
+    command = (str(SCRIPTS / "wrapped.py"), *words)
+    async with driving(tmp_path / "run", training(command=command, workers=Workers(2))) as driven:
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    for rank in range(2):
+        assert is_same(torch.load(tmp_path / f"loaded-{rank}.pt", weights_only=True), begun)
+    trained = torch.load(tmp_path / "trained-0.pt", weights_only=True)
+    manifest = elastic.export_weights(str(tmp_path / "run"), tmp_path / f"out-{name}")
+    assert (manifest.step, manifest.world_size) == (5, 2)
+    read = load_file if name.endswith(".safetensors") else partial(torch.load, weights_only=True)
+    assert is_same(read(tmp_path / f"out-{name}"), trained)
+    assert not is_same(trained, begun)
+    elastic.load_weights(tmp_path / f"out-{name}", model)
+    assert is_same(model.state_dict(), trained)
+
+
+def is_same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_where_safetensors_is_missing_the_extra_that_brings_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(str(tmp_path / "run"), 10)
+    elastic.export_weights(str(tmp_path / "run"), tmp_path / "model.safetensors")
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    for use in (
+        lambda: elastic.export_weights(str(tmp_path / "run"), tmp_path / "other.safetensors"),
+        lambda: elastic.load_weights(tmp_path / "model.safetensors", network()),
+    ):
+        with pytest.raises(
+            InvalidInput, match=r"pip install 'airflow-elastic\[safetensors\]', or use a \.pt file"
+        ):
+            use()
+    assert not (tmp_path / "other.safetensors").exists()
+    assert "safetensors" in metadata("airflow-elastic").get_all("Provides-Extra", ())
 
 
 class Stamped(torch.nn.Linear):
@@ -142,16 +187,20 @@ def test_what_is_no_tensor_is_not_lost_in_silence(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["model.pt"]
 
 
+def begin(uri: str) -> None:
+    Journal(open_store(uri)).append(0, ev.RunCreated(0.0, RunSpec(("train.py",)), scales_in_place=True))
+
+
+def export(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "airflow_elastic.cli", "checkpoint", "export", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
 def test_from_a_shell(tmp_path: Path) -> None:
     uri = str(tmp_path / "run")
     save(uri, 10, 20)
-    Journal(open_store(uri)).append(0, ev.RunCreated(0.0, RunSpec(("train.py",)), scales_in_place=True))
-
-    def export(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "airflow_elastic.cli", "checkpoint", "export", *words]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-
-    done = export(uri, "model.safetensors", "--step", "10")
+    begin(uri)
+    done = export(tmp_path, uri, "model.safetensors", "--step", "10")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "the model of checkpoint 10 is in model.safetensors\n"
     for words, code, said in (
@@ -159,8 +208,21 @@ def test_from_a_shell(tmp_path: Path) -> None:
         ((uri, "model.pt", "--step", "7"), 1, "step 7 has no committed checkpoint"),
         ((str(tmp_path / "none"), "model.pt"), 2, "holds no run"),
     ):
-        done = export(*words)
+        done = export(tmp_path, *words)
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
         assert said in done.stderr
     spoil(uri, 20)
-    assert "checkpoint 10" in export(uri, "model.pt").stdout
+    assert "checkpoint 10" in export(tmp_path, uri, "model.pt").stdout
+
+
+@pytest.mark.parametrize("form", ["pickle", "archive"])
+def test_from_a_shell_nothing_hostile_is_executed_either(tmp_path: Path, form: str) -> None:
+    uri, made = str(tmp_path / "run"), tmp_path / "made"
+    save_forged(uri, Hostile(made), form)
+    begin(uri)
+    done = export(tmp_path, uri, "model.pt")
+    assert done.stdout == "the model of checkpoint 10 is in model.pt\n", done.stderr
+    assert "posix.mkdir, which is not unpickled" in done.stderr
+    done = export(tmp_path, uri, "other.pt", "--step", "20")
+    assert (done.returncode, "Traceback" in done.stderr, made.exists()) == (1, False, False), done.stderr
+    assert "posix.mkdir, which is not unpickled" in done.stderr

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import RunSpec
+from tests.support.forging import Hostile, forging
 from tests.support.machines import Far
 from tests.support.saving import Worker, objects, restorer, same, save
 from tests.support.threads import together
@@ -405,6 +406,83 @@ def wide(seed: int) -> Stateful:
     return found
 
 
+@pytest.mark.parametrize("form", ["pickle", "archive"])
+@pytest.mark.parametrize("key", ["other.diary.rest", "random.0.python", "model.0._extra_state"])
+def test_a_hostile_checkpoint_with_all_its_checksums_is_never_unpickled(
+    form: str, key: str, tmp_path: Path
+) -> None:
+    """Who can write into the run's folder can write a manifest, too."""
+
+    def state(seed: int) -> Stateful:
+        one = objects(seed)
+        model = torch.nn.Sequential(Noting(4, 4), torch.nn.Linear(4, 1))
+        return Stateful(model, (torch.optim.AdamW(model.parameters()),), {**one.others, "diary": Diary()})
+
+    good, loaded, made = state(1), state(3), tmp_path / "made"
+    save(tmp_path / "run", 5, good)
+    with forging(key, Hostile(made), form):
+        save(tmp_path / "run", 9, state(2))
+    store = open_store(str(tmp_path / "run"))
+    assert not checkpoints.problems(store, checkpoints.read(store, 9)), "nobody could tell by its checksums"
+    manifest = restorer(tmp_path / "run").restore(loaded)
+    assert not made.exists()
+    assert manifest is not None
+    assert manifest.step == 5
+    assert torch.equal(good.model[0].weight, loaded.model[0].weight)  # type: ignore[index, union-attr]
+    (news,) = Mailbox(store).read()
+    assert (news.kind, checkpoints.steps(store), list(keeping.quarantined(store))) == ("damaged", [5], [9])
+    assert news.checkpoint is not None
+    assert f"{key} holds posix.mkdir, which is not unpickled" in news.checkpoint.reason
+    assert "torch.serialization.add_safe_globals" in news.checkpoint.reason
+
+
+class Noting(torch.nn.Linear):
+    """Its state is not all tensors."""
+
+    def get_extra_state(self) -> str:
+        return "a note"
+
+    def set_extra_state(self, state: Any) -> None:
+        assert state == "a note"
+
+
+@dataclass
+class Mood:
+    """Of a script's own."""
+
+    name: str
+
+
+def test_what_no_restore_would_unpickle_is_refused_with_the_first_save(tmp_path: Path) -> None:
+    diary = Diary("mon")
+    diary.pages["mood"] = [Mood("good")]
+    what = replace(objects(1), others={"diary": diary})
+    with pytest.raises(
+        InvalidInput, match=rf"other\.diary\['pages'\]\['mood'\]\[0\] holds {__name__}\.Mood, "
+    ):
+        save(tmp_path, 5, what)
+    with torch.serialization.safe_globals([Mood]):
+        save(tmp_path, 5, what)
+        loaded = Diary()
+        restorer(tmp_path).restore(replace(objects(2), others={"diary": loaded}))
+    assert loaded.pages["mood"] == [Mood("good")]
+
+
+def test_where_all_hold_what_the_script_does_not_trust_they_stay(tmp_path: Path) -> None:
+    """A script that has forgotten to say so again loses nothing."""
+    diary = Diary()
+    diary.pages["mood"] = Mood("good")
+    with torch.serialization.safe_globals([Mood]):
+        for step in (5, 9):
+            save(tmp_path, step, replace(objects(1), others={"diary": diary}))
+    with pytest.raises(CheckpointDamaged, match=r"none of the checkpoints \[5, 9\]"):
+        restorer(tmp_path).restore(replace(objects(2), others={"diary": Diary()}))
+    with torch.serialization.safe_globals([Mood]):
+        manifest = restorer(tmp_path, attempt=3).restore(replace(objects(2), others={"diary": Diary()}))
+    assert manifest is not None
+    assert manifest.step == 9
+
+
 def network(*widths: int, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW) -> Stateful:
     model = torch.nn.Sequential(*(torch.nn.Linear(4, width) for width in widths))
     return Stateful(model, (optimizer(model.parameters(), lr=0.1),), {})
@@ -458,6 +536,44 @@ def test_a_parameter_that_was_not_used_yet_comes_back_without_a_state(tmp_path: 
         one.model.train_on(one.optimizers[0], all_of_it=True)  # type: ignore[operator]
     vectors = [torch.nn.utils.parameters_to_vector(one.model.parameters()) for one in made]
     assert torch.equal(*vectors)
+
+
+def _step_scaled(what: Stateful, data: torch.Tensor) -> None:
+    scaler, (optimizer,) = what.others["scaler"], what.optimizers
+    scaler.scale(what.model(data).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+
+
+def test_a_gradient_scaler_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """Of a scale that has grown and shrunk, in the middle of the steps after which it grows again."""
+
+    def scaled(seed: int) -> Stateful:
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1000.0, growth_factor=1.7, growth_interval=3)
+        return Stateful(model, (optimizer,), {"scaler": scaler})
+
+    def told(what: Stateful) -> tuple[Any, bytes]:
+        weights = torch.nn.utils.parameters_to_vector(what.model.parameters()).detach()
+        return what.others["scaler"].state_dict(), weights.numpy().tobytes()
+
+    saved, loaded = scaled(1), scaled(2)
+    good, overflow = torch.randn(2, 4), torch.full((2, 4), torch.inf)
+    for data in (good, good, good, overflow, good, good):
+        _step_scaled(saved, data)
+    scale, waited = saved.others["scaler"].get_scale(), saved.others["scaler"]._get_growth_tracker()
+    assert (scale, waited) == (torch.tensor(1000 * 1.7).item() * 0.5, 2)
+    save(tmp_path, 6, saved)
+    assert restorer(tmp_path).restore(loaded) is not None
+    assert told(loaded) == told(saved)
+    for data in (good, overflow, good):
+        for what in (saved, loaded):
+            _step_scaled(what, data)
+        assert told(loaded) == told(saved)
+    assert saved.others["scaler"].get_scale() != scale
 
 
 class Diary:

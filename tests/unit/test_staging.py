@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -193,19 +193,12 @@ def test_a_sharded_tensor_inside_an_object_is_refused(tmp_path: Path) -> None:
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,))
-        state = {"other.mine": {"rest": Kept(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))}}
+        state = {"other.mine": {"rest": deque([distribute_tensor(torch.ones(4), mesh, [Shard(0)])])}}
         with pytest.raises(InvalidInput, match=r"other\.mine\.rest holds a DTensor .* Keep it in dicts"):
             lay_out(state, Place(0, 1, 1), own="random.0")
-        state["other.mine"]["rest"] = Kept(torch.ones(4))
+        state["other.mine"]["rest"] = deque([torch.ones(4)])
         assert [blob.key for blob in lay_out(state, Place(0, 1, 1), own="random.0").kept.blobs] == [
             "other.mine.rest"
         ]
     finally:
         dist.destroy_process_group()
-
-
-@dataclass
-class Kept:
-    """An object of a user's own."""
-
-    value: Any
