@@ -169,6 +169,12 @@ def _is_before(attempt: int, key: str) -> bool:
     return wrote.isdigit() and int(wrote) < attempt
 
 
+def _logged_by(key: str) -> int:
+    """The attempt whose output this is."""
+    number = key.removeprefix(layout.LOGS).partition("/")[0].removeprefix("attempt-")
+    return int(number) if number.isdigit() else 0
+
+
 def remove_uncommitted(store: Store, before_attempt: int) -> int:
     """Remove files that attempts before this one left without committing them, or half-written; returns how many.
 
@@ -177,4 +183,5 @@ def remove_uncommitted(store: Store, before_attempt: int) -> int:
     stale = uncommitted(store, before_attempt)
     store.delete([entry.key for entry in stale])
     store.delete([layout.pin(step) for step in _pins(store, of=_is_claim)])
+    store.abandon(layout.LOGS, lambda key: _logged_by(key) < before_attempt)
     return len(stale) + store.abandon(layout.CHECKPOINT_DATA, partial(_is_before, before_attempt))

@@ -21,7 +21,7 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders
-from airflow_elastic.control.jobs import job_of
+from airflow_elastic.control.jobs import job_of, tidy_up
 from airflow_elastic.control.look import Look, events_of, look
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.waits import Waits
@@ -174,6 +174,7 @@ class Controller:
                     await self._record(ev.BackoffElapsed(self._now(), action.attempt))
             case Finish():
                 await self._engine.close(self._job_of(self.state.attempt.number))
+                await asyncio.to_thread(tidy_up, self._store, self.state)
                 await self._record(ev.RunEnded(self._now(), action.outcome, action.reason))
 
     async def _submit(self, action: Submit) -> None:

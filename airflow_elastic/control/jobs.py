@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters import keeping
 from airflow_elastic.engines.api import Job
 from airflow_elastic.launchers import find_launcher
+from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
+    from airflow_elastic.adapters.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.engines.api import Engine
+
+
+def tidy_up(store: Store, state: RunState) -> None:
+    """Remove what attempts left half-written, when none of them lives. Where storage fails it only takes space."""
+    with contextlib.suppress(StoreError):
+        keeping.remove_uncommitted(store, state.attempt.number + 1)
 
 
 def job_of(run_uri: str, state: RunState, attempt: int, engine: Engine) -> Job:

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 #: Saves that come again soon by themselves.
 _CAN_BE_LEFT_OUT = ("steps", "seconds")
 
+#: Why a state is saved after which ranks end: it is copied at once, whatever is still being written, as time is short.
+BREAKPOINT = "breakpoint"
+
 #: What the position is of is kept as an object of this name, beside the script's own, whose names have no space.
 ORDER = "data order"
 
@@ -122,7 +125,7 @@ class Saver:
             (held_up,) = self._ranks.largest(float(self._held_up(reason)))()
             if held_up:
                 return False
-        if reason not in IN_BETWEEN:
+        if reason not in (*IN_BETWEEN, BREAKPOINT):
             self._wait_until_written()
         plan = self._plan(objects)
         note = Note(

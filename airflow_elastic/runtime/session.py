@@ -23,7 +23,7 @@ from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.ranks import join
 from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import ORDER, Position, Saver, Stateful, in_between
+from airflow_elastic.runtime.saving import BREAKPOINT, ORDER, Position, Saver, Stateful, in_between
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.stream import ShardedStream
 from airflow_elastic.runtime.surroundings import Surroundings
@@ -314,7 +314,7 @@ class Session:
             return
         park, saves, late = words
         if park:
-            self.save(reason="breakpoint")
+            self.save(reason=BREAKPOINT)
             self._park()
         if saves > self._saves_done:
             self.save(reason="requested")

@@ -105,6 +105,19 @@ def test_a_step_that_is_still_to_be_written_is_not_copied_into_memory_again(tmp_
     assert checkpoints.steps(worker.store) == [1]
 
 
+def test_at_a_breakpoint_nobody_waits_for_what_is_still_being_written(tmp_path: Path) -> None:
+    """Ranks are to end soon: what they have done is in memory at once, beside what storage is still to have."""
+    worker = Worker(str(tmp_path))
+    worker.saver.save(objects(1), 4, Position(), reason="steps", metrics={})
+    worker.saver.save(objects(2), 5, Position(), reason="breakpoint", metrics={})
+    assert checkpoints.steps(worker.store) == [], "nobody has written anything"
+    worker.persister.flush()
+    assert checkpoints.steps(worker.store) == [4, 5]
+    loaded = objects(3)
+    assert restorer(tmp_path).restore(loaded) is not None
+    assert same(objects(2), loaded)
+
+
 def test_what_somebody_has_locked_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persister, "_LOCKED_SECONDS", 0.1)
     worker = Worker(str(tmp_path))

@@ -21,6 +21,7 @@ from airflow_elastic.control.runs import Run, start_run
 from airflow_elastic.control.waits import WORDS_SECONDS, Waits
 from airflow_elastic.core.tell import waiting
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.run import Health
 from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerPhase, WorkerStatus
@@ -341,3 +342,20 @@ async def test_a_save_that_is_asked_for_meanwhile_is_done_when_somebody_can(tmp_
         await until(lambda: run.state.target == 3, "what can be noted")
         mailbox = Mailbox(run.store)
         await until(lambda: [one.kind for one in mailbox.read()] == ["save"], "the other to be taken")
+
+
+async def test_what_the_last_attempt_left_half_written_goes_with_the_run(tmp_path: Path) -> None:
+    """Nobody comes after it who would do that."""
+    engine, heard = FakeEngine(), Listener()
+    async with controlled(tmp_path / "run", engine, heard) as run:
+        await until(lambda: run.state.attempt.job, "the workers")
+        left = layout.checkpoint_data(7, 1, 1) + "rank-00000.bin"
+        temp = tmp_path / "run" / layout.attempt_logs(1) / ".elastic-tmp-g01-rank-0.log-0-0"
+        run.store.put(left, b"half")
+        temp.parent.mkdir(parents=True)
+        temp.write_bytes(b"half")
+        run.ask_stop(by="ada")
+        await until(lambda: run.state.ended, "the end")
+    assert run.state.outcome == "stopped"
+    assert run.store.list(layout.CHECKPOINT_DATA) == []
+    assert not temp.exists()
