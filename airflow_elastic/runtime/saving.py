@@ -6,11 +6,13 @@ Writing it to storage, and committing it, is the agent's (`persister`), while tr
 from __future__ import annotations
 
 import logging
+import platform
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -60,6 +62,16 @@ class Stateful:
     model: torch.nn.Module
     optimizers: tuple[torch.optim.Optimizer, ...]
     others: Mapping[str, Any]
+
+
+#: Of what a checkpoint may come to depend on.
+_VERSIONS = {
+    "airflow_elastic": airflow_elastic.__version__,
+    "python": platform.python_version(),
+    "numpy": numpy.__version__,
+    "torch": torch.__version__,
+    **({"cuda": torch.version.cuda} if torch.version.cuda and torch.cuda.is_available() else {}),
+}
 
 
 class Saver:
@@ -142,7 +154,7 @@ class Saver:
             rest=plan.rest,
             metrics=dict(metrics),
             account=account,
-            versions={"airflow_elastic": airflow_elastic.__version__, "torch": torch.__version__},
+            versions=_VERSIONS,
         )
         self._newest = step
         if reason not in IN_BETWEEN:

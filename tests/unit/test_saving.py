@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import subprocess
 import threading
 import warnings
@@ -103,6 +104,14 @@ def test_a_step_that_is_still_to_be_written_is_not_copied_into_memory_again(tmp_
     assert sorted(ages) == [(1, 1), (1, 3)]  # type: ignore[type-var]
     worker.persister.write_new()
     assert checkpoints.steps(worker.store) == [1]
+
+
+def test_a_manifest_says_what_wrote_it(tmp_path: Path) -> None:
+    save(tmp_path, 5, objects(1))
+    versions = checkpoints.read(open_store(str(tmp_path)), 5).versions
+    assert versions["torch"] == torch.__version__
+    assert versions["python"] == platform.python_version()
+    assert versions.keys() >= {"airflow_elastic", "numpy"}
 
 
 def test_at_a_breakpoint_nobody_waits_for_what_is_still_being_written(tmp_path: Path) -> None:
