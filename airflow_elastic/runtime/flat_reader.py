@@ -113,6 +113,21 @@ def _index(file: StoredFile, data: bytes) -> Index:
     if file.checksums.get(checksums.ALGORITHM) != checksums.of(data):
         raise CheckpointDamaged(f"{file.key} is not what was committed: its bytes have changed")
     try:
-        return decode(Index, json.loads(data))
+        index = decode(Index, json.loads(data))
+        for piece in index.pieces:
+            _check(piece)
     except (ValueError, SpecError) as error:
         raise CheckpointDamaged(f"{file.key} is no index of a rank's file: {error}") from error
+    return index
+
+
+def _check(piece: Piece) -> None:
+    """Raises ValueError where it is no part of a tensor: its checksum says only that somebody wrote it so."""
+    dtype = getattr(torch, piece.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{piece.key} is of no type of torch's: {piece.dtype}")
+    parts = zip(piece.shape, piece.offsets, piece.lengths, strict=True)
+    if not all(at >= 0 and length >= 0 and at + length <= whole for whole, at, length in parts):
+        raise ValueError(f"{piece.key} is no part of a tensor of {piece.shape}")
+    if piece.size != prod(piece.lengths) * dtype.itemsize:
+        raise ValueError(f"{piece.key} has {piece.size} bytes for {piece.lengths} of {piece.dtype}")

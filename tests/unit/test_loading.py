@@ -8,7 +8,9 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -221,3 +223,22 @@ def test_a_checkpoint_with_a_hole_is_damaged_for_every_rank() -> None:
     """Also for those that need none of what is missing."""
     with pytest.raises(CheckpointDamaged, match=r"of model.weight, 4 of 12 numbers are stored nowhere"):
         FlatReader(*checkpoint_of({"a": [row(0), row(0)], "b": [row(2)]}))
+
+
+@pytest.mark.parametrize(
+    ("forged", "said"),
+    [
+        ({"dtype": "nonsense"}, "is of no type of torch's: nonsense"),
+        ({"dtype": "save", "size": 16}, "is of no type of torch's: save"),
+        ({"offsets": (-1, 0)}, r"is no part of a tensor of \(3, 4\)"),
+        ({"lengths": (4, 4), "size": 64}, r"is no part of a tensor of \(3, 4\)"),
+        ({"offsets": (0,)}, "zip"),
+        ({"size": 4}, r"has 4 bytes for \(1, 4\) of float32"),
+    ],
+)
+def test_an_index_that_is_none_is_damage_whatever_its_checksum_says(
+    forged: dict[str, Any], said: str
+) -> None:
+    manifest, indexes = checkpoint_of({"rank-0": [row(0), row(1), replace(row(2), **forged)]})
+    with pytest.raises(CheckpointDamaged, match=f"is no index of a rank's file: .*{said}"):
+        FlatReader(manifest, indexes)
