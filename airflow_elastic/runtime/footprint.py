@@ -51,28 +51,27 @@ def check_memory(mine: Footprint | None, ranks: Ranks, procs: int) -> None:
     Raises:
         InvalidInput: a worker has not so much memory, told on all ranks alike.
     """
-    each = ranks.gather(mine)
-    known = [one for one in each if one is not None]
+    each = ranks.gather((mine, free_bytes()))
+    known = [(one, free) for one, free in each if one is not None]
     if len(known) < len(each):
         return
     workers = [known[at : at + procs] for at in range(0, len(known), procs)]
-    here, free = workers[ranks.rank // procs], free_bytes()
-    neighbours = COUNT * max(sum(one.kept for one in worker) for worker in workers)
-    told = _told(here, neighbours)
-    wanted = sum(max(0, COUNT * one.state - one.have) for one in here) + neighbours
-    short = None
-    if free is not None:
-        if wanted > free:
-            short = (
-                f"worker {ranks.rank // procs} has not the memory to save into: {told}, and only {free / 1e9:.3g} GB "
-                "are free. Give workers more memory, or more workers less each"
+    neighbours = COUNT * max(sum(one.kept for one, _ in worker) for worker in workers)
+    for number, worker in enumerate(workers):
+        here, free = (
+            [one for one, _ in worker],
+            min((free for _, free in worker if free is not None), default=None),
+        )
+        told = _told(here, neighbours)
+        wanted = sum(max(0, COUNT * one.state - one.have) for one in here) + neighbours
+        if free is not None and wanted > free:
+            raise InvalidInput(
+                f"worker {number} has not the memory to save into: {told}, and only {free / 1e9:.3g} GB are free. Give "
+                "workers more memory, or more workers less each"
                 + (", or turn checkpoint.buddies off" if neighbours else "")
             )
-        elif ranks.rank % procs == 0:
+        if free is not None and ranks.rank == number * procs:
             log.info("%s; %.3g GB are free", told, free / 1e9)
-    for trouble in ranks.gather(short):
-        if trouble is not None:
-            raise InvalidInput(trouble)
 
 
 def _told(here: Sequence[Footprint], neighbours: int) -> str:

@@ -6,6 +6,7 @@ to the checkpoint before.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import time
@@ -37,6 +38,7 @@ from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
+from airflow_elastic.runtime.in_place import is_there
 from airflow_elastic.runtime.loading import Loading, Told
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizers import make_room
@@ -106,10 +108,11 @@ class Restorer:
             CheckpointDamaged: there are checkpoints, and not one of them is whole. `objects` is of no use any more.
             InvalidInput: the newest one is of another model, or of another run. Nothing has been changed.
         """
-        steps, damaged = self._ranks.from_first(self._take_stock), {}
+        (steps, newest), damaged = self._ranks.from_first(self._take_stock), {}
         for step in reversed(steps):
             try:
-                manifest, indexes = self._ranks.from_first(partial(self._read_first, step))
+                found, newest = newest or self._ranks.from_first(partial(self._read_first, step)), None
+                manifest, indexes = found
                 self._load(FlatReader(manifest, indexes), manifest, objects)
             except CheckpointDamaged as error:
                 log.warning("checkpoint %d is damaged, trying the one before it: %s", step, error)
@@ -139,8 +142,10 @@ class Restorer:
 
         return self._ranks.from_first(read)
 
-    def _take_stock(self) -> list[int]:
-        """On rank 0: the steps there are; what earlier attempts left half-saved is removed, as none of them lives."""
+    def _take_stock(self) -> tuple[list[int], tuple[Manifest, dict[str, bytes]] | None]:
+        """On rank 0: the steps there are, and the newest's manifest and indexes, where these are whole; what earlier
+        attempts left half-saved is removed, as none of them lives.
+        """
         try:
             removed = keeping.remove_uncommitted(self._store, self._attempt)
         except StoreError as error:
@@ -150,7 +155,10 @@ class Restorer:
         else:
             if removed:
                 log.info("removed %d files of saves that were cut off", removed)
-        return checkpoints.steps(self._store)
+        steps, newest = checkpoints.steps(self._store), None
+        with contextlib.suppress(CheckpointDamaged):  # it is told when its turn comes
+            newest = self._read_first(steps[-1]) if steps else None
+        return steps, newest
 
     def _set_aside(self, damaged: Mapping[int, str], newest: int) -> None:
         """On rank 0: damaged checkpoints are in nobody's way any more, and the controller knows."""
@@ -223,7 +231,7 @@ class Restorer:
             raise CheckpointDamaged("; ".join(damages))
         options = StateDictOptions(strict=not unused)
         model, optimizer = unpacked(state["model"]), state["optimizer"]
-        if objects.optimizers and _is_there(objects.model, model):
+        if objects.optimizers and is_there(objects.model, model):
             set_optimizer_state_dict(objects.model, objects.optimizers, optimizer, options=options)
         else:
             set_state_dict(
@@ -270,8 +278,11 @@ class Restorer:
                 *(loading.manifest.step, loading.memory_bytes / 1e9, from_others / 1e9, from_disk / 1e9),
                 *((loading.file_bytes - from_others - from_disk) / 1e9, time.monotonic() - began),
             )
-            self._raise_together(trouble)
-            return sorted({one for one in self._ranks.gather(damage) if one})
+            told = self._ranks.gather((trouble, damage))
+            for each, _ in told:
+                if each is not None:
+                    raise StoreError(each)
+            return sorted({one for _, one in told if one})
         finally:
             if self._fetches:
                 shutil.rmtree(self._room.folder, ignore_errors=True)
@@ -323,40 +334,6 @@ class Restorer:
         for told in self._ranks.gather(trouble):
             if told is not None:
                 raise StoreError(told)
-
-
-def _is_there(model: torch.nn.Module, loaded: Mapping[str, Any]) -> bool:
-    """Whether all that was read is in the model already, and no module of it has a way of its own to be saved or
-    loaded: to load it would only be to copy it onto itself.
-    """
-    if not _is_plain(model.load_state_dict) or any(_sees_to_it(module) for module in model.modules()):
-        return False
-    places = {
-        one.data_ptr()
-        for each in (model.parameters(), model.buffers())
-        for one in each
-        if type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout is torch.strided
-    }
-    return all(type(one) is torch.Tensor and one.data_ptr() in places for one in loaded.values())
-
-
-def _sees_to_it(module: torch.nn.Module) -> bool:
-    hooks = ("state_dict", "state_dict_pre", "load_state_dict_pre", "load_state_dict_post")
-    methods = (
-        "state_dict",
-        "_save_to_state_dict",
-        "_load_from_state_dict",
-        "get_extra_state",
-        "set_extra_state",
-    )
-    return any(getattr(module, f"_{name}_hooks", True) for name in hooks) or not all(
-        _is_plain(getattr(module, name)) for name in methods
-    )
-
-
-def _is_plain(method: Any) -> bool:
-    """Whether it is torch's own, of its modules."""
-    return str(getattr(method, "__module__", None)).startswith("torch.nn.modules.")
 
 
 def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:
