@@ -148,4 +148,11 @@ def remove_uncommitted(store: Store, before_attempt: int) -> int:
     """
     stale = uncommitted(store, before_attempt)
     store.delete([entry.key for entry in stale])
-    return len(stale) + store.abandon(layout.CHECKPOINT_DATA, partial(_is_before, before_attempt))
+    return len(stale) + store.abandon(layout.CHECKPOINTS, partial(_is_left, before_attempt))
+
+
+def _is_left(attempt: int, key: str) -> bool:
+    """Whether nobody is writing what is half-written there: what lies outside of an attempt's folder is small, and no
+    attempt before this one may commit any more.
+    """
+    return not key.startswith(layout.CHECKPOINT_DATA) or _is_before(attempt, key)

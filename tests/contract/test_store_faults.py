@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_elastic.adapters import keeping
 from airflow_elastic.adapters.s3 import S3Store
 from airflow_elastic.adapters.s3_client import ATTEMPTS
 from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 from tests.support import s3
 
@@ -225,10 +227,9 @@ def test_parts_of_an_upload_that_nobody_finishes_are_found_and_removed(s3_server
     assert store.abandon("", lambda _: True) == 2
 
 
-def test_a_file_that_a_killed_writer_left_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
-    store.put("data/a/whole", b"x")
-    writer = """
+def writer(folder: Path) -> subprocess.Popen[str]:
+    """One that is in the midst of a file."""
+    program = """
         import sys, time
         from pathlib import Path
         from airflow_elastic.adapters.durable import temp_file
@@ -236,16 +237,34 @@ def test_a_file_that_a_killed_writer_left_is_removed_and_that_of_a_living_one_is
             print("writing", flush=True)
             time.sleep(600)
     """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+def test_a_commit_that_was_cut_off_leaves_no_file(tmp_path: Path) -> None:
+    (folder := tmp_path / layout.MANIFESTS).mkdir(parents=True)
+    store, one = open_store(str(tmp_path)), writer(folder)
+    try:
+        assert keeping.remove_uncommitted(store, before_attempt=2) == 0, "its writer lives"
+    finally:
+        one.kill()
+        one.communicate()
+    assert keeping.remove_uncommitted(store, before_attempt=2) == 1
+    assert list(tmp_path.rglob("*.*")) == []
+
+
+def test_a_file_that_a_killed_writer_left_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.put("data/a/whole", b"x")
     folders = [tmp_path / "data" / name for name in "ab"]
     folders[1].mkdir()
     writers = []
     for folder in folders:
-        command = [sys.executable, "-c", textwrap.dedent(writer), str(folder)]
-        writers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        writers.append(writer(folder))
     try:
-        for one in writers:
-            assert one.stdout is not None
-            assert one.stdout.readline() == "writing\n"
         assert store.abandon("data/", lambda _: True) == 0
         writers[1].kill()
         writers[1].wait()
