@@ -16,6 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,8 +126,11 @@ class FaultProxy:
     """A server seen through the fault proxy; `rules` takes what the first lines of `scripts/bad_s3.py` describe."""
 
     server: S3Server
+    injected: Counter[str] = field(default_factory=Counter)  # by rules that have been replaced since
 
     def rules(self, *rules: dict[str, Any]) -> None:
+        for rule in self._ask("GET"):
+            self.injected[f"{rule['do']} {rule.get('status', '')}".strip()] += rule["hits"]
         self._ask("PUT", json.dumps(rules).encode())
 
     def hits(self) -> list[int]:
