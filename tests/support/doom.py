@@ -25,7 +25,7 @@ class Order:
     """Somebody is to die in an attempt.
 
     Attributes:
-        phase: one of `PHASES`.
+        phase: one of `PHASES`; or restoring, where the ranks of a worker fetch files for each other.
         points: how many of its points the process passes before it kills.
         step: not before this one.
         victim: one of `VICTIMS`; of the worker that comes to the point.
