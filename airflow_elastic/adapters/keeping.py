@@ -184,4 +184,11 @@ def remove_uncommitted(store: Store, before_attempt: int) -> int:
     store.delete([entry.key for entry in stale])
     store.delete([layout.pin(step) for step in _pins(store, of=_is_claim)])
     store.abandon(layout.LOGS, lambda key: _logged_by(key) < before_attempt)
-    return len(stale) + store.abandon(layout.CHECKPOINT_DATA, partial(_is_before, before_attempt))
+    return len(stale) + store.abandon(layout.CHECKPOINTS, partial(_is_left, before_attempt))
+
+
+def _is_left(attempt: int, key: str) -> bool:
+    """Whether nobody is writing what is half-written there: what lies outside of an attempt's folder is small, and no
+    attempt before this one may commit any more.
+    """
+    return not key.startswith(layout.CHECKPOINT_DATA) or _is_before(attempt, key)

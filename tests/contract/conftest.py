@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,8 +28,6 @@ def moto_server() -> Iterator[s3.S3Server]:
 
 @pytest.fixture(scope="session")
 def _fault_proxy(s3_server: s3.S3Server) -> Iterator[s3.FaultProxy]:
-    if not os.environ.get(s3.FAULTS):
-        pytest.skip(f"set {s3.FAULTS} to the fault proxy program (cluster/operators/s3faults) to run this")
     with s3.fault_proxy(s3_server) as proxy:
         yield proxy
 

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_elastic.adapters import keeping
 from airflow_elastic.adapters.s3 import S3Store
+from airflow_elastic.adapters.s3_client import ATTEMPTS
 from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 from tests.support import s3
 
@@ -29,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_create_is_true_although_the_answer_was_lost(faults: s3.FaultProxy) -> None:
     store = faults.server.store()
-    for do in ("lost", "late503"):
+    for do in ("lost", "late"):
         faults.rules({"do": do, "method": "PUT", "path": "journal/", "count": 1})
         assert store.create(f"journal/{do}", b"ours") is True
         assert faults.hits() == [1]
@@ -41,7 +44,7 @@ def test_one_winner_although_answers_are_lost(faults: s3.FaultProxy) -> None:
     store = faults.server.store()
     racers, rounds = 8, 5
     # Five faults, and six attempts: even a racer that meets them all gets an answer.
-    bad_day = [{"do": "lost", "method": "PUT", "count": 3}, {"do": "late503", "method": "PUT", "count": 2}]
+    bad_day = [{"do": "lost", "method": "PUT", "count": 3}, {"do": "late", "method": "PUT", "count": 2}]
     for round_ in range(rounds):
         faults.rules(*bad_day)
         start = threading.Barrier(racers)
@@ -60,7 +63,7 @@ def test_one_winner_although_answers_are_lost(faults: s3.FaultProxy) -> None:
 def test_rejections_are_tried_again(faults: s3.FaultProxy, tmp_path: Path) -> None:
     store = faults.server.store()
     (source := tmp_path / "source").write_bytes(data := secrets.token_bytes(100_000))
-    for method, call in (
+    calls = (
         ("PUT", lambda: store.put("k", b"x")),
         ("GET", lambda: store.get("k")),
         ("GET", store.list),
@@ -68,10 +71,12 @@ def test_rejections_are_tried_again(faults: s3.FaultProxy, tmp_path: Path) -> No
         ("PUT", lambda: store.upload("u", source)),
         ("GET", lambda: store.download("u", tmp_path / "target")),
         ("POST", lambda: store.delete(["k", "c"])),
-    ):
-        faults.rules({"do": "reject", "method": method, "count": 1})
-        call()
-        assert faults.hits() == [1], method
+    )
+    for status in (500, 503):
+        for method, call in calls:
+            faults.rules({"do": "reject", "status": status, "method": method, "count": 1})
+            call()
+            assert faults.hits() == [1], (status, method)
     assert (tmp_path / "target").read_bytes() == data
     assert [entry.key for entry in store.list()] == ["u"]
 
@@ -101,21 +106,85 @@ def test_bodies_that_break_off_are_read_again(faults: s3.FaultProxy, tmp_path: P
 def test_an_upload_survives_a_bad_day(faults: s3.FaultProxy) -> None:
     store = faults.server.store()
     data = secrets.token_bytes(50 << 20)
-    for do in ("reject", "lost", "late503"):
+    for bad in ({"do": "reject"}, {"do": "lost"}, {"do": "late"}, {"do": "late", "status": 500}):
         # A part, and the request that makes an object of them: its answer is lost, and there is no upload any more.
         faults.rules(
-            {"do": do, "method": "PUT", "path": "partNumber=2", "count": 2},
-            {"do": do, "method": "POST", "path": "uploadId=", "count": 1},
+            {**bad, "method": "PUT", "path": "partNumber=2", "count": 2},
+            {**bad, "method": "POST", "path": "uploadId=", "count": 1},
         )
         store.write("u", memoryview(data))
-        assert faults.hits() == [2, 1], do
+        assert faults.hits() == [2, 1], bad
         assert store.get("u") == data
         assert not faults.server.client().list_multipart_uploads(Bucket=faults.server.bucket).get("Uploads")
 
 
+#: Instead of the half minute that our clients wait.
+SHORT_SECONDS = 0.5
+
+
+def soon_tired(faults: s3.FaultProxy) -> S3Store:
+    """A store that waits no longer than it must here, and tries again as often as ever."""
+    factory = s3.impatient(faults.server, attempts=ATTEMPTS, seconds=SHORT_SECONDS)
+    return S3Store(faults.server.bucket, f"tired {secrets.token_hex(4)}", client_factory=factory)
+
+
+@pytest.mark.parametrize("do", ["hang", "silent", "choke"])
+def test_an_upload_survives_a_server_that_says_no_more_in_the_midst_of_it(
+    do: str, faults: s3.FaultProxy
+) -> None:
+    store, data = soon_tired(faults), secrets.token_bytes(50 << 20)
+    faults.rules(
+        {"do": do, "method": "PUT", "path": "partNumber=2", "count": 2},
+        {"do": do, "method": "POST", "path": "uploadId=", "count": 1},
+    )
+    store.write("u", memoryview(data))
+    assert faults.hits() == [2, 1]
+    assert store.get("u") == data
+    assert not faults.server.client().list_multipart_uploads(Bucket=faults.server.bucket).get("Uploads")
+
+
+@pytest.mark.parametrize("do", ["hang", "silent"])
+def test_create_knows_whose_it_is_although_nobody_answers(do: str, faults: s3.FaultProxy) -> None:
+    store = soon_tired(faults)
+    faults.rules({"do": do, "method": "PUT", "count": 1})
+    assert store.create("c", b"ours") is True
+    assert store.create("c", b"theirs") is False
+    assert faults.hits() == [1]
+
+
+def test_bodies_that_stop_are_read_again(faults: s3.FaultProxy, tmp_path: Path) -> None:
+    store, data = soon_tired(faults), secrets.token_bytes(20 << 20)
+    store.write("k", memoryview(data))
+    stall = {"do": "stall", "method": "GET", "bytes": 100_000, "count": 2}
+    faults.rules(stall)
+    assert store.get("k") == data
+    faults.rules(stall)
+    room = memoryview(bytearray(len(data)))
+    with store.stream("k", 0, len(room)) as reader:
+        at = 0
+        while count := reader.readinto(room[at:]):
+            at += count
+    assert bytes(room) == data
+    faults.rules(stall)
+    store.download("k", tmp_path / "target")
+    assert (tmp_path / "target").read_bytes() == data
+    assert faults.hits() == [2]
+
+
+def test_a_slow_server_is_no_broken_one(faults: s3.FaultProxy) -> None:
+    store, data = faults.server.store(), secrets.token_bytes(17 << 20)
+    slow = {"do": "slow", "bytes": 8 << 20}
+    faults.rules({**slow, "method": "PUT"}, {**slow, "method": "GET"})
+    store.write("k", memoryview(data))
+    assert store.get("k") == data
+    assert faults.hits() == [2, 1], "it was tried again"
+
+
 def test_failures_that_last_are_errors_and_leave_nothing(faults: s3.FaultProxy, tmp_path: Path) -> None:
     store = S3Store(
-        faults.server.bucket, f"lasting {secrets.token_hex(4)}", client_factory=s3.impatient(faults.server)
+        faults.server.bucket,
+        f"lasting {secrets.token_hex(4)}",
+        client_factory=s3.impatient(faults.server, seconds=SHORT_SECONDS),
     )
     store.put("k", b"x")
     faults.rules({"do": "reject"})
@@ -132,12 +201,13 @@ def test_failures_that_last_are_errors_and_leave_nothing(faults: s3.FaultProxy, 
     assert list((tmp_path / "made").iterdir()) == []
 
     (source := tmp_path / "source").write_bytes(bytes(40 << 20))
-    faults.rules({"do": "reject", "method": "PUT", "path": "partNumber=2"})
-    with pytest.raises(StoreError, match="upload 'u'"):
-        store.upload("u", source)
-    assert [entry.key for entry in store.list()] == ["k"]
-    answer = faults.server.client().list_multipart_uploads(Bucket=faults.server.bucket)
-    assert not answer.get("Uploads"), "a failed upload takes back the parts it had sent"
+    for bad in ({"do": "reject"}, {"do": "reject", "status": 500}, {"do": "hang"}, {"do": "choke"}):
+        faults.rules({**bad, "method": "PUT", "path": "partNumber=2"})
+        with pytest.raises(StoreError, match="upload 'u'"):
+            store.upload("u", source)
+        assert [entry.key for entry in store.list()] == ["k"]
+        answer = faults.server.client().list_multipart_uploads(Bucket=faults.server.bucket)
+        assert not answer.get("Uploads"), f"a failed upload takes back the parts it had sent: {bad}"
 
 
 # -- what dead writers leave ---------------------------------------------------------------------------------
@@ -157,10 +227,9 @@ def test_parts_of_an_upload_that_nobody_finishes_are_found_and_removed(s3_server
     assert store.abandon("", lambda _: True) == 2
 
 
-def test_a_file_that_a_killed_writer_left_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
-    store.put("data/a/whole", b"x")
-    writer = """
+def writer(folder: Path) -> subprocess.Popen[str]:
+    """One that is in the midst of a file."""
+    program = """
         import sys, time
         from pathlib import Path
         from airflow_elastic.adapters.durable import temp_file
@@ -168,16 +237,34 @@ def test_a_file_that_a_killed_writer_left_is_removed_and_that_of_a_living_one_is
             print("writing", flush=True)
             time.sleep(600)
     """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+def test_a_commit_that_was_cut_off_leaves_no_file(tmp_path: Path) -> None:
+    (folder := tmp_path / layout.MANIFESTS).mkdir(parents=True)
+    store, one = open_store(str(tmp_path)), writer(folder)
+    try:
+        assert keeping.remove_uncommitted(store, before_attempt=2) == 0, "its writer lives"
+    finally:
+        one.kill()
+        one.communicate()
+    assert keeping.remove_uncommitted(store, before_attempt=2) == 1
+    assert list(tmp_path.rglob("*.*")) == []
+
+
+def test_a_file_that_a_killed_writer_left_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.put("data/a/whole", b"x")
     folders = [tmp_path / "data" / name for name in "ab"]
     folders[1].mkdir()
     writers = []
     for folder in folders:
-        command = [sys.executable, "-c", textwrap.dedent(writer), str(folder)]
-        writers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        writers.append(writer(folder))
     try:
-        for one in writers:
-            assert one.stdout is not None
-            assert one.stdout.readline() == "writing\n"
         assert store.abandon("data/", lambda _: True) == 0
         writers[1].kill()
         writers[1].wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -11,29 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.core.samples import prove
 from airflow_elastic.core.state import Cause, FailureKind
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Health, RestartPolicy, ScaleStep, Workers
-from tests.support.driving import SCRIPTS, driving, left_over, training
+from tests.support import leaks
+from tests.support.doom import PHASES, Doom, order
+from tests.support.driving import SCRIPTS, driving, left_over, plain, training
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The weights that 2 ranks have after 12 epochs when nothing happens: from plain torchrun, without us."""
-    folder = tmp_path_factory.mktemp("plain")
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-    ]
-    command += [str(SCRIPTS / "train.py"), "--epochs=12", f"--out={folder}/out"]
-    subprocess.run(command, check=True, timeout=100, capture_output=True)
-    return (folder / "out").read_text()
+    """Those after 12 epochs."""
+    return plain(tmp_path_factory.mktemp("plain"), "--epochs=12")
 
 
 async def test_success_is_the_same_training_as_under_plain_torchrun(tmp_path: Path, undisturbed: str) -> None:
@@ -51,7 +46,7 @@ async def test_success_is_the_same_training_as_under_plain_torchrun(tmp_path: Pa
     assert left_over(tmp_path / "run") == []
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 async def test_killed_at_random_it_ends_bit_identical(kills: int, tmp_path: Path, undisturbed: str) -> None:
     seed = random.SystemRandom().getrandbits(32)
     luck = random.Random(seed)
@@ -77,6 +72,82 @@ async def test_killed_at_random_it_ends_bit_identical(kills: int, tmp_path: Path
     assert kinds <= {FailureKind.WORKER_LOST, FailureKind.KILLED}, f"seed {seed}"
     assert (tmp_path / "out").read_text() == undisturbed, f"seed {seed}"
     assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("each", [1, pytest.param(9, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+async def test_killed_in_every_phase_it_ends_bit_identical(
+    each: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    luck, kills, epochs = random.Random(seed), each * len(PHASES), 12 * each
+    phases = list(PHASES) * each
+    luck.shuffle(phases)
+    # Of 120 steps for 6 deaths: each costs a save or two at most, so the last one still finds it training.
+    orders = [order(phase, luck.randint(1, 10 * number), luck) for number, phase in enumerate(phases, 1)]
+    (tmp_path / "plain").mkdir()
+    undisturbed = await asyncio.to_thread(plain, tmp_path / "plain", f"--epochs={epochs}")
+    doom, memory = Doom(tmp_path / "doom", monkeypatch), leaks.SharedMemory()
+    doom.give(*orders)
+    policy = CheckpointPolicy(every_steps=5, overlap=luck.random() < 0.5)
+    spec = training(f"--epochs={epochs}", f"--out={tmp_path}/out", checkpoint=policy)
+    async with driving(tmp_path / "run", spec) as driven:
+        state = await asyncio.wait_for(driven.task, 60 + 20 * kills)
+    told = f"seed {seed}, {doom.hits()}, {state.reason}"
+    assert state.outcome == "succeeded", told
+    assert [hit["phase"] for hit in doom.hits()] == phases, told
+    assert len(state.attempts) == kills + 1, told
+    kinds = {attempt.failure.kind for attempt in state.attempts if attempt.failure}
+    assert kinds <= {FailureKind.WORKER_LOST, FailureKind.KILLED}, told
+    assert (tmp_path / "out").read_text() == undisturbed, told
+    assert left_over(tmp_path / "run") == []
+    assert (memory.leaks(), leaks.half_written(tmp_path)) == ([], []), told
+    assert keeping.uncommitted(driven.run.store, before_attempt=len(state.attempts)) == [], told
+
+
+@pytest.mark.parametrize(
+    "worlds", [(2, 3), pytest.param((2, 3, 2, 1, 2), marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+async def test_killed_and_rescaled_it_ends_bit_identical(
+    worlds: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As runs do to which nothing happens, each going on at the very step from which there were other ranks."""
+    seed = random.SystemRandom().getrandbits(32)
+    luck = random.Random(seed)
+    phases = [luck.choice(list(PHASES)) for _ in worlds]
+    words = ("--epochs=12", "--step-seconds=0.05", f"--out={tmp_path}/out")
+    with monkeypatch.context() as patch:
+        doom = Doom(tmp_path / "doom", patch)
+        doom.give(*(order(phase, 1, luck, world) for phase, world in zip(phases, worlds, strict=True)))
+        async with driving(tmp_path / "run", training(*words)) as driven:
+            for attempt, workers in enumerate(worlds[1:], 2):  # of each size one dies
+                await driven.until(lambda n=attempt: len(driven.state.attempts) == n, f"attempt {attempt}")  # type: ignore[misc]
+                await driven.gone_on()
+                await driven.scaled(workers)
+            state = await driven.end()
+    told = f"seed {seed}, {doom.hits()}, {doom.began()}, {state.reason}"
+    assert state.outcome == "succeeded", told
+    assert [(hit["phase"], hit["world"]) for hit in doom.hits()] == [*zip(phases, worlds, strict=True)], told
+    assert [world for world, _ in doom.began()] == list(worlds), told
+    assert (tmp_path / "out").read_text() == await _in_legs(tmp_path, doom.began()), told
+
+
+async def _in_legs(folder: Path, began: list[tuple[int, int]]) -> str:
+    """The weights of runs that follow each other: each is a new one, which begins with one checkpoint of the last."""
+    leg = out = folder
+    for (world, begin), (_, end) in zip(began, [*began[1:], (0, 120)], strict=True):
+        old, leg = leg, folder / f"leg-{begin}"
+        if begin:
+            data = checkpoints.read(open_store(str(old)), begin).data
+            shutil.copytree(old / data, leg / data)
+            (manifest := leg / layout.manifest(begin)).parent.mkdir(parents=True)
+            shutil.copy(old / layout.manifest(begin), manifest)
+        policy = CheckpointPolicy(every_steps=end, keep_last=1000)
+        out = folder / f"out-{begin}"
+        words = ("--epochs=12", f"--out={out}")
+        async with driving(leg, training(*words, checkpoint=policy, workers=Workers(world, min=1))) as driven:
+            state = await driven.end()
+        assert (state.outcome, len(state.attempts)) == ("succeeded", 1), state.reason
+    return out.read_text()
 
 
 async def test_a_lost_worker_costs_what_came_after_the_newest_state_in_its_buddys_memory(

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -18,7 +20,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control import Controller, Run, start_run
 from airflow_elastic.core.state import RunState
 from airflow_elastic.engines import Job, find_engine
-from airflow_elastic.engines.local.engine import job_files
+from airflow_elastic.engines.local.engine import job_files, state_folder
 from airflow_elastic.runtime.spares import WAITING
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
@@ -38,6 +40,20 @@ def training(*arguments: str, **changes: Any) -> RunSpec:
         "restart": RestartPolicy(backoff_limit=100, backoff_seconds=0.1),
     }
     return RunSpec(**{**defaults, **changes})
+
+
+def plain(folder: Path, *words: str) -> str:
+    """The weights that 2 ranks have at the end when nothing happens: from plain torchrun, without us."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+    ]
+    command += [str(SCRIPTS / "train.py"), *words, f"--out={folder}/out"]
+    subprocess.run(command, check=True, timeout=100, capture_output=True)
+    return (folder / "out").read_text()
 
 
 class Driven:
@@ -181,5 +197,5 @@ def _job(uri: str, state: RunState) -> Job:
 
 
 def left_over(uri: Path | str) -> list[linux.Process]:
-    """What is left on this machine of a run in a folder."""
-    return linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{uri}/local")
+    """What is left on this machine of a run."""
+    return linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", str(state_folder(str(uri))))

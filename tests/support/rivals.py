@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
+from airflow_elastic.runtime.slots import MEMORY
 from airflow_elastic.runtime.stage import Stage
 from tests.support.saving import Worker
 
@@ -50,47 +54,120 @@ def holds(what: Stateful, step: int, attempt: int) -> bool:
 
 
 class Saving:
-    """An agent and its trainer, which saves step after step.
+    """Workers that save step after step: of each an agent and its trainer.
 
     Args:
         uri: the run.
-        width: of the model.
-        keep: how many checkpoints stay.
         attempt: number of their attempt.
         first: the first step that is saved.
-        scratch: a folder for the worker's own files.
+        scratch: a folder for the workers' own files.
+        width: of the model.
+        keep: how many checkpoints stay.
+        of: how many workers; trainers of several wait for each other after each step.
+        memory: what each trainer saves, into its agent's memory alone, before it stands still; instead of all that.
     """
 
-    def __init__(self, uri: str, attempt: int, first: int, scratch: Path, *, width: int, keep: int) -> None:
+    def __init__(
+        self,
+        uri: str,
+        attempt: int,
+        first: int,
+        scratch: Path,
+        *,
+        width: int,
+        keep: int,
+        of: int = 1,
+        memory: Sequence[Sequence[int]] = (),
+    ) -> None:
         news, tell = os.pipe()
-        self.agent = os.fork()
-        if self.agent == 0:
-            os.close(news)
-            _be(lambda: _agent(uri, attempt, first, scratch, tell, width, keep))
+        peers = [*socket.socketpair()] if of == 2 else []
+        self.agents = []
+        for index in range(of):
+            if (agent := os.fork()) == 0:
+                os.close(news)
+                plan = _Plan(uri, attempt, first, scratch, tell, width, keep, index, of, memory[index:][:1])
+                _be(lambda plan=plan: _agent(plan, peers))  # type: ignore[misc]
+            self.agents.append(agent)
         os.close(tell)
+        for one in peers:
+            one.close()
         self._news = os.fdopen(news, "r")
-        self.trainer = int(self._news.readline())
-        self.staged = first - 1
+        self._staged, self._trainers = [first - 1] * of, [0] * of
+        while not all(self._trainers):
+            self._listen()
+
+    @property
+    def staged(self) -> int:
+        """The newest step that all trainers have staged."""
+        return min(self._staged)
 
     def at(self, step: int) -> None:
-        """Wait until the trainer has staged this step, or nobody lives any more."""
-        while self.staged < step and (line := self._news.readline()):
-            self.staged = int(line)
+        """Wait until all trainers have staged this step, or nobody lives any more."""
+        while self.staged < step and self._listen():
+            pass
 
-    def kill(self, who: str) -> None:
-        """Kill -9 `trainer`, `agent` or `both`, and wait for the end of them all.
+    def each_at(self, *steps: int) -> None:
+        """Wait until each trainer has staged its step."""
+        while any(staged < step for staged, step in zip(self._staged, steps, strict=True)):
+            assert self._listen()
 
-        An agent without a trainer writes what it holds, and ends. A trainer without an agent is killed like its pod.
+    def kill(self, who: str, index: int = 0) -> None:
+        """Kill -9 `trainer`, `agent` or `both` of a worker, or `all` there are, and wait for the end of them all.
+
+        An agent without a trainer writes what it holds, and ends. A trainer without an agent is killed like its pod,
+        and one without a peer ends by itself.
         """
-        victims = {"trainer": [self.trainer], "agent": [self.agent]}.get(who, [self.trainer, self.agent])
-        for pid in victims:
-            os.kill(pid, signal.SIGKILL)
+        if who in ("trainer", "both", "all"):
+            os.kill(self._trainers[index], signal.SIGKILL)
+        if who in ("agent", "both", "all"):
+            os.kill(self.agents[index], signal.SIGKILL)
         if who == "agent":
-            os.kill(self.trainer, signal.SIGKILL)
-        for line in self._news:  # until both have closed it
-            self.staged = int(line)
-        os.waitpid(self.agent, 0)
+            os.kill(self._trainers[index], signal.SIGKILL)
+        if who == "all":
+            for pid in (*self._trainers[:index], *self._trainers[index + 1 :]):
+                os.kill(pid, signal.SIGKILL)
+            for pid in (*self.agents[:index], *self.agents[index + 1 :]):
+                os.kill(pid, signal.SIGKILL)
+        self.end()
+
+    def kill_trainers(self) -> None:
+        """All of them; agents write what they hold."""
+        for pid in self._trainers:
+            os.kill(pid, signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        """Wait for the end of them all."""
+        while self._listen():
+            pass
+        for agent in self.agents:
+            os.waitpid(agent, 0)
         self._news.close()
+
+    def _listen(self) -> bool:
+        """Hear one word; whether there was one: all of them have closed it otherwise."""
+        if not (line := self._news.readline()):
+            return False
+        what, index, number = line.split()
+        (self._trainers if what == "trainer" else self._staged)[int(index)] = int(number)
+        return True
+
+
+@dataclass(frozen=True)
+class _Plan:
+    uri: str
+    attempt: int
+    first: int
+    scratch: Path
+    tell: int
+    width: int
+    keep: int
+    index: int
+    of: int
+    memory: Sequence[Sequence[int]]
+
+    def told(self, what: str, number: int) -> None:
+        os.write(self.tell, f"{what} {self.index} {number}\n".encode())
 
 
 def _be(work) -> None:  # type: ignore[no-untyped-def]
@@ -102,27 +179,42 @@ def _be(work) -> None:  # type: ignore[no-untyped-def]
         os._exit(code)
 
 
-def _agent(uri: str, attempt: int, first: int, scratch: Path, tell: int, width: int, keep: int) -> None:
-    tempfile.tempdir = str(scratch)
+def _agent(plan: _Plan, peers: list[socket.socket]) -> None:
+    tempfile.tempdir = str(plan.scratch)
     torch.set_num_threads(1)
-    worker = Worker(uri, attempt=attempt, keep_last=keep)
+    worker = Worker(plan.uri, attempt=plan.attempt, keep_last=plan.keep, index=plan.index, of=plan.of)
     trainer = os.fork()
     if trainer == 0:
-        _be(lambda: _train(worker, attempt, first, tell, width))
-    os.write(tell, f"{trainer}\n".encode())
+        peer = peers.pop(plan.index) if peers else None
+        for one in peers:  # whose end is to be seen
+            one.close()
+        _be(lambda: _train(plan, worker, peer))
+    for one in peers:
+        one.close()
+    plan.told("trainer", trainer)
     worker.persister.start()
     os.waitpid(trainer, 0)
     worker.persister.flush()
     worker.persister.stop()
 
 
-def _train(worker: Worker, attempt: int, first: int, tell: int, width: int) -> None:
+def _train(plan: _Plan, worker: Worker, peer: socket.socket | None) -> None:
     os.environ.update(worker.node.slots.environment())
     stage = Stage.found(0)
     assert stage is not None
-    saver = Saver(Ranks(0, 1, None), generation=1, stage=stage, words=worker.words)
-    what = objects(width)
-    for step in range(first, first + 100_000):
-        fill(what, step, attempt)
-        saver.save(what, step, Position(0, step, step), reason="script", metrics={})
-        os.write(tell, f"{step}\n".encode())
+    saver = Saver(Ranks(plan.index, plan.of, None), generation=1, stage=stage, words=worker.words)
+    what = objects(plan.width)
+    for step in plan.memory[0] if plan.memory else range(plan.first, plan.first + 100_000):
+        fill(what, step, plan.attempt)
+        reason = MEMORY if plan.memory else "script"
+        saver.save(what, step, Position(0, step, step), reason=reason, metrics={})
+        plan.told("staged", step)
+        if peer is not None and not plan.memory:
+            try:
+                peer.send(b".")
+                alive = peer.recv(1)
+            except ConnectionError:
+                return
+            if not alive:
+                return
+    signal.pause()

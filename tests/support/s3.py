@@ -16,6 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
 
 ENDPOINT = "ELASTIC_TEST_S3_ENDPOINT"  # of a server that runs already; AWS_* give the credentials
-FAULTS = "ELASTIC_TEST_S3FAULTS"  # the fault proxy program
 _PATIENCE_S = 60
 
 
@@ -123,11 +123,14 @@ def moto_server() -> Iterator[S3Server]:
 
 @dataclass(frozen=True)
 class FaultProxy:
-    """A server seen through the fault proxy; `rules` takes what the proxy's first lines describe."""
+    """A server seen through the fault proxy; `rules` takes what the first lines of `scripts/bad_s3.py` describe."""
 
     server: S3Server
+    injected: Counter[str] = field(default_factory=Counter)  # by rules that have been replaced since
 
     def rules(self, *rules: dict[str, Any]) -> None:
+        for rule in self._ask("GET"):
+            self.injected[f"{rule['do']} {rule.get('status', '')}".strip()] += rule["hits"]
         self._ask("PUT", json.dumps(rules).encode())
 
     def hits(self) -> list[int]:
@@ -142,9 +145,9 @@ class FaultProxy:
 
 @contextlib.contextmanager
 def fault_proxy(server: S3Server) -> Iterator[FaultProxy]:
-    """The program that ELASTIC_TEST_S3FAULTS names, in front of `server`."""
-    address = f"127.0.0.1:{free_port()}"
-    with _process(address, sys.executable, os.environ[FAULTS], address, server.address):
+    """`scripts/bad_s3.py` in front of `server`."""
+    address, program = f"127.0.0.1:{free_port()}", Path(__file__).parent / "scripts/bad_s3.py"
+    with _process(address, sys.executable, str(program), address, server.address):
         yield FaultProxy(server.behind(address))
 
 
@@ -260,13 +263,21 @@ def _bucket(server: S3Server) -> Iterator[S3Server]:
         client.delete_bucket(Bucket=server.bucket)
 
 
-def impatient(server: S3Server) -> Any:
-    """A client factory for failures that are to last: one attempt instead of six."""
+def impatient(server: S3Server, *, attempts: int = 1, seconds: float | None = None) -> Any:
+    """A client factory.
+
+    Args:
+        server: where its clients go.
+        attempts: of each request. One: for failures that are to last.
+        seconds: how long an answer, and a server that takes what is sent, are waited for. Default: as our clients do.
+    """
 
     def make(config: Any) -> Any:
         from botocore.config import Config
 
-        once = Config(retries={"mode": "standard", "total_max_attempts": 1})
-        return server.session().client("s3", config=config.merge(once))
+        changes: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": attempts}}
+        if seconds is not None:
+            changes |= {"read_timeout": seconds, "connect_timeout": seconds}
+        return server.session().client("s3", config=config.merge(Config(**changes)))
 
     return make
