@@ -9,6 +9,7 @@ node-1/agent.json      the agent of worker 1, created exclusively: a worker is s
 node-1/result.json     how it ended; an agent that is gone without one was killed
 node-1/g0002-rank-3.*  a rank's page and its report
 node-1/g0002.failed    its ranks have failed, and its agent stands by
+node-1/restore-2/      what its ranks of generation 2 fetch for each other, while they read a checkpoint
 news                   a pipe that wakes whoever watches the job: agents say in it that something has changed
 """
 
@@ -18,6 +19,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,6 +33,9 @@ from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import RankError
 
 T = TypeVar("T")
+
+#: What the names of such folders begin with; a generation follows.
+RESTORE = "restore-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,11 @@ class JobFiles:
     def node(self, index: int) -> Path:
         """The folder of one worker."""
         return self.folder / f"node-{index}"
+
+    def forget_fetched(self, node: str = "node-*") -> None:
+        """Remove what ranks had fetched and were killed at, of one worker or of all."""
+        for left in self.folder.glob(f"{node}/{RESTORE}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def create(self, name: str, document: object) -> bool:
         """Write a document unless there is one; True to exactly one caller. Never seen half written."""

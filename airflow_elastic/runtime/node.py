@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from airflow_elastic.runtime.disk import Disk
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.ring import Neighbour
 from airflow_elastic.runtime.slots import Slots
-from airflow_elastic.runtime.surroundings import RESTORE
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, StoreError
@@ -249,8 +247,7 @@ class Node:
             self.keep_logs()
             if self.keeper is not None and self.keeper.lost is not None:
                 self.flush()  # it may have been lost meanwhile, or storage have failed
-        for left in self.rank_files.parent.glob(f"{RESTORE}*"):  # by ranks that were killed meanwhile
-            shutil.rmtree(left, ignore_errors=True)
+        self.files.forget_fetched(f"node-{self.index}")
         self.members, self._park_at, self._half_over, self.standing_by = members, None, False, False
         self.count_kills()
 

@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from airflow_elastic.adapters.jobfiles import RESTORE
 from airflow_elastic.runtime.borrowing import Loan, found_loans
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode
-
-#: What the names of such folders begin with.
-RESTORE = "restore-"
 
 
 @dataclass(frozen=True, slots=True)

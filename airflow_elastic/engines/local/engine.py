@@ -153,6 +153,7 @@ class LocalEngine:
                 agent.send(signal.SIGTERM)
             await _wait_gone(agents, grace_seconds + _MARGIN_SECONDS)
         await asyncio.to_thread(_kill, partial(_left, files, job), job.name)
+        await asyncio.to_thread(files.forget_fetched)
         await asyncio.to_thread(_last_report, files, self._open_store(job.run_uri))
 
     async def close(self, job: Job) -> None:
