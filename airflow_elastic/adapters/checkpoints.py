@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import checksums
+from airflow_elastic.adapters.keys import key_problem
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import ElasticError, SpecError
@@ -88,7 +89,7 @@ def _check_place(manifest: Manifest, step: int, where: str) -> None:
     if not re.fullmatch(re.escape(ours) + f"({layout.RECOVERED})?/", manifest.data):
         raise CheckpointDamaged(f"{where} names the folder {manifest.data!r}, where none of its step can lie")
     for file in manifest.files:
-        if not file.key.startswith(manifest.data):
+        if not file.key.startswith(manifest.data) or key_problem(file.key):
             raise CheckpointDamaged(f"{where} names {file.key!r}, which is outside of {manifest.data}")
 
 

@@ -34,21 +34,27 @@ def newest(store: Store) -> int:
 
 def identity(store: Store) -> str:
     """What tells this run from all others, wherever its folder is copied to; empty where there is none."""
-    first = store.get(layout.journal_entry(0))
+    return _identity(store.get(layout.journal_entry(0)))
+
+
+def _identity(first: bytes | None) -> str:
     return hashlib.sha256(first).hexdigest()[:16] if first else ""
 
 
 def is_ours(store: Store) -> Callable[[Manifest], bool]:
     """Whether a checkpoint belongs to the run at `store`: written by it, or there before it began.
 
-    Where there is no run, and of releases that did not say whose a checkpoint is, any does.
+    Where there is no run, or none that can be read, and of releases that did not say whose a checkpoint is, any does.
     """
-    run = identity(store)
-    if not run:
+    first = store.get(layout.journal_entry(0))
+    try:
+        begun = Journal(store).parse(0, first) if first else None
+    except StoreError:  # of a newer release
+        begun = None
+    if not isinstance(begun, RunCreated):
         return lambda _: True
-    begun = Journal(store).first()
-    adopted = begun.adopts or () if isinstance(begun, RunCreated) else ()
-    return lambda manifest: manifest.run in {"", run, *adopted}
+    accepted = {"", _identity(first), *(begun.adopts or ())}
+    return lambda manifest: manifest.run in accepted
 
 
 class Journal:
@@ -72,20 +78,16 @@ class Journal:
         """
         events: list[Event] = []
         while (data := self._store.get(layout.journal_entry(start + len(events)))) is not None:
-            events.append(self._parse(start + len(events), data))
+            events.append(self.parse(start + len(events), data))
         return events
-
-    def first(self) -> Event | None:
-        """What the run began with; None where there is none. Raises as `read`."""
-        data = self._store.get(layout.journal_entry(0))
-        return None if data is None else self._parse(0, data)
 
     def append(self, seq: int, event: Event) -> bool:
         """Make `event` entry number `seq`. False: another controller has written that entry; read it and go on."""
         entry = {"version": ENTRY_VERSION, "seq": seq, "writer": self._writer, **event_to_dict(event)}
         return self._store.create(layout.journal_entry(seq), json.dumps(entry, indent=1).encode())
 
-    def _parse(self, seq: int, data: bytes) -> Event:
+    def parse(self, seq: int, data: bytes) -> Event:
+        """The event of an entry. Raises as `read`."""
         try:
             entry = json.loads(data)
             version = entry.pop("version")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from functools import partial
+from functools import cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import checkpoints, journal
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.store import Entry, Store
     from airflow_elastic.spec.checkpoint import CheckpointPolicy
+    from airflow_elastic.spec.manifest import Manifest
 
 
 def quarantine(store: Store, step: int, reason: str) -> None:
@@ -93,14 +95,28 @@ def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
     Raises:
         CheckpointDamaged: of those that would stay, none has all its files. The run would have nothing to go on from.
     """
-    if len(checkpoints.steps(store)) <= policy.keep_last:
+    there = checkpoints.steps(store)
+    if len(there) <= policy.keep_last:
         return []
     is_ours = journal.is_ours(store)
-    manifests = [one for one in checkpoints.readable(store) if is_ours(one)]
-    removed = superfluous({one.step: one.metrics for one in manifests}, policy, pinned(store))
-    kept = [one for one in manifests if one.step not in removed]
-    if removed and not any(checkpoints.is_complete(store, one) for one in reversed(kept)):
-        steps = ", ".join(str(one.step) for one in kept)
+
+    @cache
+    def manifest(step: int) -> Manifest | None:
+        try:
+            found = checkpoints.read(store, step)
+        except CheckpointDamaged:
+            return None
+        return found if is_ours(found) else None
+
+    if policy.keep_best is not None:
+        saved = {step: found.metrics for step in there if (found := manifest(step))}
+    else:  # a thousand may be kept: only those are read that count as the newest, and those that are to go
+        newest = list(islice(filter(manifest, reversed(there)), policy.keep_last))
+        saved = {step: {} for step in there if step in newest or (newest and step < newest[-1])}
+    removed = [step for step in superfluous(saved, policy, pinned(store)) if manifest(step)]
+    kept = (found for step in sorted(saved.keys() - {*removed}, reverse=True) if (found := manifest(step)))
+    if removed and not any(checkpoints.is_complete(store, one) for one in kept):
+        steps = ", ".join(str(step) for step in sorted(saved.keys() - {*removed}))
         raise CheckpointDamaged(f"{store.uri}: nothing was removed, as what would stay ({steps}) is damaged")
     return removed
 

@@ -27,7 +27,7 @@ class Orders:
     """
 
     save: str | None = None
-    failed: bool = False
+    failed: bool | None = None
 
 
 def write_progress(store: Store, progress: Progress) -> None:

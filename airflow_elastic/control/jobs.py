@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import keeping
+from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.engines.api import Job
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import StoreError
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
 
 def tidy_up(store: Store, state: RunState) -> None:
     """Remove what attempts left half-written, when none of them lives. Where storage fails it only takes space."""
+    following = state.attempt.number + 1
     with contextlib.suppress(StoreError):
-        keeping.remove_uncommitted(store, state.attempt.number + 1)
+        raise_fence(
+            store, following
+        )  # what runs on where nobody can reach it commits nothing without its files
+        keeping.remove_uncommitted(store, following)
 
 
 def job_of(run_uri: str, state: RunState, attempt: int, engine: Engine) -> Job:

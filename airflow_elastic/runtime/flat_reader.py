@@ -25,7 +25,7 @@ from airflow_elastic.runtime.stage import Memory
 from airflow_elastic.runtime.values import from_bytes
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
-from airflow_elastic.spec.index import Blob, Index, Piece
+from airflow_elastic.spec.index import Blob, Index, Piece, blocks
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 
@@ -116,6 +116,11 @@ def _index(file: StoredFile, data: bytes) -> Index:
         index = decode(Index, json.loads(data))
         for piece in index.pieces:
             _check(piece)
+        for entry in (*index.pieces, *index.blobs):
+            if entry.at < 0 or entry.size < 0 or len(entry.checksums) != len(list(blocks(entry.size))):
+                raise ValueError(
+                    f"{entry.key} has {len(entry.checksums)} checksums for {entry.size} bytes from {entry.at} on"
+                )
     except (ValueError, SpecError) as error:
         raise CheckpointDamaged(f"{file.key} is no index of a rank's file: {error}") from error
     return index

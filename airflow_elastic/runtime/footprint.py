@@ -26,18 +26,21 @@ class Footprint:
 
     Attributes:
         state: what it holds of a state, `COUNT` times.
-        kept: how much of it a neighbour keeps as well; 0 where workers do not keep each other's.
+        kept: how much of it a neighbour keeps as well; 0 where nobody does.
         have: what its agent has of that already.
+        keeps: what its agent has already for a neighbour's.
     """
 
     state: int
     kept: int
     have: int
+    keeps: int = 0
 
 
-def footprint(stage: Stage, plan: Layout, *, buddies: bool) -> Footprint:
+def footprint(stage: Stage, plan: Layout) -> Footprint:
     """That of a rank."""
-    return Footprint(plan.total_bytes, plan.kept_bytes if buddies else 0, stage.have_bytes)
+    kept = 0 if stage.keeps is None else plan.kept_bytes
+    return Footprint(plan.total_bytes, kept, stage.have_bytes, stage.keeps or 0)
 
 
 def check_memory(mine: Footprint | None, ranks: Ranks, procs: int) -> None:
@@ -63,7 +66,9 @@ def check_memory(mine: Footprint | None, ranks: Ranks, procs: int) -> None:
             min((free for _, free in worker if free is not None), default=None),
         )
         told = _told(here, neighbours)
-        wanted = sum(max(0, COUNT * one.state - one.have) for one in here) + neighbours
+        wanted = sum(max(0, COUNT * one.state - one.have) for one in here) + max(
+            0, neighbours - here[0].keeps
+        )
         if free is not None and wanted > free:
             raise InvalidInput(
                 f"worker {number} has not the memory to save into: {told}, and only {free / 1e9:.3g} GB are free. Give "

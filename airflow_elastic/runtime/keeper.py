@@ -164,9 +164,14 @@ class Keeper:
             if self._speaker is not connection:
                 raise OSError("another connection has taken its place")
 
+    @property
+    def have_bytes(self) -> int:
+        """How much memory it has for them already."""
+        return sum(os.fstat(slot.fileno()).st_size for mine in self._mine for slot in mine)
+
     def _check_memory(self, given: Given) -> None:
         """Raises MemoryError where there is not enough for all places; before any of it is used."""
-        have = sum(os.fstat(slot.fileno()).st_size for mine in self._mine for slot in mine)
+        have = self.have_bytes
         wanted = COUNT * sum(note.kept_bytes for note in given.notes)
         free = free_bytes()
         if free is not None and wanted - have > free:

@@ -22,7 +22,7 @@ from airflow_elastic.runtime.borrowing import ENVIRONMENT as LOANS
 from airflow_elastic.runtime.disk import Disk
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.ring import Neighbour
-from airflow_elastic.runtime.slots import Slots
+from airflow_elastic.runtime.slots import KEEPS, Slots
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, StoreError
@@ -129,6 +129,7 @@ class Node:
             **from_files,
             **self.slots.environment(),
             **({LOANS: self.lender.path} if self.lender else {}),
+            **({KEEPS: str(self.keeper.have_bytes)} if self.keeper and self.neighbour else {}),
             "AIRFLOW_ELASTIC_RUN_URI": record.run_uri,
             "AIRFLOW_ELASTIC_ATTEMPT": str(self.attempt),
             "AIRFLOW_ELASTIC_GENERATION": str(self.generation),
@@ -212,7 +213,7 @@ class Node:
         """Whether this worker is to end because its attempt has failed, and not to save and leave."""
         if self._failed is None and self.stop_at is not None:
             try:
-                self._failed = read_orders(self.store, self.attempt).failed
+                self._failed = read_orders(self.store, self.attempt).failed is True
             except StoreError as error:
                 log.warning("why this worker is to end cannot be read: %s", error)
                 self._failed = False

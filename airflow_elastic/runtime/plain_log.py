@@ -19,10 +19,10 @@ class _UntilConfigured(logging.StreamHandler):  # type: ignore[type-arg]
 def tell_in_output() -> None:
     """Have a rank's output tell what the runtime does, from INFO on: where it restores from, and what it leaves out.
 
-    A logger that the script has given a level, or handlers, is left as it is.
+    Where the script has set up its logging before, that is left as it is.
     """
     logger = logging.getLogger(_NAME)
-    if logger.handlers or logger.level != logging.NOTSET:
+    if logging.getLogger().handlers or logger.handlers or logger.level != logging.NOTSET:
         return
     handler = _UntilConfigured(sys.stderr)
     handler.setFormatter(logging.Formatter("airflow-elastic: %(message)s"))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, journal
 from airflow_elastic.adapters.parts import Superseded, tell
 from airflow_elastic.core.offers import Age, Offer, choose
 from airflow_elastic.runtime.disk import age_of
@@ -160,11 +160,14 @@ def _agree(node: Node, members: Members, together: _Together, mine: _Copies, sto
 
 def _newest(node: Node) -> _Stored:
     """The newest checkpoint in storage that can be read."""
+    is_ours = journal.is_ours(node.store)
     for step in reversed(checkpoints.steps(node.store)):
         try:
             manifest = checkpoints.read(node.store, step)
         except checkpoints.CheckpointDamaged:
             continue
+        if not is_ours(manifest):
+            continue  # ranks refuse it, and nothing is removed for it
         return _Stored(age_of(manifest), manifest.data)
     return _Stored(Age(), "")
 

@@ -167,10 +167,15 @@ class Restorer:
                 if not self._is_damaged(step):
                     log.warning("checkpoint %d is whole where it is stored, and stays: %s", step, reason)
                     continue
-                # Told first: who is killed between the two tells it once more.
-                trouble = CheckpointTrouble(self._attempt, step, reason, newest)
-                Mailbox(self._store).post("damaged", by="rank 0", checkpoint=trouble)
+                trouble, mailbox = (
+                    CheckpointTrouble(self._attempt, step, reason, newest),
+                    Mailbox(self._store),
+                )
+                # Before, as who is killed after the next line tells nobody any more; and after, as a controller that
+                # looks in between still finds it among the checkpoints.
+                mailbox.post("damaged", by="rank 0", checkpoint=trouble)
                 keeping.quarantine(self._store, step, reason)
+                mailbox.post("damaged", by="rank 0", checkpoint=trouble)
             except StoreError as error:
                 log.warning("checkpoint %d could not be set aside: %s", step, error)
 
@@ -304,7 +309,9 @@ class Restorer:
         for each in self._ranks.gather(loading.needed)[first : first + procs]:
             needed.update(each)
         sizes = {file.key: file.size for file in loading.manifest.files}
-        shared = sorted(key for key, size in needed.items() if size > sizes[key] and key not in nearby.disk)
+        shared = sorted(
+            key for key, size in needed.items() if size > sizes.get(key, 0) and key not in nearby.disk
+        )
         try:
             there = {entry.key for entry in self._store.list(loading.manifest.data)} if shared else set()
             for key in there.intersection(shared[rank % procs :: procs]):  # what is missing is damage

@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.nn.parameter import is_lazy
 
 import airflow_elastic
 from airflow_elastic.adapters import page
@@ -199,19 +200,22 @@ class Saver:
     def check_memory(self, objects: Stateful) -> None:
         """Refuse to begin where the memory for saves is not to be had. All ranks call this together.
 
-        Not where an optimizer tells only with its first step what it keeps: there the first save says so.
+        Not where an optimizer tells only with its first step what it keeps, or a lazy module what it is: there the
+        first save says so.
 
         Raises:
             InvalidInput: how much it takes, and how much there is.
         """
         made = [one for one in objects.optimizers if make_room(one)]
         try:
-            known = all(one.state for one in objects.optimizers)
+            known = all(one.state for one in objects.optimizers) and not any(
+                map(is_lazy, objects.model.parameters())
+            )
             plan = self._plan(objects) if known else None
         finally:
             for one in made:
                 one.state.clear()
-        mine = None if plan is None else footprint(self._stage, plan, buddies=self._policy.buddies)
+        mine = None if plan is None else footprint(self._stage, plan)
         check_memory(mine, self._ranks, self._place.procs)
 
     def announce(self, objects: Stateful) -> None:

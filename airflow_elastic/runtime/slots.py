@@ -50,6 +50,9 @@ _ZEROS = bytes(1 << 20)
 
 ENVIRONMENT = "AIRFLOW_ELASTIC_SLOTS"
 
+#: How many bytes of memory an agent has already for a neighbour's states; not there where it keeps nobody's.
+KEEPS = "AIRFLOW_ELASTIC_KEEPS"
+
 #: Why a state was saved that goes no further than into a slot, unless something happens.
 MEMORY = "memory"
 

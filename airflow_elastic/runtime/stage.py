@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.runtime.copying import Copying, pin
-from airflow_elastic.runtime.slots import COUNT, ENVIRONMENT, HEADER_BYTES, Slot
+from airflow_elastic.runtime.slots import COUNT, ENVIRONMENT, HEADER_BYTES, KEEPS, Slot
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -51,9 +51,11 @@ class Stage:
         slots: those of each rank of its worker.
         local_rank: its number there.
         poke: a descriptor to write to when one is filled.
+        keeps: how much memory its agent has for a neighbour's states; None where it keeps nobody's.
     """
 
-    def __init__(self, slots: list[list[Slot]], local_rank: int, poke: int) -> None:
+    def __init__(self, slots: list[list[Slot]], local_rank: int, poke: int, keeps: int | None = None) -> None:
+        self.keeps = keeps
         self._everybodys, self._slots, self._poke = slots, slots[local_rank], poke
         self.procs = len(slots)
 
@@ -79,7 +81,8 @@ class Stage:
     def _opened(cls, paths: dict[str, Any], local_rank: int) -> Stage:
         slots = [[Slot.open(path) for path in each] for each in paths["slots"]]
         poke = os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        return cls(slots, local_rank, poke)
+        keeps = os.environ.get(KEEPS)
+        return cls(slots, local_rank, poke, None if keeps is None else int(keeps))
 
     def memory(self, generation: int, step: int) -> Memory:
         """What this worker's agent still has in memory of what the ranks of a generation saved after a step."""

@@ -12,8 +12,10 @@ import copyreg
 import datetime
 import decimal
 import fractions
+import io
 import pathlib
 import pickle
+import uuid
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, ClassVar
@@ -38,6 +40,24 @@ def _array(kind: object, shape: object, code: object) -> Any:
     return np.ndarray((0,), np.int8)
 
 
+_numpys_frombuffer: Any = np.zeros(1).__reduce_ex__(5)[0]
+
+
+def _frombuffer(buffer: object, *how: Any) -> Any:
+    """In place of numpy's: of bytes alone, as it would share the memory of whatever else it is given."""
+    if type(buffer) not in (bytes, bytearray):
+        raise NotTrusted(f"numpy's _frombuffer({type(buffer).__name__})")
+    return _numpys_frombuffer(buffer, *how)
+
+
+def _dtype(*said: Any) -> np.dtype[Any]:
+    """In place of `numpy.dtype`: of one number each."""
+    kind: np.dtype[Any] = np.dtype(*said)
+    if kind.fields is not None or kind.subdtype is not None:
+        raise NotTrusted(f"numpy.dtype({kind})")
+    return kind
+
+
 def _encode(text: str, encoding: str) -> bytes:
     """In place of `codecs.encode`: bytes, as old protocols write them."""
     if encoding != "latin1":
@@ -49,7 +69,7 @@ _TYPES = (
     *(bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, slice),
     *(collections.OrderedDict, collections.Counter, collections.defaultdict, collections.deque),
     *(datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone),
-    *(decimal.Decimal, fractions.Fraction, Held, Rest),
+    *(decimal.Decimal, fractions.Fraction, uuid.UUID, io.BytesIO, Held, Rest),
     *(torch.Size, torch.device, torch.Tensor, torch.nn.Parameter, torch.Generator),
     *(one for name, one in vars(torch).items() if name.endswith("Storage")),
 )
@@ -67,7 +87,7 @@ _REBUILD = (
 
 #: By numpy's names of both its major versions. A call of `ndarray` itself could take any bytes for objects.
 _NUMPY = {
-    "numpy.dtype": np.dtype,
+    "numpy.dtype": _dtype,
     "numpy.ndarray": "numpy.ndarray",
     **{
         f"numpy.{core}.{name}": one
@@ -75,7 +95,7 @@ _NUMPY = {
         for name, one in (
             ("multiarray._reconstruct", _array),
             ("multiarray.scalar", np.float64(0).__reduce__()[0]),
-            ("numeric._frombuffer", np.zeros(1).__reduce_ex__(5)[0]),
+            ("numeric._frombuffer", _frombuffer),
         )
     },
 }
@@ -96,6 +116,8 @@ _LISTED: dict[str, Any] = {
     "torch._tensor._rebuild_from_type_v2": torch._tensor._rebuild_from_type_v2,
 }  # fmt: skip
 
+_MADE = frozenset(one for one in _LISTED.values() if isinstance(one, type))
+
 #: Types whose values are pickled piece by piece.
 _IN_PIECES: set[type] = set()
 
@@ -108,8 +130,7 @@ def check(value: Any) -> None:
     """
     if isinstance(value, np.dtype):
         reduced: Any = value.__reduce__()
-        make, given, state = reduced
-        if not _is_simple(make(*given), state):
+        if len(reduced) != 3 or not _is_simple(reduced[0](*reduced[1]), reduced[2]):
             raise NotTrusted(f"numpy.dtype({value})")
     elif (name := _name_of(value)) is not None:
         _find(name)
@@ -175,8 +196,21 @@ class Unpickler(pickle._Unpickler):
         state, value = self.stack[-1], self.stack[-2]
         if isinstance(value, _NAMED):
             raise NotTrusted(f"attributes of {value.__module__}.{value.__qualname__}")
+        if (
+            isinstance(value, np.ndarray) and value.size
+        ):  # another one may share its memory, which goes with this
+            raise NotTrusted("a second state of one of numpy's arrays")
         if isinstance(value, np.dtype) and not _is_simple(value, state):
             raise NotTrusted(f"numpy.dtype({value}) with {state}")
         super().load_build()  # type: ignore[misc]
 
+    def load_newobj_ex(self) -> None:
+        kind, _, named = self.stack[-3:]
+        if (
+            named and kind in _MADE
+        ):  # nothing that is listed needs them; torch's types take addresses of memory so
+            raise NotTrusted(f"{kind.__module__}.{kind.__qualname__} with {', '.join(map(str, named))}")
+        super().load_newobj_ex()  # type: ignore[misc]
+
     dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.NEWOBJ_EX[0]] = load_newobj_ex

@@ -71,7 +71,7 @@ def fetched(
         {"account": True},
         {"data": Subset(Augmented(), range(26))},
     ],
-    ids=str,
+    ids=lambda change: next(iter(change)),
 )
 def test_of_data_with_an_index_it_depends_on_the_sample_alone(change: dict[str, Any]) -> None:
     assert fetched(**change) == fetched()

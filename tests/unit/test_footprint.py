@@ -53,7 +53,9 @@ def test_an_optimizer_that_does_not_tell_is_waited_for(
     caplog.set_level(logging.INFO)
     model = torch.nn.Linear(4, 4)
     objects = Stateful(model, (torch.optim.LBFGS(model.parameters()),), {})
-    Worker(str(tmp_path)).saver.check_memory(objects)
+    worker = Worker(str(tmp_path))
+    worker.saver.check_memory(objects)
+    worker.saver.check_memory(Stateful(torch.nn.LazyLinear(4), (), {}))
     assert "saves take" not in caplog.text
 
 
@@ -85,6 +87,17 @@ def test_all_ranks_hear_of_the_worker_that_has_too_little(
 def test_with_buddies_the_neighbours_state_counts(tmp_path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     worker = Worker(str(tmp_path), of=2, policy=CheckpointPolicy(buddies=True))
+    worker.stage.keeps = 0
     worker.saver.check_memory(fresh(1000))
     assert "saves take 2 times 0.012 GB of its memory" in caplog.text
     assert re.search(r"GB of its memory, and 0\.0\d+ GB more for what it keeps", caplog.text)
+
+
+def test_what_agents_have_of_each_others_already_is_not_taken_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They outlive ranks that fail, with all their memory."""
+    monkeypatch.setattr(footprint, "free_bytes", lambda: 20 * GB)
+    check_memory(Footprint(15 * GB, 15 * GB, 30 * GB, 30 * GB), Ranks(0, 1, None), procs=1)
+    with pytest.raises(InvalidInput, match="30 GB more for what it keeps"):
+        check_memory(Footprint(15 * GB, 15 * GB, 30 * GB), Ranks(0, 1, None), procs=1)

@@ -210,7 +210,7 @@ def checkpoint_of(files: dict[str, list[Piece]]) -> tuple[Manifest, dict[str, by
 
 def row(at: int) -> Piece:
     """A row of a matrix of 3."""
-    return Piece("model.weight", "float32", (3, 4), (at, 0), (1, 4), 0, 16)
+    return Piece("model.weight", "float32", (3, 4), (at, 0), (1, 4), 0, 16, ("0" * 16,))
 
 
 def test_a_piece_that_several_ranks_have_written_is_there_once() -> None:
@@ -233,6 +233,8 @@ def test_a_checkpoint_with_a_hole_is_damaged_for_every_rank() -> None:
         ({"offsets": (-1, 0)}, r"is no part of a tensor of \(3, 4\)"),
         ({"lengths": (4, 4), "size": 64}, r"is no part of a tensor of \(3, 4\)"),
         ({"offsets": (0,)}, "zip"),
+        ({"checksums": ()}, "has 0 checksums for 16 bytes from"),
+        ({"at": -1}, "has 1 checksums for 16 bytes from"),
         ({"size": 4}, r"has 4 bytes for \(1, 4\) of float32"),
     ],
 )

@@ -189,7 +189,8 @@ def test_a_damaged_one_is_set_aside_and_its_step_can_be_saved_again(tmp_path: Pa
     restorer(tmp_path, attempt=2).restore(objects(3))
     store = open_store(str(tmp_path))
     assert (checkpoints.steps(store), list(keeping.quarantined(store))) == ([5], [9])
-    (news,) = Mailbox(store).read()
+    news, again = Mailbox(store).read()
+    assert again.checkpoint == news.checkpoint, "nor does a controller that looks in between miss it"
     assert (news.kind, news.checkpoint) == (
         "damaged",
         CheckpointTrouble(2, 9, keeping.quarantined(store)[9], newest=5),
@@ -429,7 +430,7 @@ def test_a_hostile_checkpoint_with_all_its_checksums_is_never_unpickled(
     assert manifest is not None
     assert manifest.step == 5
     assert torch.equal(good.model[0].weight, loaded.model[0].weight)  # type: ignore[index, union-attr]
-    (news,) = Mailbox(store).read()
+    news, _ = Mailbox(store).read()
     assert (news.kind, checkpoints.steps(store), list(keeping.quarantined(store))) == ("damaged", [5], [9])
     assert news.checkpoint is not None
     assert f"{key} holds posix.mkdir, which is not unpickled" in news.checkpoint.reason

@@ -235,6 +235,9 @@ def hostile(made: str) -> list[Any]:
         Calls(np.dtype, "O8", False, True, state=(3, "|", None, None, None, -1, -1, 0)),
         Calls(np.dtype, "V8", False, True, state=(3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0)),
         Calls(np.ndarray, (1,), "O", b"12345678"),
+        Calls(np.dtype, [("a", "O")]),
+        # would share the memory of an array of objects, as numbers
+        Calls(np.zeros(1).__reduce_ex__(5)[0], np.array([None], dtype=object), "i8", (1,), "C"),
     ]
 
 
@@ -249,6 +252,12 @@ def test_nothing_hostile_is_called(which: int, protocol: int, tmp_path: pathlib.
     assert not made.exists()
 
 
+def given_twice(array: np.ndarray[Any, Any]) -> bytes:
+    """An array that is given its state twice: what shares the first one's memory would be left with none."""
+    state: Any = array.__reduce__()[2]
+    return pickle.dumps(array, 2)[:-1] + pickle.dumps(state, 2)[2:-1] + b"b."
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -257,6 +266,10 @@ def test_nothing_hostile_is_called(which: int, protocol: int, tmp_path: pathlib.
         b"\x80\x02ccollections\nCounter\nN}X\x06\x00\x00\x00updateK\x01s\x86b.",  # an attribute of a class
         b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN}X\x01\x00\x00\x00aK\x01s\x86b.",  # one of a function
         b"\x80\x02\x82\x01.",  # a number that the process has given something
+        # addresses of memory, by the names under which torch's types take them
+        b"\x80\x04\x8c\x05torch\x8c\x06Tensor\x93)}\x8c\x05cdataK\x01s\x92.",
+        b"\x80\x04\x8c\x0dtorch.storage\x8c\x0eUntypedStorage\x93K\x08\x85}\x8c\x09allocatorK\x01s\x92.",
+        given_twice(np.arange(4)),
         b"PK\x03\x04 is no archive",
         b"PKis none either",
         b"",

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from airflow_elastic.adapters.kube.hub import OWN_NAME, Hub, Query
-from airflow_elastic.adapters.kube.resources import Resource
+from airflow_elastic.adapters.kube.resources import PODS, Resource
 from airflow_elastic.engines.api import MAX_JOB_NAME, Job
 from airflow_elastic.engines.kube import kueue
 from airflow_elastic.engines.kube.elasticjob_options import ElasticJobOptions, Replicas
@@ -272,6 +272,12 @@ class ElasticJobEngine(KubeEngine):
         await super()._end(shared, job, options, owner)
         if options.by_kueue and owner is not None:  # else it may be the Workload of somebody else's
             await self.let_go(shared, options.namespace, job.name)
+
+    async def _delete_pods(self, shared: Hub, job: Job, options: KubeOptions, seconds: int) -> None:
+        """The job master has nothing to save, and heeds no SIGTERM: all its grace would be waited for."""
+        await super()._delete_pods(shared, job, options, seconds)
+        master = f"{NAME_LABEL}={job.name},{_TYPE_LABEL}={_MASTER}"
+        await shared.client.delete_all(PODS, options.namespace, labels=master, grace_seconds=0)
 
     async def _nothing_left(self, shared: Hub, job: Job, options: KubeOptions) -> None:
         await super()._nothing_left(shared, job, options)
