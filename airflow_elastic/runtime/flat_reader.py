@@ -116,7 +116,8 @@ def _index(file: StoredFile, data: bytes) -> Index:
         index = decode(Index, json.loads(data))
         for piece in index.pieces:
             _check(piece)
-        for entry in (*index.pieces, *index.blobs):
+        entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
+        for entry in entries:
             if entry.at < 0 or entry.size < 0 or len(entry.checksums) != len(list(blocks(entry.size))):
                 raise ValueError(
                     f"{entry.key} has {len(entry.checksums)} checksums for {entry.size} bytes from {entry.at} on"
