@@ -105,7 +105,7 @@ OF_TORCH = [
 OTHERS = [
     *(
         1j,
-        {1, "a"},
+        {1, 2},
         frozenset("a"),
         bytearray(b"a"),
         b"",
