@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters.tasks import end_task
 from airflow_elastic.spec.errors import EngineError, StoreError
 
 if TYPE_CHECKING:
@@ -52,10 +52,7 @@ class Watching:
     async def end(self) -> None:
         """Watch no more, and forget what was seen."""
         if self._task is not None:
-            task = self._task[1]
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end_task(self._task[1])
         self._task = self.status = None
 
     async def _watch(self, job: Job, longest_pause: float) -> None:

@@ -19,7 +19,9 @@ from airflow_elastic.control.controller import Controller
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.runs import Run, start_run
 from airflow_elastic.control.waits import WORDS_SECONDS, Waits
+from airflow_elastic.control.watching import Watching
 from airflow_elastic.core.tell import waiting
+from airflow_elastic.engines.api import Job
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_elastic.core.state import RunState
-    from airflow_elastic.engines.api import Job
     from airflow_elastic.spec.errors import ElasticError
     from airflow_elastic.spec.status import JobStatus
 
@@ -359,3 +360,36 @@ async def test_what_the_last_attempt_left_half_written_goes_with_the_run(tmp_pat
     assert run.state.outcome == "stopped"
     assert run.store.list(layout.CHECKPOINT_DATA) == []
     assert not temp.exists()
+
+
+class Reluctant(FakeEngine):
+    """Takes its time over the end of a watch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ending, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def watch(self, job: Job) -> AsyncIterator[JobStatus]:
+        try:
+            async for status in super().watch(job):
+                yield status
+        finally:
+            self.ending.set()
+            await self.may_end.wait()
+
+
+async def test_who_is_cancelled_while_a_watch_ends_ends_too() -> None:
+    """Or a controller would drive on for ever, whoever has told it to leave."""
+    engine = Reluctant()
+    job = Job("run", spec(), 1, 2)
+    await engine.submit(job)
+    watching = Watching(engine, asyncio.Event(), lambda error, times: asyncio.sleep(0))
+    watching.begin(1, job, 1.0)
+    await until(lambda: watching.status, "the watch")
+    leaving = asyncio.create_task(watching.end())
+    await engine.ending.wait()
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    engine.may_end.set()
+    await watching.end()

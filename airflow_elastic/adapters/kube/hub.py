@@ -22,6 +22,7 @@ from airflow_elastic.adapters.kube.access import Access
 from airflow_elastic.adapters.kube.client import Client, connect
 from airflow_elastic.adapters.kube.errors import Gone, KubeError
 from airflow_elastic.adapters.kube.resources import Resource
+from airflow_elastic.adapters.tasks import end_task
 
 log = logging.getLogger(__name__)
 
@@ -125,9 +126,7 @@ class Collection:
         """End the watch."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await end_task(self._task)
 
     # -- list, watch, list -----------------------------------------------------------------------------------------
 

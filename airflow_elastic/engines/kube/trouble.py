@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_elastic.adapters.kube import KubeError
 from airflow_elastic.adapters.kube.resources import EVENTS
+from airflow_elastic.adapters.tasks import end_task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
@@ -37,9 +38,8 @@ async def ticking(steps: AsyncIterator[T], still: asyncio.Event) -> AsyncGenerat
             if newest is not None:
                 yield newest, not done
     finally:
-        following.cancel()
-        with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, KubeError):
-            await following
+        with contextlib.suppress(StopAsyncIteration, KubeError):
+            await end_task(following)
 
 
 async def trouble(client: Client, namespace: str, names: Iterable[str]) -> str | None:
