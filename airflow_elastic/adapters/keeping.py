@@ -114,9 +114,10 @@ def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
         newest = list(islice(filter(manifest, reversed(there)), policy.keep_last))
         saved = {step: {} for step in there if step in newest or (newest and step < newest[-1])}
     removed = [step for step in superfluous(saved, policy, pinned(store)) if manifest(step)]
-    kept = (found for step in sorted(saved.keys() - {*removed}, reverse=True) if (found := manifest(step)))
-    if removed and not any(checkpoints.is_complete(store, one) for one in kept):
-        steps = ", ".join(str(step) for step in sorted(saved.keys() - {*removed}))
+    kept = sorted(saved.keys() - {*removed})
+    newest_first = filter(None, map(manifest, reversed(kept)))
+    if removed and not any(checkpoints.is_complete(store, one) for one in newest_first):
+        steps = ", ".join(map(str, kept))
         raise CheckpointDamaged(f"{store.uri}: nothing was removed, as what would stay ({steps}) is damaged")
     return removed
 

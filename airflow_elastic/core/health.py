@@ -55,11 +55,7 @@ def _silence(state: RunState, progress: Progress, now: float, waited_at: float) 
     stretch = progress.stretches[-1]
     if stretch.first_step_at is None:
         # No step yet since the ranks were (re)started: imports, compilation, and a restore, which tells how far it is.
-        since, limit, step = (
-            max(earliest, stretch.started_at, progress.moved_at),
-            health.start_seconds,
-            None,
-        )
+        since, limit, step = max(earliest, stretch.started_at, progress.moved_at), health.start_seconds, None
     else:
         since, limit, step = max(earliest, progress.moved_at), health.no_progress_seconds, progress.step
     if now - since >= limit:

@@ -61,21 +61,20 @@ def check_memory(mine: Footprint | None, ranks: Ranks, procs: int) -> None:
     workers = [known[at : at + procs] for at in range(0, len(known), procs)]
     neighbours = COUNT * max(sum(one.kept for one, _ in worker) for worker in workers)
     for number, worker in enumerate(workers):
-        here, free = (
-            [one for one, _ in worker],
-            min((free for _, free in worker if free is not None), default=None),
-        )
+        here = [one for one, _ in worker]
+        free = min((free for _, free in worker if free is not None), default=None)
+        if free is None:
+            continue
         told = _told(here, neighbours)
-        wanted = sum(max(0, COUNT * one.state - one.have) for one in here) + max(
-            0, neighbours - here[0].keeps
-        )
-        if free is not None and wanted > free:
+        wanted = max(0, neighbours - here[0].keeps)
+        wanted += sum(max(0, COUNT * one.state - one.have) for one in here)
+        if wanted > free:
             raise InvalidInput(
                 f"worker {number} has not the memory to save into: {told}, and only {free / 1e9:.3g} GB are free. Give "
                 "workers more memory, or more workers less each"
                 + (", or turn checkpoint.buddies off" if neighbours else "")
             )
-        if free is not None and ranks.rank == number * procs:
+        if ranks.rank == number * procs:
             log.info("%s; %.3g GB are free", told, free / 1e9)
 
 
