@@ -54,6 +54,4 @@ def new(name: str) -> Digest | None:
 
 def of(data: Data) -> str:
     """The checksum of some bytes, by today's algorithm."""
-    digest = Crc64()
-    digest.update(data)
-    return digest.hexdigest()
+    return f"{crc64nvme(data):016x}"

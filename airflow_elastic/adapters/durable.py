@@ -11,10 +11,13 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from airflow_elastic.adapters import linux
 from airflow_elastic.adapters.keys import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_PIECE_BYTES = 32 << 20
 
 # Some FUSE and SMB mounts cannot do it; a folder above ours may let us pass and not look.
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}
@@ -68,6 +71,15 @@ def temp_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
         finally:
             with contextlib.suppress(OSError):  # usually gone, by rename; else `FolderStore.sweep` gets it
                 temp.unlink()
+
+
+def write(file: BinaryIO, data: memoryview) -> None:
+    """Write what may be large, and have the disk begin with the first of it while the rest is copied."""
+    for at in range(0, len(data), _PIECE_BYTES):
+        piece = data[at : at + _PIECE_BYTES]
+        file.write(piece)
+        file.flush()
+        linux.write_back(file.fileno(), at, len(piece))
 
 
 def sync(file: BinaryIO) -> None:

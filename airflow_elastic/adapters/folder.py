@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from airflow_elastic.adapters.durable import fsync_folder, is_abandoned, make_folder, sync, temp_file
+from airflow_elastic.adapters.durable import fsync_folder, is_abandoned, make_folder, sync, temp_file, write
 from airflow_elastic.adapters.folder_errors import no_links, store_error
 from airflow_elastic.adapters.keys import RESERVED, check_key, check_prefix, check_range, key_problem
 from airflow_elastic.adapters.store import Entry, at_once
@@ -75,12 +75,12 @@ class FolderStore:
         path = self._path(key)
         with self._told("read", key), contextlib.ExitStack() as stack:
             try:
-                file: io.FileIO | io.BytesIO = stack.enter_context(open(path, "rb", buffering=0))
-                file.seek(start)
+                file = stack.enter_context(open(path, "rb", buffering=0))
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 self._require_folder()
-                file = io.BytesIO()
-            yield _Part(file, size)
+                yield io.BytesIO()
+            else:
+                yield _Part(file.fileno(), start, size)
 
     def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
         path = self._path(key)
@@ -90,7 +90,7 @@ class FolderStore:
     def write(self, key: str, data: memoryview, *, pace: Pace = at_once) -> None:
         path = self._path(key)
         with self._told("write", key), pace(len(data)):
-            self._place(path, lambda file: file.write(data), os.replace)
+            self._place(path, lambda file: write(file, data), os.replace)
 
     def create(self, key: str, data: bytes) -> bool:
         path = self._path(key)
@@ -307,12 +307,12 @@ class FolderStore:
 
 
 class _Part:
-    """At most `size` bytes from where a file stands."""
+    """At most `size` bytes of a file from one on."""
 
-    def __init__(self, file: io.FileIO | io.BytesIO, size: int) -> None:
-        self._file, self._left = file, size
+    def __init__(self, descriptor: int, start: int, size: int) -> None:
+        self._descriptor, self._at, self._end = descriptor, start, start + size
 
     def readinto(self, room: memoryview) -> int:
-        count = self._file.readinto(room[: self._left]) or 0
-        self._left -= count
+        count = os.preadv(self._descriptor, [room[: self._end - self._at]], self._at)
+        self._at += count
         return count

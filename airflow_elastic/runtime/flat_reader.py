@@ -93,7 +93,8 @@ class FlatReader:
         """Unpickle what is no tensor, only to find out whether that can be done.
 
         Raises:
-            CheckpointDamaged: it cannot, or must not.
+            CheckpointDamaged: it cannot.
+            InvalidInput: it must not, as it is of a type that is not trusted.
         """
         for stored in chain.from_iterable(self._stored.values()):
             entry = stored.entry

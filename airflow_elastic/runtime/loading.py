@@ -29,9 +29,11 @@ from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.index import BLOCK_BYTES, Blob, Piece, blocks
 from airflow_elastic.spec.manifest import Manifest
 
-_RUN_BYTES = 16 << 20  # read by one thread, with one request
+_RUN_BYTES = 16 << 20  # read with one request
+_TURN_BYTES = 64 << 20  # read by one thread before it tells, where requests take less time than taking turns
+_TURNS = 8  # of each thread at the least, that none waits long for the last one
 _GAP_BYTES = 1 << 20  # that are rather read than asked around
-_STRETCH_BYTES = 4 << 20  # with one call: more of them cost more than the cache gives back
+_STRETCH_BYTES = 2 * BLOCK_BYTES  # with one call: more of them cost more than the cache gives back
 
 _CPUS = os.cpu_count() or 1
 _NEAR_READERS = min(4, _CPUS)  # the disk, or memory, is the limit soon
@@ -78,27 +80,25 @@ class Loading:
             told: called with the bytes that are read so far, and all that are to be.
 
         Raises:
-            CheckpointDamaged: something is not what was committed, and was not unpickled; or a value is of a type that
-                is not trusted.
+            CheckpointDamaged: something is not what was committed, and was not unpickled.
+            InvalidInput: a value is of a type that is not trusted, and was not unpickled.
             StoreError: the storage failed.
         """
         self._check_sizes(store)
-        near = store.local_path(self.manifest.data.rstrip("/")) is not None
-        reads = [
-            partial(_read, _of(slot), run) for slot, found in self._slots.items() for run in _runs(found)
-        ]
-        for key, found in self._files.items():
-            source = partial(store.stream, key)
-            reads += [partial(_read, source, run) for run in _runs(found)]
+        is_near = not self.needed or store.local_path(self.manifest.data.rstrip("/")) is not None
         done, whole = 0, self.file_bytes + self.memory_bytes
+        sources = [(_of(slot), found) for slot, found in self._slots.items()]
+        sources += [(partial(store.stream, key), found) for key, found in self._files.items()]
+        runs = [(source, run) for source, found in sources for run in _runs(found)]
+        turn = min(_TURN_BYTES, whole // (_NEAR_READERS * _TURNS)) if is_near else 0
         told(done, whole)
-        pool = ThreadPoolExecutor(_NEAR_READERS if near or not self.needed else _FAR_READERS)
+        pool = ThreadPoolExecutor(_NEAR_READERS if is_near else _FAR_READERS)
         try:
-            for one in as_completed([pool.submit(read) for read in reads]):
+            for one in as_completed([pool.submit(_take_turn, some) for some in _turns(runs, turn)]):
                 done += one.result()
                 told(done, whole)
         except StoreError as error:
-            if near:  # of a disk it may be this one place that is bad
+            if is_near:  # of a disk it may be this one place that is bad
                 raise CheckpointDamaged(str(error)) from error
             raise
         finally:
@@ -128,23 +128,18 @@ class _Filling:
         """What has to be read of it, where it begins at this byte: its blocks, and neighbours of which all is needed
         together.
         """
-        bounds: list[tuple[int, int]] = []
         first, last = self._needed
-        for at, end in blocks(self._entry.size):
-            if end <= first or at >= last:
-                continue
-            grown = (bounds[-1][0], end) if bounds else (at, end)
-            if bounds and self._is_inside(*grown) and end - grown[0] <= _STRETCH_BYTES:
-                bounds[-1] = grown
-            else:
-                bounds.append((at, end))
+        at, size = first - first % BLOCK_BYTES, self._entry.size
+        bounds: list[tuple[int, int]] = []
+        while at < last:
+            end = min(size, at + _STRETCH_BYTES)
+            if at < first or end > last:  # a block of which only a part is needed stands by itself
+                end = min(size, at + BLOCK_BYTES)
+            bounds.append((at, end))
+            at = end
         bounds = bounds or [(0, 0)]
         self._left = len(bounds)
         return [_Stretch(self, at, end, start + at) for at, end in bounds]
-
-    def _is_inside(self, at: int, end: int) -> bool:
-        first, last = self._needed
-        return first <= at and end <= last
 
     @cached_property
     def _needed(self) -> tuple[int, int]:
@@ -188,11 +183,13 @@ class _Filling:
         """Read a stretch, and check it. Raises CheckpointDamaged where it is not what was committed."""
         with self._lock:  # not had before it is needed: there may be more than there is memory
             whole = self._whole
-        (first, last), inside = self._needed, self._is_inside(at, end)
+        first, last = self._needed
+        inside = first <= at and end <= last
         room = whole[at - first : end - first] if inside else _scratch(end - at)
         _fill(reader, room)
-        for begin, behind in blocks(end - at):
-            if checksums.of(room[begin:behind]) != self._entry.checksums[(at + begin) // BLOCK_BYTES]:
+        expected = self._entry.checksums[at // BLOCK_BYTES :]
+        for (begin, behind), checksum in zip(blocks(end - at), expected, strict=False):
+            if checksums.of(room[begin:behind]) != checksum:
                 raise CheckpointDamaged(
                     f"{self._entry.key} in {self._where} is not what was committed: its bytes have changed"
                 )
@@ -232,7 +229,7 @@ class _Stretch:
 
 
 def _runs(wanted: Iterable[_Stretch]) -> list[list[_Stretch]]:
-    """The same, as what is read at one go."""
+    """The same, as what is read with one request."""
     runs: list[list[_Stretch]] = []
     end = 0
     for one in sorted(wanted, key=lambda one: one.place):
@@ -245,6 +242,25 @@ def _runs(wanted: Iterable[_Stretch]) -> list[list[_Stretch]]:
 
 
 _Source = Callable[[int, int], AbstractContextManager[Reader]]
+_Run = tuple[_Source, list[_Stretch]]
+
+
+def _turns(runs: Iterable[_Run], most: int) -> list[list[_Run]]:
+    """The same, as what a thread reads before it tells: one of them, or several that together are so many bytes."""
+    turns: list[list[_Run]] = []
+    left = 0
+    for run in runs:
+        size = sum(one.size for one in run[1])
+        if not turns or size > left:
+            turns.append([])
+            left = most
+        turns[-1].append(run)
+        left -= size
+    return turns
+
+
+def _take_turn(runs: list[_Run]) -> int:
+    return sum(_read(source, run) for source, run in runs)
 
 
 def _read(source: _Source, run: list[_Stretch]) -> int:
@@ -252,7 +268,8 @@ def _read(source: _Source, run: list[_Stretch]) -> int:
     at, end = run[0].place, run[-1].place + run[-1].size
     with source(at, end - at) as reader:
         for one in run:
-            _fill(reader, _scratch(one.place - at))
+            if one.place > at:
+                _fill(reader, _scratch(one.place - at))
             one.filling.take(one.at, one.end, reader)
             at = one.place + one.size
     return sum(one.size for one in run)

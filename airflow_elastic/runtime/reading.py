@@ -22,7 +22,7 @@ from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.restoring import read_indexes
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import RunMissing
+from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
     Raises:
         RunMissing: there is neither a run nor a checkpoint.
         CheckpointDamaged: there is no such checkpoint, or no whole one.
-        InvalidInput: the model is another one than was saved. It is unchanged.
+        InvalidInput: the model is another one than was saved, or there is a value in it of a type that is not trusted
+            (`torch.serialization.add_safe_globals`). It is unchanged.
     """
 
     def room(reader: FlatReader, what: str) -> dict[str, Any]:
@@ -109,4 +110,6 @@ def _read_step(store: Store, step: int, room: _Room) -> tuple[Manifest, dict[str
         loading.read(store)
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{what} is damaged: {error}") from error
+    except InvalidInput as error:
+        raise InvalidInput(f"{what} cannot be read: {error}") from error
     return manifest, unpacked(state["model"])

@@ -106,7 +106,8 @@ class Restorer:
 
         Raises:
             CheckpointDamaged: there are checkpoints, and not one of them is whole. `objects` is of no use any more.
-            InvalidInput: the newest one is of another model, or of another run. Nothing has been changed.
+            InvalidInput: the newest one is of another model, of another run, or has values of types that the script
+                does not trust. Nothing that is stored has been changed, and `objects` only in the last case.
         """
         (steps, newest), damaged = self._ranks.from_first(self._take_stock), {}
         for step in reversed(steps):
@@ -188,7 +189,7 @@ class Restorer:
                 return True
             FlatReader(manifest, read_indexes(self._store, manifest)).check_values(self._store)
             return False
-        except checkpoints.OtherVersion:
+        except (checkpoints.OtherVersion, InvalidInput):
             return False
         except CheckpointDamaged:
             return True
@@ -267,14 +268,22 @@ class Restorer:
 
     def _read(self, loading: Loading, nearby: Nearby) -> list[str]:
         """Returns what any rank has found to be damaged, to all ranks alike; none of them reads any more after this."""
-        near, damage, trouble, began = self._fetch(loading, nearby), None, None, time.monotonic()
+        near, began = self._fetch(loading, nearby), time.monotonic()
+        damage: str | None = None
+        trouble: ElasticError | None = None
         try:
             try:
                 loading.read(near, self._told)
             except CheckpointDamaged as error:
                 damage = str(error)
             except StoreError as error:
-                trouble = str(error)
+                trouble = StoreError(str(error))
+            except InvalidInput as error:
+                step = loading.manifest.step
+                trouble = InvalidInput(
+                    f"checkpoint {step} of {self._store.uri} is whole, but {error}. Where somebody else wrote it, "
+                    f"remove {layout.manifest(step)} to go on from the one before. Nothing was changed there"
+                )
             lent = [key for key in nearby.memory if nearby.loan(key)]
             from_disk, from_others = loading.bytes_of(nearby.disk), loading.bytes_of(lent)
             log.info(
@@ -286,7 +295,7 @@ class Restorer:
             told = self._ranks.gather((trouble, damage))
             for each, _ in told:
                 if each is not None:
-                    raise StoreError(each)
+                    raise each
             return sorted({one for _, one in told if one})
         finally:
             if self._fetches:

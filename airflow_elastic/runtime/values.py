@@ -53,8 +53,8 @@ def from_bytes(key: str, data: bytes) -> Any:
     """The value again, its tensors on the CPU: those of all ranks would lie on the first GPU, where there is one.
 
     Raises:
-        CheckpointDamaged: it is of a type that is neither plain nor trusted by the script, and nothing of that has been
-            called; or it is none that was saved.
+        InvalidInput: it is of a type that is neither plain nor trusted by the script; nothing of that has been called.
+        CheckpointDamaged: it is none that was saved.
     """
     try:
         if data.startswith(_ARCHIVE):
@@ -64,7 +64,7 @@ def from_bytes(key: str, data: bytes) -> Any:
                 return load(archive, "cpu", _READING, encoding="utf-8")
         return Unpickler(io.BytesIO(data)).load()
     except NotTrusted as error:
-        raise CheckpointDamaged(
+        raise InvalidInput(
             f"{key} holds {error}, which is not unpickled: it is neither a plain value nor of a type that the script "
             "trusts. Where it is of your own, say torch.serialization.add_safe_globals([...]) before"
         ) from None

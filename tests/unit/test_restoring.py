@@ -425,16 +425,22 @@ def test_a_hostile_checkpoint_with_all_its_checksums_is_never_unpickled(
         save(tmp_path / "run", 9, state(2))
     store = open_store(str(tmp_path / "run"))
     assert not checkpoints.problems(store, checkpoints.read(store, 9)), "nobody could tell by its checksums"
-    manifest = restorer(tmp_path / "run").restore(loaded)
+    with pytest.raises(InvalidInput) as refused:
+        restorer(tmp_path / "run").restore(loaded)
     assert not made.exists()
+    assert (
+        f"checkpoint 9 of {store.uri} is whole, but {key} holds posix.mkdir, which is not unpickled"
+        in str(refused.value)
+    )
+    assert "torch.serialization.add_safe_globals" in str(refused.value)
+    # A script may have forgotten to say that it trusts a type: what it has saved is not set aside for that.
+    assert (list(Mailbox(store).read()), checkpoints.steps(store)) == ([], [5, 9])
+    assert not keeping.quarantined(store)
+    store.delete([layout.manifest(9)])  # as it says
+    manifest = restorer(tmp_path / "run").restore(loaded)
     assert manifest is not None
     assert manifest.step == 5
     assert torch.equal(good.model[0].weight, loaded.model[0].weight)  # type: ignore[index, union-attr]
-    news, _ = Mailbox(store).read()
-    assert (news.kind, checkpoints.steps(store), list(keeping.quarantined(store))) == ("damaged", [5], [9])
-    assert news.checkpoint is not None
-    assert f"{key} holds posix.mkdir, which is not unpickled" in news.checkpoint.reason
-    assert "torch.serialization.add_safe_globals" in news.checkpoint.reason
 
 
 class Noting(torch.nn.Linear):
@@ -469,14 +475,14 @@ def test_what_no_restore_would_unpickle_is_refused_with_the_first_save(tmp_path:
     assert loaded.pages["mood"] == [Mood("good")]
 
 
-def test_where_all_hold_what_the_script_does_not_trust_they_stay(tmp_path: Path) -> None:
+def test_what_the_script_does_not_trust_any_more_stays(tmp_path: Path) -> None:
     """A script that has forgotten to say so again loses nothing."""
     diary = Diary()
     diary.pages["mood"] = Mood("good")
     with torch.serialization.safe_globals([Mood]):
         for step in (5, 9):
             save(tmp_path, step, replace(objects(1), others={"diary": diary}))
-    with pytest.raises(CheckpointDamaged, match=r"none of the checkpoints \[5, 9\]"):
+    with pytest.raises(InvalidInput, match=r"checkpoint 9 .*Mood, which is not unpickled"):
         restorer(tmp_path).restore(replace(objects(2), others={"diary": Diary()}))
     with torch.serialization.safe_globals([Mood]):
         manifest = restorer(tmp_path, attempt=3).restore(replace(objects(2), others={"diary": Diary()}))

@@ -193,9 +193,7 @@ def test_what_a_script_trusts_is_unpickled_and_only_then(value: Any) -> None:
     with torch.serialization.safe_globals([type(value)]):
         data = to_bytes("value", value)
         assert repr(from_bytes("value", data)) == repr(value)
-    with pytest.raises(
-        CheckpointDamaged, match=rf"value holds {__name__}\.{type(value).__name__}, which is not"
-    ):
+    with pytest.raises(InvalidInput, match=rf"value holds {__name__}\.{type(value).__name__}, which is not"):
         from_bytes("value", data)
     with torch.serialization.safe_globals([(type(value), f"{__name__}.{type(value).__name__}")]):
         assert repr(from_bytes("value", data)) == repr(value)
@@ -247,7 +245,7 @@ def test_nothing_hostile_is_called(which: int, protocol: int, tmp_path: pathlib.
     value, made, archive = hostile(str(tmp_path / "made"))[which], tmp_path / "made", io.BytesIO()
     torch.save({"value": value, "tensor": torch.ones(2)}, archive, pickle_protocol=max(2, protocol))
     for data in (pickle.dumps([value], protocol), archive.getvalue()):
-        with pytest.raises(CheckpointDamaged):
+        with pytest.raises((InvalidInput, CheckpointDamaged)):
             from_bytes("value", data)
     assert not made.exists()
 
@@ -276,6 +274,6 @@ def given_twice(array: np.ndarray[Any, Any]) -> bytes:
     ],
 )
 def test_nor_is_what_is_written_by_hand(data: bytes) -> None:
-    with pytest.raises(CheckpointDamaged, match="value"):
+    with pytest.raises((InvalidInput, CheckpointDamaged), match="value"):
         from_bytes("value", data)
     assert collections.Counter("aa") + collections.Counter("a") == {"a": 3}
