@@ -238,6 +238,7 @@ def test_a_run_without_failures(tmp_path: Path) -> None:
     tell([take_turns(tmp_path / str(number), turns, TURN_SECONDS) for number in range(rounds)])
 
 
+@pytest.mark.slow
 def test_all_arms_take_their_turns(tmp_path: Path) -> None:
     arms = take_turns(tmp_path, 2, 3.0)
     assert all(arms[name].turns() for name in ARMS)

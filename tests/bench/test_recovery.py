@@ -47,6 +47,7 @@ async def test_kills(tmp_path: Path) -> None:
     print(f"    to the first new step, without a checkpoint {spread(up) if up else 'never'}", flush=True)
 
 
+@pytest.mark.slow
 async def test_a_kill_of_each_kind_is_measured(tmp_path: Path) -> None:
     kills, floors = await recoveries(tmp_path, 3, 1)
     assert [kill.kind for kill in kills] == [*KINDS]

@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class TestFolder(StoreConformance):
+    large = 70 << 20  # three pieces of those that the disk is given
     many = 1100
     rounds = 100
     racers = 32
