@@ -17,6 +17,8 @@ from airflow_elastic.adapters.keys import RESERVED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_elastic.adapters.store import Pace
+
 _PIECE_BYTES = 32 << 20
 
 # Some FUSE and SMB mounts cannot do it; a folder above ours may let us pass and not look.
@@ -73,13 +75,14 @@ def temp_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
                 temp.unlink()
 
 
-def write(file: BinaryIO, data: memoryview) -> None:
+def write(file: BinaryIO, data: memoryview, pace: Pace) -> None:
     """Write what may be large, and have the disk begin with the first of it while the rest is copied."""
     for at in range(0, len(data), _PIECE_BYTES):
         piece = data[at : at + _PIECE_BYTES]
-        file.write(piece)
-        file.flush()
-        linux.write_back(file.fileno(), at, len(piece))
+        with pace(len(piece)):
+            file.write(piece)
+            file.flush()
+            linux.write_back(file.fileno(), at, len(piece))
 
 
 def sync(file: BinaryIO) -> None:

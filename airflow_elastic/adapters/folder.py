@@ -89,8 +89,8 @@ class FolderStore:
 
     def write(self, key: str, data: memoryview, *, pace: Pace = at_once) -> None:
         path = self._path(key)
-        with self._told("write", key), pace(len(data)):
-            self._place(path, lambda file: write(file, data), os.replace)
+        with self._told("write", key):
+            self._place(path, lambda file: write(file, data, pace), os.replace)
 
     def create(self, key: str, data: bytes) -> bool:
         path = self._path(key)

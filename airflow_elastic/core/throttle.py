@@ -6,7 +6,7 @@ themselves are watched: where they take longer than without it, less is sent, in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: The share of its speed that training is to lose at the most, and the share that something is done about.
 LOSS, FELT = 0.03, 0.05
@@ -24,8 +24,9 @@ class Look:
         who: trains: of another one nothing is known from this.
         at: seconds on a clock.
         steps: optimizer steps that it has done.
-        stepping: seconds that it has spent in them.
+        stepping: seconds that it has spent in them, since `first`.
         sent: bytes, since anything was.
+        first: steps that it had done when it had done its first one, which takes longer than the others.
     """
 
     who: str
@@ -33,6 +34,7 @@ class Look:
     steps: float
     stepping: float
     sent: int
+    first: float = 0.0
 
     def moved(self, since: Look, to: Look) -> Look:
         """The same, as far from `to` as it is from `since`: what was between them is left out."""
@@ -42,6 +44,7 @@ class Look:
             self.steps + to.steps - since.steps,
             self.stepping + to.stepping - since.stepping,
             self.sent + to.sent - since.sent,
+            to.first,
         )
 
 
@@ -72,7 +75,8 @@ class Throttle:
         """
         ended, since = self._ended, self._since
         if ended is None or since is None or {ended.who, since.who} != {look.who}:
-            self._rate, self._fastest, self._alone, self._since = None, 0.0, None, look
+            self._rate, self._fastest, self._since = None, 0.0, look
+            self._alone = step_seconds(replace(look, steps=look.first, stepping=0.0), look)
         else:
             self._alone = step_seconds(ended, look) or self._alone
             self._since = since.moved(ended, look)  # a save may be sent within fewer steps than can be judged

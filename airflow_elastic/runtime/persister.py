@@ -200,10 +200,10 @@ class Persister:
         attempt = attempt_of(record, members)
         data = layout.checkpoint_data(note.step, attempt, note.generation)
         size, staged_at = sum(one.kept_bytes for _, one in held), held[0][0].finished_at / 1e9
-        is_paced = worker == node.index and node.store.local_path(layout.STATUS) is None
-        pace = self._throttling.pace if is_paced else at_once
+        is_own = worker == node.index  # a lost one's is awaited
+        pace = self._throttling.pace if is_own else at_once
         try:
-            with self._throttling.sending(size, staged_at) if is_paced else contextlib.nullcontext():
+            with self._throttling.sending(size, staged_at) if is_own else contextlib.nullcontext():
                 files, _ = write_files(node.store, held, data, attempt, self._move, pace)
         except ElasticError:
             # Nobody knows of these files yet, and it may be the disk that is full. Or a buddy has written them, too.

@@ -112,4 +112,5 @@ class Throttling:
         words = page.read_words(first) if first is not None else None
         if words is None:
             return None
-        return Look(str(first), time.monotonic(), words[page.STEP], words[page.STEPPING], self._sent)
+        began = words[page.FROM_STEP] + 1  # until then it starts up
+        return Look(str(first), time.monotonic(), words[page.STEP], words[page.STEPPING], self._sent, began)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.core.throttle import FELT, Look, Throttle
+from airflow_elastic.runtime.saving import Position
 from airflow_elastic.runtime.throttling import Throttling
+from tests.support.saving import Worker, objects
 
 MB = 1_000_000
 PART = 16 * MB
@@ -79,6 +82,21 @@ def test_steps_that_are_longer_than_a_save_takes_are_judged_over_several_saves()
     training = Training(step=2.0, felt=0.5)
     training.save(30, PART * 100, every=30.0)
     assert training.throttle.rate is not None
+
+
+def test_the_first_save_is_judged_by_the_steps_before_it() -> None:
+    training = Training(felt=0.5)
+    training.alone(30.0)
+    training.send(PART * 500)
+    assert training.throttle.rate is not None
+    assert training.losses == [pytest.approx(0.05, abs=0.03)]
+
+
+def test_what_leads_up_to_the_first_step_does_not_count() -> None:
+    throttle = Throttle()
+    throttle.begin(Look("rank 0", 100.0, 1020.0, 2.0, 0, first=1000.0), PART, None)
+    throttle.sending(Look("rank 0", 104.0, 1040.0, 6.0, 4 * PART, first=1000.0))
+    assert throttle.rate == pytest.approx(PART * 0.2), "steps take twice as long"
 
 
 def test_what_is_not_felt_is_not_held_back() -> None:
@@ -185,3 +203,20 @@ def test_what_went_fast_is_not_waited_for_afterwards(felt: Felt) -> None:
     sender, done = sending(felt.throttling, 1)
     sender.join(30.0)
     assert done.is_set()
+
+
+def test_what_goes_to_a_folder_is_held_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be another machine's."""
+    parts: list[int] = []
+
+    @contextmanager
+    def pace(throttling: Throttling, size: int) -> Iterator[None]:
+        parts.append(size)
+        yield
+
+    monkeypatch.setattr(Throttling, "pace", pace)
+    worker = Worker(str(tmp_path / "run"))
+    worker.saver.save(objects(1), 1, Position(), reason="steps", metrics={})
+    worker.persister.write_new()
+    (file,) = (tmp_path / "run").glob("checkpoints/data/*/*.bin")
+    assert parts == [file.stat().st_size]
