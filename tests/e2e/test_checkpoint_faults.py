@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -69,7 +70,15 @@ class Place:
         """Leave room for less than a few checkpoints."""
         left = luck.randrange(100_000)
         with self.ballast.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, _free(self.ballast) - left))
+            while True:
+                try:
+                    os.posix_fallocate(file.fileno(), 0, max(1, _free(self.ballast) - left))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    left += os.sysconf("SC_PAGESIZE")  # what is free is not counted to the last page
+                else:
+                    return
 
     def leftovers(self) -> list[str]:
         """What a writer that died has left half-written."""
