@@ -124,7 +124,8 @@ def classify(job: JobStatus) -> Failure | None:
     for rule in RULES:
         for death in deaths:
             if rule.matches(death):
-                return _failure(rule, death, _machine(rule, death, job))
+                there = all(worker.phase is WorkerPhase.FAILED for worker in job.workers)
+                return _failure(rule, death, _machine(rule, death, job), there)
     return None
 
 
@@ -147,7 +148,7 @@ def _deaths(job: JobStatus) -> Iterator[Death]:
                 yield Death(worker, rank)
 
 
-def _failure(rule: Rule, death: Death, machine: str | None) -> Failure:
+def _failure(rule: Rule, death: Death, machine: str | None, all_there: bool) -> Failure:
     code = death.rank.exit_code
     if death.signal is not None:
         code = 128 + death.signal
@@ -162,6 +163,7 @@ def _failure(rule: Rule, death: Death, machine: str | None) -> Failure:
         rank=death.rank.rank,
         error=death.rank.error,
         traceback=death.rank.traceback,
+        all_there=all_there,
     )
 
 

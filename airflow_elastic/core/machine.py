@@ -315,7 +315,8 @@ def _grace(state: RunState) -> float:
     unless workers keep each other's.
     """
     attempt, buddies = state.attempt, state.spec.checkpoint.buddies
-    lost = attempt.failure is not None and attempt.failure.kind in _HELD_BY_NOBODY
+    failure = attempt.failure
+    lost = failure is not None and failure.kind in _HELD_BY_NOBODY and not failure.all_there
     hopeless = attempt.cause is Cause.SUCCEEDED or (attempt.cause is Cause.FAILURE and lost and not buddies)
     return 0.0 if hopeless else state.spec.health.grace_seconds
 

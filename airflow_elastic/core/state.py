@@ -89,6 +89,7 @@ class Failure:
         rank: global rank of the first failing rank.
         error: type and text of its exception.
         traceback: its traceback.
+        all_there: whether each worker's agent has told of its own, as where the network between them has failed.
     """
 
     kind: FailureKind
@@ -99,6 +100,7 @@ class Failure:
     rank: int | None = None
     error: str | None = None
     traceback: str | None = None
+    all_there: bool = False
 
     @property
     def signature(self) -> tuple[str, int | None, str | None]:

@@ -51,8 +51,15 @@ def test_after_a_failure_agents_write_what_they_hold_where_all_of_them_are_there
     rank = JobStatus(
         (WorkerStatus("node-0", WorkerPhase.FAILED), WorkerStatus("node-1", WorkerPhase.RUNNING))
     )
+    peers = (RankError(exit_code=1, error="DistNetworkError: Connection reset by peer"),)
+    network = JobStatus(
+        tuple(WorkerStatus(name, WorkerPhase.FAILED, errors=peers) for name in ("node-0", "node-1"))
+    )
+    silent = JobStatus((network.workers[0], WorkerStatus("node-1", WorkerPhase.RUNNING)))
     for event, grace in (
         (ev.WorkersEnded(3.0, 1, rank), 30.0),
+        (ev.WorkersEnded(3.0, 1, network), 30.0),
+        (ev.WorkersEnded(3.0, 1, silent), 0.0),
         (ev.Stalled(3.0, 1, 600.0), 30.0),
         (ev.WorkersEnded(3.0, 1, lost()), 0.0),
     ):
