@@ -163,6 +163,8 @@ def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
     if state.checkpoint is not None and event.step <= state.checkpoint.step:
         return state
     newest = Checkpoint(event.step, event.attempt, event.key, event.at)
+    if event.attempt == state.attempt.number:  # its report may be lost with its workers
+        state = state.with_attempt(saved_at=event.step)
     return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, unsaved=None)
 
 

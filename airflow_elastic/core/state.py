@@ -132,6 +132,7 @@ class Attempt:
         replaces: workers of that job that are lost, and whose places others take.
         failed: workers whose ranks have failed and whose agents stand by.
         failed_at: the newest step that these are known to have done.
+        saved_at: step of the newest checkpoint that it has written.
     """
 
     number: int
@@ -153,11 +154,13 @@ class Attempt:
     replaces: tuple[int, ...] = ()
     failed: tuple[WorkerStatus, ...] = ()
     failed_at: int = 0
+    saved_at: int = 0
 
     @property
     def last_step(self) -> int:
         """The newest step it is known to have reached; where it never reported, the step it began at."""
-        return max(self.from_step, self.failed_at, self.progress.step if self.progress else 0)
+        told = self.progress.step if self.progress else 0
+        return max(self.from_step, self.failed_at, self.saved_at, told)
 
     @property
     def restored_at(self) -> int:

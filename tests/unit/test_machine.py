@@ -66,6 +66,14 @@ def test_after_a_failure_agents_write_what_they_hold_where_all_of_them_are_there
         assert due(story(*LIVE, event)) == (Delete(1, grace),)
 
 
+def test_an_attempt_whose_report_was_lost_has_come_as_far_as_its_checkpoints() -> None:
+    state = story(*LIVE, ev.CheckpointCommitted(2.0, 1, 340, "k"), ev.WorkersEnded(3.0, 1, lost()))
+    assert (state.attempt.last_step, state.attempt.advanced) == (340, True)
+    old = evolve(state, ev.AttemptGone(3.1, 1))
+    late = evolve(old, ev.CheckpointCommitted(3.2, 1, 345, "k"))
+    assert (late.attempt.number, late.attempt.advanced) == (2, False), "the one before has written it"
+
+
 def test_a_lost_worker_is_followed_by_a_new_attempt_only_when_nothing_is_left() -> None:
     state = story(
         *LIVE, ev.CheckpointCommitted(2.0, 1, 340, "k"), ev.WorkersEnded(3.0, 1, lost(), at_step(357))
