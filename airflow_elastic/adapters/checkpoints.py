@@ -77,12 +77,16 @@ def read(store: Store, step: int) -> Manifest:
         manifest = parsed(data)
     except CheckpointDamaged as error:
         raise type(error)(f"{where} is no manifest: {error}") from error
-    _check_place(manifest, step, where)
+    check_place(manifest, step, where)
     return manifest
 
 
-def _check_place(manifest: Manifest, step: int, where: str) -> None:
-    """Somebody may have copied it: what is whole in itself need not be what was committed under this name."""
+def check_place(manifest: Manifest, step: int, where: str) -> None:
+    """Somebody may have copied it: what is whole in itself need not be what was committed under this name.
+
+    Raises:
+        CheckpointDamaged: it is of another step, or names files that are none of its own.
+    """
     if manifest.step != step:
         raise CheckpointDamaged(f"{where} is a copy of the manifest of step {manifest.step}")
     ours = layout.checkpoint_data(step, manifest.attempt, manifest.generation).rstrip("/")

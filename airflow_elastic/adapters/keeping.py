@@ -40,12 +40,16 @@ def _quarantine_records(store: Store) -> Iterable[tuple[int, dict[str, Any]]]:
             yield step, json.loads(store.get(layout.quarantined(step)) or b"{}")
 
 
-def _data_of(record: dict[str, Any]) -> str | None:
-    """The folder of a quarantined checkpoint's files, where its manifest can be read."""
+def _data_of(step: int, record: dict[str, Any]) -> str | None:
+    """The folder of a quarantined checkpoint's files, where its manifest can be read, and is its own: a copy of another
+    one names files that may still be needed.
+    """
     try:
-        return checkpoints.parsed(str(record.get("manifest", "")).encode()).data
+        manifest = checkpoints.parsed(str(record.get("manifest", "")).encode())
+        checkpoints.check_place(manifest, step, "what was set aside")
     except CheckpointDamaged:
         return None
+    return manifest.data
 
 
 def pin(store: Store, step: int, *, by: str) -> None:
@@ -138,7 +142,7 @@ def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
     oldest = checkpoints.steps(store)[-policy.keep_last :][0]
     for step, record in _quarantine_records(store):
         if step < oldest:
-            files = [entry.key for entry in store.list(data)] if (data := _data_of(record)) else []
+            files = [entry.key for entry in store.list(data)] if (data := _data_of(step, record)) else []
             store.delete([*files, layout.quarantined(step)])
     return [step for step in removed if _remove(store, step)]
 
@@ -159,7 +163,7 @@ def _remove(store: Store, step: int) -> bool:
 def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
     """The files that attempts before this one left without committing them."""
     committed = {manifest.step: manifest.data for manifest in checkpoints.readable(store)}
-    aside = {step: _data_of(record) for step, record in _quarantine_records(store)}
+    aside = {step: _data_of(step, record) for step, record in _quarantine_records(store)}
     # What cannot be read may be of a newer release: nobody knows which files are its.
     unknown = set(checkpoints.steps(store)) - committed.keys()
     unknown.update(step for step, data in aside.items() if data is None)

@@ -163,7 +163,8 @@ def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
     if state.checkpoint is not None and event.step <= state.checkpoint.step:
         return state
     newest = Checkpoint(event.step, event.attempt, event.key, event.at)
-    if event.attempt == state.attempt.number:  # its report may be lost with its workers
+    # Its report may be lost with its workers. In a job of another one, that one's agents may have written it.
+    if event.attempt == state.attempt.number and state.attempt.home is None:
         state = state.with_attempt(saved_at=event.step)
     return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, unsaved=None)
 

@@ -91,7 +91,8 @@ class Lender:
 
     def _found(self) -> Iterator[tuple[str, _Held]]:
         kept = self._node.keeper.slots if self._node.keeper else []
-        for slot in (slot for each in (*self._node.slots.of, *kept) for slot in each):
+        own = [slot for each in self._node.slots.of for slot in each]
+        for slot in (*own, *(slot for each in kept for slot in each)):
             mine = Slot.open(f"/proc/self/fd/{slot.fileno()}")
             note = mine.note() if mine.hold(reading=True) else None  # else somebody is copying into it
             mine.release()
@@ -102,6 +103,8 @@ class Lender:
             folder = layout.checkpoint_data(note.step, attempt, note.generation)
             held = _Held(slot.fileno(), (note.generation, note.step), note.kept_bytes)
             yield file_keys(folder, note.rank)[0], held
+            if slot not in own:  # it may have been written from here, under another name
+                yield file_keys(folder, note.rank, self._node.index)[0], held
 
     def _lend(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):  # it has gone, or wants no more

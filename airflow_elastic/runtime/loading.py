@@ -57,13 +57,18 @@ class Loading:
         self.manifest = manifest
         self._files: dict[str, list[_Stretch]] = defaultdict(list)
         self._slots: dict[Slot, list[_Stretch]] = defaultdict(list)
+        self._values: list[_Filling] = []
         for need in needs:
             key, entry = need.stored.file, need.stored.entry
             if held := memory.get((entry.key, entry.offsets if isinstance(entry, Piece) else ())):
                 slot, at = held
-                self._slots[slot] += _Filling(need, "the memory of this worker's agent").stretches(at)
+                filling = _Filling(need, "the memory of this worker's agent")
+                self._slots[slot] += filling.stretches(at)
             else:
-                self._files[key] += _Filling(need, key).stretches(entry.at)
+                filling = _Filling(need, key)
+                self._files[key] += filling.stretches(entry.at)
+            if not isinstance(need.target, torch.Tensor):
+                self._values.append(filling)
         self.needed = {key: sum(one.size for one in found) for key, found in self._files.items()}
         self.file_bytes = sum(self.needed.values())
         self.memory_bytes = sum(one.size for found in self._slots.values() for one in found)
@@ -103,6 +108,8 @@ class Loading:
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+        for value in self._values:
+            value.unpickle()
 
     def _check_sizes(self, store: Files) -> None:
         found = {entry.key: entry.size for entry in store.list(self.manifest.data)} if self.needed else {}
@@ -202,11 +209,14 @@ class _Filling:
                 return
         self._put_into_place()
 
+    def unpickle(self) -> None:
+        """Put what is no tensor into its place, when all that is read is known to be what was committed."""
+        if not isinstance(self._need.target, torch.Tensor):
+            self._need.target(from_bytes(self._entry.key, self._stored.numpy().tobytes()))
+
     def _put_into_place(self) -> None:
         target, stored = self._need.target, self._stored
-        if not isinstance(target, torch.Tensor):
-            target(from_bytes(self._entry.key, stored.numpy().tobytes()))
-        elif stored is not target:
+        if isinstance(target, torch.Tensor) and stored is not target:
             for dim, (start, length) in enumerate(zip(self._need.start, target.shape, strict=True)):
                 if stored.shape[dim] != length:
                     stored = stored.narrow(dim, start, length)

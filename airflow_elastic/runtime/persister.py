@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checkpoints, checksums, keeping, page
@@ -18,6 +19,7 @@ from airflow_elastic.adapters.store import at_once
 from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.slots import IN_BETWEEN
 from airflow_elastic.runtime.throttling import Throttling
+from airflow_elastic.runtime.unsettled import Unsettled, Written
 from airflow_elastic.runtime.writing import file_keys, manifest_of, write_files
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError, StoreError
@@ -47,7 +49,7 @@ class Persister:
 
     def __init__(self, node: Node, news: Callable[[], None] = lambda: None) -> None:
         self._node, self._slots, self._news = node, node.slots, news
-        self._throttling = Throttling(node.pages)
+        self._throttling, self._unsettled = Throttling(node.pages), Unsettled(node.store)
         # Generation and step of what was written last, and of what the thread has tried to write last.
         self._done: tuple[int, int] = (0, -1)
         self._tried: tuple[int, int] = (0, -1)
@@ -201,20 +203,22 @@ class Persister:
         data = layout.checkpoint_data(note.step, attempt, note.generation)
         size, staged_at = sum(one.kept_bytes for _, one in held), held[0][0].finished_at / 1e9
         is_own = worker == node.index  # a lost one's is awaited
-        pace = self._throttling.pace if is_own else at_once
+        pace, by = (self._throttling.pace, None) if is_own else (at_once, node.index)
+        part = Part(members.nodes.index(worker), len(members.nodes), manifest_of(note, attempt, data, ()))
+        keys = tuple(key for _, one in held for key in file_keys(data, one.rank, by))
+        written = Written(note.step, data, part.key, keys)
+        if self._unsettled.counts(written):
+            return True
+        self._unsettled.begin(written)
         try:
             with self._throttling.sending(size, staged_at) if is_own else contextlib.nullcontext():
-                files, _ = write_files(node.store, held, data, attempt, self._move, pace)
+                files, _ = write_files(node.store, held, data, attempt, self._move, pace, by)
         except ElasticError:
-            # Nobody knows of these files yet, and it may be the disk that is full. Or a buddy has written them, too.
-            if node.keeper is None:
-                with contextlib.suppress(ElasticError):
-                    node.store.delete(key for _, one in held for key in file_keys(data, one.rank))
+            self._unsettled.failed(written)
             raise
-        manifest = manifest_of(note, attempt, data, files)
-        part = Part(members.nodes.index(worker), len(members.nodes), manifest)
+        self._unsettled.tell(written)
         try:
-            return tell(node.store, part)
+            return tell(node.store, replace(part, manifest=manifest_of(note, attempt, data, files)))
         except Superseded as error:
             log.warning("%s", error)
             if attempt == node.attempt:

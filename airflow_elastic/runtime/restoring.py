@@ -293,10 +293,11 @@ class Restorer:
                 *((loading.file_bytes - from_others - from_disk) / 1e9, time.monotonic() - began),
             )
             told = self._ranks.gather((trouble, damage))
+            damages = sorted({one for _, one in told if one})
             for each, _ in told:
-                if each is not None:
+                if isinstance(each, StoreError) or (each is not None and not damages):
                     raise each
-            return sorted({one for _, one in told if one})
+            return damages
         finally:
             if self._fetches:
                 shutil.rmtree(self._room.folder, ignore_errors=True)

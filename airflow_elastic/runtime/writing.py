@@ -29,6 +29,7 @@ def write_files(
     attempt: int,
     moved: Callable[[], None] = lambda: None,
     pace: Pace = at_once,
+    by: int | None = None,
 ) -> tuple[list[StoredFile], list[StoredFile]]:
     """Write what the ranks of a worker have staged, two files each, and accounts of their samples.
 
@@ -39,6 +40,7 @@ def write_files(
         attempt: number of theirs.
         moved: called after each file.
         pace: of the large ones.
+        by: number of the worker that writes what another one has staged.
 
     Returns:
         The files of the checkpoint, and the accounts.
@@ -49,7 +51,7 @@ def write_files(
     files: list[StoredFile] = []
     accounts: list[StoredFile] = []
     for slot, note in held:
-        (data, index_of), memory = file_keys(folder, note.rank), slot.data(note.kept_bytes)
+        (data, index_of), memory = file_keys(folder, note.rank, by), slot.data(note.kept_bytes)
         with ThreadPoolExecutor(1) as beside:
             described = beside.submit(_describe, store, index_of, note.kept, memory)
             store.write(data, memory, pace=pace)
@@ -65,9 +67,13 @@ def write_files(
     return files, accounts
 
 
-def file_keys(folder: str, rank: int) -> tuple[str, str]:
-    """The files of one rank below a checkpoint's folder: its data, and what lies where in it."""
-    return f"{folder}rank-{rank:05d}.bin", f"{folder}rank-{rank:05d}.json"
+def file_keys(folder: str, rank: int, by: int | None = None) -> tuple[str, str]:
+    """The files of one rank below a checkpoint's folder: its data, and what lies where in it.
+
+    Those that another worker has written have names of their own: the one that is taken to be lost may be writing, too.
+    """
+    name = f"{folder}rank-{rank:05d}" + ("" if by is None else f"-by-{by}")
+    return f"{name}.bin", f"{name}.json"
 
 
 def _describe(store: Store, key: str, kept: Index, data: memoryview) -> tuple[str, StoredFile]:

@@ -14,6 +14,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.core.retention import superfluous
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError, StoreError
 from airflow_elastic.spec.manifest import Manifest, StoredFile
@@ -98,6 +99,28 @@ def test_a_pinned_one_is_never_removed(store: Store) -> None:
         f"{40:012d}",
         f"{50:012d}",
     ]
+
+
+def test_what_was_set_aside_takes_no_files_of_another_one_along(store: Store) -> None:
+    """Its manifest may be a copy of another one's, or name anything."""
+    keeping.pin(store, 10, by="model 0001")
+    store.put("logs/attempt-0001/g01-rank-0.log", b"a line")
+    for step, manifest in ((45, layout.manifest(10)), (46, None)):
+        sealed = store.get(manifest) if manifest else None
+        if sealed is None:
+            other = Manifest(46, 1, 1, 1, 0.0, "logs/", files=())
+            checkpoints.commit(store, other)
+        else:
+            store.put(layout.manifest(step), sealed)
+        keeping.quarantine(store, step, "a copy")
+    for step in (60, 70):
+        checkpoints.commit(
+            store, Manifest(step, 1, 1, 1, 0.0, f"checkpoints/data/{step:012d}-a0001-g01/", files=())
+        )
+    keeping.prune(store, POLICY)
+    assert keeping.quarantined(store) == {}
+    assert [entry.key.split("/")[2][:12] for entry in store.list("checkpoints/data/")] == [f"{10:012d}"]
+    assert store.get("logs/attempt-0001/g01-rank-0.log") == b"a line"
 
 
 def test_one_that_is_not_there_cannot_be_pinned(store: Store) -> None:

@@ -217,6 +217,64 @@ def test_a_manifest_that_cannot_be_read_costs_no_files(tmp_path: Path) -> None:
     assert keeping.quarantined(store) == {}, "another release may read it"
 
 
+def test_a_commit_whose_answer_was_lost_is_not_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, commit = Worker(str(tmp_path)), checkpoints.commit
+
+    def lost(*what: Any) -> bool:
+        assert commit(*what)
+        raise StoreError("no answer")
+
+    def full(*what: Any, **how: Any) -> None:
+        raise StoreError("the disk is full")
+
+    worker.saver.save(objects(1), 8, Position(), reason="steps", metrics={})
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "commit", lost)
+        with pytest.raises(StoreError, match="no answer"):
+            worker.persister.flush()
+    with monkeypatch.context() as patched:
+        patched.setattr(type(worker.store), "write", full)
+        worker.persister.flush()  # it need not be written again
+    assert checkpoints.problems(worker.store, checkpoints.read(worker.store, 8)) == []
+
+
+def test_files_that_others_may_know_of_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (Worker(str(tmp_path), index=index, of=2) for index in range(2))
+    for worker in (one, other):
+        worker.saver.save(objects(1), 8, Position(), reason="steps", metrics={})
+
+    def fails(*what: Any, **how: Any) -> None:
+        raise StoreError("not now")
+
+    for broken in ("list", "write"):  # its word was put; and then it tries again
+        with monkeypatch.context() as patched:
+            patched.setattr(type(one.store), broken, fails)
+            with pytest.raises(StoreError, match="not now"):
+                one.persister.flush()
+    other.persister.flush()
+    assert checkpoints.problems(other.store, checkpoints.read(other.store, 8)) == []
+
+
+def test_what_others_could_not_write_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (Worker(str(tmp_path), index=index, of=2) for index in range(2))
+    for step in range(1, 9):
+        one.saver.save(objects(1), step, Position(), reason="steps", metrics={})
+        one.persister.write_new()
+    there = {entry.key.split("/")[2] for entry in one.store.list(layout.CHECKPOINT_DATA)}
+    assert len(there) == 3, "those that the other one may still complete"
+    for step in (9, 10, 11, 12):
+        for worker in (one, other):
+            worker.saver.save(objects(1), step, Position(), reason="steps", metrics={})
+            worker.persister.write_new()
+    assert checkpoints.steps(one.store) == [10, 11, 12]
+    there = {entry.key.split("/")[2][:12] for entry in one.store.list(layout.CHECKPOINT_DATA)}
+    assert there == {f"{step:012d}" for step in (10, 11, 12)}
+
+
 def test_a_full_disk_costs_a_save_and_not_the_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
