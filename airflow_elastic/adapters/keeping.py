@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import checkpoints, journal
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.core.retention import superfluous
 from airflow_elastic.spec import layout
 
@@ -27,6 +28,22 @@ def quarantine(store: Store, step: int, reason: str) -> None:
     record = {"step": step, "reason": reason, "manifest": (manifest or b"").decode(errors="replace")}
     store.put(layout.quarantined(step), json.dumps(record, indent=1).encode())
     store.delete([layout.manifest(step)])
+
+
+def set_aside(store: Store, trouble: CheckpointTrouble, *, by: str) -> None:
+    """Set a damaged checkpoint aside, and have the controller know.
+
+    Args:
+        store: where the run lies.
+        trouble: the checkpoint, what is wrong with it, and the one before.
+        by: whoever has found it.
+    """
+    mailbox = Mailbox(store)
+    # Before, as who is killed after the next line tells nobody any more; and after, as a controller that looks in
+    # between still finds it among the checkpoints.
+    mailbox.post("damaged", by=by, checkpoint=trouble)
+    quarantine(store, trouble.step, trouble.reason)
+    mailbox.post("damaged", by=by, checkpoint=trouble)
 
 
 def quarantined(store: Store) -> dict[int, str]:

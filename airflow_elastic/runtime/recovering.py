@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_elastic.adapters import checkpoints, journal
+from airflow_elastic.adapters import checkpoints, journal, keeping
+from airflow_elastic.adapters.mailbox import CheckpointTrouble
 from airflow_elastic.adapters.parts import Superseded, tell
 from airflow_elastic.core.offers import Age, Offer, choose
 from airflow_elastic.runtime.disk import age_of
@@ -117,6 +118,9 @@ def _recover(node: Node, disk: Disk, members: Members, together: _Together) -> N
         copies = [mine.first(one) for one in chosen.by(node)]
         here = [(copy, _as_ours(node, members, copy.manifest, data)) for copy in copies]
         log.info("workers have step %d on their disks: %d parts of it are written from here", step, len(here))
+        if node.index == members.nodes[0]:
+            _make_way(node, step, max(0, stored.age.step))
+        together.gather("way", _Done())
         troubles = [
             one.trouble for one in together.gather("written", _Done(_write(node, here))) if one.trouble
         ]
@@ -129,6 +133,12 @@ def _recover(node: Node, disk: Disk, members: Members, together: _Together) -> N
             for copy, ours in here:
                 disk.settle(copy, ours)
             kept.append(data)
+        else:
+            kept += [copy.manifest.data for copy in copies]
+            kept += [
+                layout.checkpoint_data(one.age.step, one.age.attempt, one.age.generation)
+                for one in chosen.offers
+            ]
         together.gather("settled", _Done())  # others may have theirs in a folder of this machine
     disk.tidy(kept)
     together.gather("tidy", _Done())  # nobody writes before
@@ -172,8 +182,21 @@ def _newest(node: Node) -> _Stored:
     return _Stored(Age(), "")
 
 
+def _make_way(node: Node, step: int, newest: int) -> None:
+    """Set aside what stands in storage under the name of a state that workers have whole, and that nobody can read."""
+    try:
+        checkpoints.read(node.store, step)
+    except checkpoints.OtherVersion:
+        return  # another release may
+    except checkpoints.CheckpointDamaged as error:
+        if step in checkpoints.steps(node.store):
+            log.warning("checkpoint %d is damaged, and workers have it on their disks: %s", step, error)
+            trouble = CheckpointTrouble(node.attempt, step, str(error), newest)
+            keeping.set_aside(node.store, trouble, by=f"node-{node.index}")
+
+
 def _is_stored(node: Node, step: int, data: str) -> bool:
-    """Whether it is a checkpoint now. There may be one that nobody can read: then that is what ranks set aside."""
+    """Whether it is a checkpoint now. There may be one of another release: then what is on disks stays there."""
     try:
         return checkpoints.read(node.store, step).data == data
     except checkpoints.CheckpointDamaged as error:

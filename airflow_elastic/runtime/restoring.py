@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 from airflow_elastic.adapters import checkpoints, journal, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
+from airflow_elastic.adapters.mailbox import CheckpointTrouble
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
 from airflow_elastic.core.machine import replay
@@ -168,15 +168,8 @@ class Restorer:
                 if not self._is_damaged(step):
                     log.warning("checkpoint %d is whole where it is stored, and stays: %s", step, reason)
                     continue
-                trouble, mailbox = (
-                    CheckpointTrouble(self._attempt, step, reason, newest),
-                    Mailbox(self._store),
-                )
-                # Before, as who is killed after the next line tells nobody any more; and after, as a controller that
-                # looks in between still finds it among the checkpoints.
-                mailbox.post("damaged", by="rank 0", checkpoint=trouble)
-                keeping.quarantine(self._store, step, reason)
-                mailbox.post("damaged", by="rank 0", checkpoint=trouble)
+                trouble = CheckpointTrouble(self._attempt, step, reason, newest)
+                keeping.set_aside(self._store, trouble, by="rank 0")
             except StoreError as error:
                 log.warning("checkpoint %d could not be set aside: %s", step, error)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, checksums
+from airflow_elastic.adapters import checkpoints, checksums, keeping
 from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.runtime.disk import Word
 from airflow_elastic.runtime.ranks import Ranks
@@ -139,17 +140,30 @@ def test_a_folder_that_cannot_be_read_hides_no_other(
     assert checkpoints.steps(first[0].store) == [6]
 
 
-def test_what_cannot_become_a_checkpoint_is_not_kept_in_a_later_attempts_name(machines: Machines) -> None:
-    """There is a manifest of that step which nobody can read, and which ranks will set aside."""
+def test_a_manifest_that_nobody_can_read_makes_way_for_what_disks_have_whole(machines: Machines) -> None:
     first = machines.attempt(1)
     save(first, 20, seed=4)
     store = first[0].store
     store.put(layout.manifest(20), b"torn")
     come(machines.attempt(2))
-    assert machines.files() == []
+    assert checkpoints.problems(store, checkpoints.read(store, 20)) == []
+    assert list(keeping.quarantined(store)) == [20]
+    assert {(one.kind, one.checkpoint.step) for one in Mailbox(store).read() if one.checkpoint} == {
+        ("damaged", 20)
+    }
+
+
+def test_one_of_another_release_stays_and_so_does_what_disks_have(machines: Machines) -> None:
+    first = machines.attempt(1)
+    save(first, 20, seed=4)
+    store, before = first[0].store, machines.files()
+    store.put(layout.manifest(20), b'{"version": 1000}')
+    come(machines.attempt(2))
+    assert (store.get(layout.manifest(20)), machines.files()) == (b'{"version": 1000}', before)
+    assert not keeping.quarantined(store)
     store.delete([layout.manifest(20)])
     come(machines.attempt(3))
-    assert checkpoints.steps(store) == []
+    assert checkpoints.problems(store, checkpoints.read(store, 20)) == []
 
 
 def test_without_a_machine_the_run_goes_on_from_storage(machines: Machines) -> None:

@@ -475,6 +475,19 @@ def test_what_no_restore_would_unpickle_is_refused_with_the_first_save(tmp_path:
     assert loaded.pages["mood"] == [Mood("good")]
 
 
+def test_one_that_is_damaged_as_well_is_set_aside_like_any_other(tmp_path: Path) -> None:
+    diary = Diary()
+    diary.pages["mood"] = Mood("good")
+    save(tmp_path, 5, replace(wide(1), others={"diary": Diary()}))
+    with torch.serialization.safe_globals([Mood]):
+        save(tmp_path, 9, replace(wide(1), others={"diary": diary}))
+    _damage(tmp_path, 9, "flip")
+    manifest = restorer(tmp_path).restore(replace(wide(2), others={"diary": Diary()}))
+    assert manifest is not None
+    assert manifest.step == 5
+    assert list(keeping.quarantined(open_store(str(tmp_path)))) == [9]
+
+
 def test_what_the_script_does_not_trust_any_more_stays(tmp_path: Path) -> None:
     """A script that has forgotten to say so again loses nothing."""
     diary = Diary()
