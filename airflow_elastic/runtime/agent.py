@@ -127,7 +127,7 @@ def _followers(node: Node) -> list[Follower]:
         node.lender = Lender(node) if _is_far(node) else None
         found.append(Sharer(node))
     if spec.checkpoint.disk is not None:
-        node.disk = Disk.of_run(spec.checkpoint.disk, node.store, node.index)
+        node.disk = Disk.of_run(spec.checkpoint.disk, node.store, node.index, spec.checkpoint.disk_keep_last)
         found.append(DiskWriter(node, node.disk))
     return found
 

@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: States that stay. A worker may have come further than another one, by a state that is for the disk alone and by one
-#: that is on its way to storage.
-KEEP = 3
-
 #: What a run has left behind for so long is taken for forgotten.
 FORGOTTEN_SECONDS = 7 * 86400.0
 
@@ -103,22 +99,23 @@ class Disk:
     Args:
         root: the run's folder on it.
         index: number of the worker.
+        keep: states of it that stay.
 
     Attributes:
         root: as given.
     """
 
-    def __init__(self, root: Path, index: int) -> None:
-        self.root = root
+    def __init__(self, root: Path, index: int, keep: int = 3) -> None:
+        self.root, self._keep = root, keep
         self._mine = FolderStore(root / f"node-{index}")
         self._lock = threading.Lock()
 
     @classmethod
-    def of_run(cls, folder: str, store: Store, index: int) -> Disk:
+    def of_run(cls, folder: str, store: Store, index: int, keep: int = 3) -> Disk:
         """That of a run, below the folder that the user has named. A run that is begun anew has another one."""
         first = store.get(layout.journal_entry(0)) or b""
         digest = hashlib.sha256(store.uri.encode() + b"\n" + first).hexdigest()[:16]
-        return cls(Path(folder, f"airflow-elastic-{digest}"), index)
+        return cls(Path(folder, f"airflow-elastic-{digest}"), index, keep)
 
     def begin(self) -> None:
         """Remove what other runs have forgotten. Raises StoreError where the disk cannot be used."""
@@ -260,7 +257,7 @@ class Disk:
                 whole.append(folder)
             else:
                 _remove(folder)
-        for folder in sorted(whole, key=_age)[:-KEEP]:
+        for folder in sorted(whole, key=_age)[: -self._keep]:
             _remove(folder)
 
 

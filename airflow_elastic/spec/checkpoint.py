@@ -18,6 +18,11 @@ _folder = Rule(
 )
 
 
+#: A worker may have come further than another one, by a state that is for the disk alone and by one that is on its way
+#: to storage.
+_disk_keep = Rule(lambda value: type(value) is int and value >= 3, "an integer, at least 3")
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
     """When the runtime saves, and how many checkpoints stay.
@@ -36,9 +41,10 @@ class CheckpointPolicy:
             which is best the workers of one machine: those of one unit never keep each other's.
         disk: a folder on the disk of each worker's machine, there already, in which agents keep what is saved, too.
             What they lose with their memory, as all of them die at once or their machines are started anew, the next
-            attempt finds there. Takes four times a worker's share of the state. With the launcher `torchrun`; on a
-            cluster, a volume of the node's has to be mounted there: an `emptyDir` goes with its pod.
+            attempt finds there. Takes `disk_keep_last` + 1 times a worker's share of the state. With the launcher
+            `torchrun`; on a cluster, a volume of the node's has to be mounted there: an `emptyDir` goes with its pod.
         disk_every_steps: in between, save to that disk after every so many steps, and not to storage.
+        disk_keep_last: states to keep there. Three at the least: one worker may have come further than another.
         auto_interval: save as often as is best for what a save costs and how often the run fails, as measured; then
             `every_seconds` is the longest interval, by default an hour. Rank 0 logs the interval and its reason.
         overlap: copy weights and optimizer states while the next forward and backward passes go on, and not before
@@ -58,6 +64,7 @@ class CheckpointPolicy:
     buddies: bool = False
     disk: str | None = None
     disk_every_steps: int | None = None
+    disk_keep_last: int = 3
     auto_interval: bool = False
     overlap: bool = False
     account_samples: bool = False
@@ -84,6 +91,7 @@ class CheckpointPolicy:
                     "none without checkpoint.disk, the folder to save to",
                     across=True,
                 )
+            check("disk_keep_last", self.disk_keep_last, _disk_keep)
             check("keep_last", self.keep_last, positive_int)
             if self.keep_every_steps is not None:
                 check("keep_every_steps", self.keep_every_steps, positive_int)

@@ -30,7 +30,7 @@ class Machines:
     """As many machines as workers, each with a disk of its own; an attempt after the other comes to them."""
 
     def __init__(self, base: Path, count: int = 2) -> None:
-        self.base, self.run = base, str(base / "run")
+        self.base, self.run, self.keep = base, str(base / "run"), 3
         self.folders = [base / f"disk-{number}" for number in range(count)]
         for folder in self.folders:
             folder.mkdir()
@@ -40,11 +40,11 @@ class Machines:
         workers = []
         for index, machine in enumerate(on):
             folder = str(self.folders[machine])
-            policy = CheckpointPolicy(disk=folder)
+            policy = CheckpointPolicy(disk=folder, disk_keep_last=self.keep)
             worker = Worker(
                 self.run, attempt=number, index=index, of=len(on), policy=policy, generation=generation
             )
-            worker.node.disk = Disk.of_run(folder, worker.store, index)
+            worker.node.disk = Disk.of_run(folder, worker.store, index, self.keep)
             workers.append(worker)
         raise_fence(workers[0].store, number)
         return workers

@@ -219,6 +219,15 @@ def test_what_is_on_the_disk_is_not_read_from_storage(
     assert (" 0 GB from disk" in caplog.text) == (harm is not None)
 
 
+def test_as_many_states_stay_as_the_policy_says(machines: Machines) -> None:
+    machines.keep = 5
+    first = machines.attempt(1)
+    for step in range(1, 9):
+        save(first, step, seed=step)
+    there = {path.rpartition("/")[0] for path in machines.files()}
+    assert there == {f"{step:012d}-a0001-g01" for step in range(4, 9)}
+
+
 def test_a_disk_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
     worker = Worker(str(tmp_path / "run"), policy=CheckpointPolicy(disk=str(tmp_path / "none")))
     disk = Disk.of_run(str(tmp_path / "none"), worker.store, 0)
@@ -252,6 +261,7 @@ def test_what_runs_have_forgotten_is_removed(machines: Machines) -> None:
     [
         ({"checkpoint": {"disk": "scratch"}}, r"checkpoint\.disk\b.*absolute path"),
         ({"checkpoint": {"disk": "/mnt/../etc"}}, r"checkpoint\.disk\b.*absolute path"),
+        ({"checkpoint": {"disk": "/mnt", "disk_keep_last": 2}}, r"checkpoint\.disk_keep_last\b.*at least 3"),
         ({"checkpoint": {"disk_every_steps": 5}}, r"checkpoint\.disk_every_steps\b.*checkpoint\.disk"),
     ],
 )
