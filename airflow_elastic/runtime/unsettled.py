@@ -60,7 +60,8 @@ class Unsettled:
         """
         if written not in self._written:
             self._written.append(written)
-        for old in self._written[:-_HELD]:
+        held = list(dict.fromkeys(one.data for one in self._written))[-_HELD:]
+        for old in [one for one in self._written if one.data not in held]:
             with contextlib.suppress(ElasticError):  # the next save comes to it
                 if not self.counts(old):
                     self._store.delete([old.word, *old.files])

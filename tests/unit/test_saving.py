@@ -21,6 +21,7 @@ from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime import persister
 from airflow_elastic.runtime.saving import Position, Stateful, _buffers
+from airflow_elastic.runtime.unsettled import Unsettled, Written
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
@@ -347,3 +348,18 @@ def test_what_a_save_that_was_cut_off_left_is_removed_by_the_next_attempt(tmp_pa
     restorer(tmp_path, attempt=2).restore(objects(2))
     folders = {entry.key.split("/")[2] for entry in store.list(layout.CHECKPOINT_DATA)}
     assert folders == {"000000000005-a0001-g01", "000000000009-a0002-g01"}
+
+
+def test_a_save_of_several_workers_parts_is_one(tmp_path: Path) -> None:
+    """An agent writes its own part of a state, and that of whoever is lost."""
+    store = open_store(str(tmp_path))
+    unsettled = Unsettled(store)
+    for step in range(4):
+        for worker in range(3):
+            one = Written(step, f"{step}/", f"{step}/part-{worker}.json", (f"{step}/rank-{worker}.bin",))
+            unsettled.begin(one)
+            for key in (one.word, *one.files):
+                store.put(key, b"bytes")
+            unsettled.tell(one)
+    assert {entry.key.split("/")[0] for entry in store.list()} == {"1", "2", "3"}
+    assert len(store.list("1/")) == 6
