@@ -216,7 +216,7 @@ def in_persister(module: ModuleType) -> None:
     checkpoints, folder = module.checkpoints, importlib.import_module("airflow_elastic.adapters.folder")
     commit, sync = checkpoints.commit, folder.sync
 
-    def writing(store: Any, held: Any, data: str, attempt: int, moved: Any, pace: Any) -> Any:
+    def writing(store: Any, held: Any, data: str, attempt: int, moved: Any, pace: Any, by: int | None) -> Any:
         note = held[0][1]
 
         def point(where: str) -> None:
@@ -234,7 +234,7 @@ def in_persister(module: ModuleType) -> None:
             point("behind all")
             moved()
 
-        return write_files(store, held, data, attempt, on, at_pace)
+        return write_files(store, held, data, attempt, on, at_pace, by)
 
     def telling(store: Any, part: Any) -> Any:
         one = part.manifest
