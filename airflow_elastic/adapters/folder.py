@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from airflow_elastic.adapters.durable import fsync_folder, is_abandoned, make_folder, sync, temp_file, write
 from airflow_elastic.adapters.folder_errors import no_links, store_error
 from airflow_elastic.adapters.keys import RESERVED, check_key, check_prefix, check_range, key_problem
-from airflow_elastic.adapters.store import Entry, at_once
+from airflow_elastic.adapters.store import Entry, at_once, untold
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -168,7 +168,9 @@ class FolderStore:
             with self._told("upload", key):
                 self._place(target, copy, os.replace)
 
-    def download(self, key: str, path: Path, *, durable: bool = True) -> None:
+    def download(
+        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = untold
+    ) -> None:
         with contextlib.ExitStack() as stack:
             with self._told("download", key):
                 try:
@@ -179,7 +181,9 @@ class FolderStore:
             with self._told("download", key, path):
                 make_folder(path.absolute().parent)
                 with temp_file(path.absolute().parent) as (temp, file):
-                    shutil.copyfileobj(source, file, _COPY_BYTES)
+                    while data := source.read(_COPY_BYTES):
+                        file.write(data)
+                        told(file.tell())
                     if durable:
                         sync(file)
                     else:

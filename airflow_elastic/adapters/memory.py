@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,41 @@ _V1 = _Names(Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usa
 
 def free_bytes(proc: Path = Path("/proc")) -> int | None:
     """Bytes that could be taken before anything is killed for memory; None where the system does not say."""
-    known = [*_of_machine(proc), *_of_groups(proc)]
-    return min(known) if known else None
+    return min(free_memory(proc).values(), default=None)
+
+
+def free_memory(proc: Path = Path("/proc")) -> dict[str, int]:
+    """The same for the machine, and for each control group that has a limit.
+
+    Returns:
+        Free bytes, by whose they are. Processes that are told the same name take them from each other: those of one
+        machine, and those of one group on it.
+    """
+    kernel = _kernel(proc)
+    whose = f"container {kernel} {socket.gethostname()}" if _is_shown_its_own(proc) else f"machine {kernel}"
+    found = dict[str, int]()
+    for size in _of_machine(proc):
+        found[whose] = size
+    for group, size in _of_groups(proc):
+        # By its inode: where it is mounted for a container, its path says nothing.
+        found[f"group {kernel} {group.stat().st_ino}"] = size
+    return found
+
+
+def _kernel(proc: Path) -> str:
+    """Names the kernel whose memory it is: containers of a machine share it, virtual machines do not."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _is_shown_its_own(proc: Path) -> bool:
+    """Whether a container sees what it has itself in place of the machine's, as lxcfs mounts it there."""
+    try:
+        return (proc / "meminfo").stat().st_dev != proc.stat().st_dev
+    except OSError:
+        return False
 
 
 def _of_machine(proc: Path) -> Iterator[int]:
@@ -37,8 +71,8 @@ def _of_machine(proc: Path) -> Iterator[int]:
             yield int(line.split()[1]) * 1024
 
 
-def _of_groups(proc: Path) -> Iterator[int]:
-    """Of our group and those around it: each of them has a limit of its own."""
+def _of_groups(proc: Path) -> Iterator[tuple[Path, int]]:
+    """Of our group and those around it: each of them may have a limit of its own."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -50,7 +84,7 @@ def _of_groups(proc: Path) -> Iterator[int]:
             folder = names.root / path.strip("/")
             for group in (folder, *folder.parents):
                 if group.is_relative_to(names.root):
-                    yield from _of_group(group, names)
+                    yield from ((group, size) for size in _of_group(group, names))
 
 
 def _of_group(group: Path, names: _Names) -> Iterator[int]:

@@ -20,7 +20,7 @@ from airflow_elastic.adapters.s3_errors import (
     store_error,
 )
 from airflow_elastic.adapters.s3_stream import ROUNDS, Stream, back_off
-from airflow_elastic.adapters.store import Entry, at_once
+from airflow_elastic.adapters.store import Entry, at_once, untold
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -192,14 +192,16 @@ class S3Store:
                         raise
         return len(stale)
 
-    def download(self, key: str, path: Path, *, durable: bool = True) -> None:
+    def download(
+        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = untold
+    ) -> None:
         where = self._at(key)
         folder = path.absolute().parent
         try:
             make_folder(folder)
             with temp_file(folder) as (temp, file):
                 with self._told("download", key):
-                    s3_bulk.fetch(self._bulk.get(), where, file)
+                    s3_bulk.fetch(self._bulk.get(), where, file, told)
                 if durable:
                     sync(file)
                 os.replace(temp, path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from awscrt.checksums import crc32
 from airflow_elastic.adapters.s3_client import CONNECTIONS, sends_checksums
 from airflow_elastic.adapters.s3_errors import code_of
 from airflow_elastic.adapters.s3_stream import Stream
-from airflow_elastic.adapters.store import at_once
+from airflow_elastic.adapters.store import at_once, untold
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -108,11 +109,21 @@ def _checksum(client: Any, data: bytes) -> dict[str, str]:
     return {"ChecksumCRC32": base64.b64encode(crc32(data).to_bytes(4, "big")).decode()}
 
 
-def fetch(client: Any, where: dict[str, str], file: BinaryIO) -> None:
-    """Copy an object into an empty file. Raises whatever the client does, also where the object changes meanwhile."""
+def fetch(client: Any, where: dict[str, str], file: BinaryIO, told: Callable[[int], None] = untold) -> None:
+    """Copy an object into an empty file. Raises whatever the client does, also where the object changes meanwhile.
+
+    `told` is called with how many bytes have come so far; by several threads, one at a time.
+    """
     about = client.head_object(**where)
     size, same = int(about["ContentLength"]), {"IfMatch": about["ETag"]}
     os.truncate(file.fileno(), size)
+    come, telling = 0, threading.Lock()
+
+    def tell(count: int) -> None:
+        nonlocal come
+        with telling:
+            come += count
+            told(come)
 
     def fetch_part(begin: int) -> None:
         end, room = min(size, begin + PART_BYTES), memoryview(bytearray(1 << 20))
@@ -121,6 +132,7 @@ def fetch(client: Any, where: dict[str, str], file: BinaryIO) -> None:
             while count := part.readinto(room[: end - at]):
                 os.pwrite(file.fileno(), room[:count], at)
                 at += count
+                tell(count)
         if at < end:
             raise StoreError(f"{where['Key']} became shorter while it was fetched: fetch it again")
 

@@ -35,6 +35,10 @@ def at_once(size: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def untold(done: int) -> None:
+    """For somebody who does not ask how far a download is."""
+
+
 class Reader(Protocol):
     """The bytes of an object, one after the other."""
 
@@ -102,10 +106,13 @@ class Store(Protocol):
         """Copy a local file into an object, durably and with a checksum on the way where the service has one."""
         ...
 
-    def download(self, key: str, path: Path, *, durable: bool = True) -> None:
+    def download(
+        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = untold
+    ) -> None:
         """Copy an object into a local file (parent folders are made); the file appears complete or not at all.
 
-        Unless `durable` is False, it outlives a loss of power.
+        Unless `durable` is False, it outlives a loss of power. `told` is called with how many bytes have come so far,
+        again and again while they come; by several threads, but one at a time.
         """
         ...
 

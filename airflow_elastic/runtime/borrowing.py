@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters.store import untold
 from airflow_elastic.runtime.ring import Address, Answer, hear, keep_alive, say
 from airflow_elastic.spec.codec import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 ENVIRONMENT = "AIRFLOW_ELASTIC_LOANS"
 
@@ -80,8 +81,11 @@ class Borrowed:
         return count
 
 
-def save(loan: Loan, key: str, path: Path) -> None:
-    """Write a file that is lent to the disk of this machine. Raises OSError where it is not had, or not whole."""
+def save(loan: Loan, key: str, path: Path, told: Callable[[int], None] = untold) -> None:
+    """Write a file that is lent to the disk of this machine; `told` is called with how many bytes have come so far.
+
+    Raises OSError where it is not had, or not whole.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     room, left = memoryview(bytearray(_CHUNK_BYTES)), loan.size
     with borrowed(loan, key, 0, loan.size) as reader, path.open("wb") as file:
@@ -91,3 +95,4 @@ def save(loan: Loan, key: str, path: Path) -> None:
                 raise OSError(f"{key} was not sent to its end")
             file.write(room[:count])
             left -= count
+            told(loan.size - left)

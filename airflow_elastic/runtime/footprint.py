@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.memory import free_bytes
+from airflow_elastic.adapters.linux import this_node
+from airflow_elastic.adapters.memory import free_memory
 from airflow_elastic.runtime.slots import COUNT
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_elastic.runtime.ranks import Ranks
     from airflow_elastic.runtime.stage import Stage
@@ -52,30 +54,58 @@ def check_memory(mine: Footprint | None, ranks: Ranks, procs: int) -> None:
         procs: ranks of a worker.
 
     Raises:
-        InvalidInput: a worker has not so much memory, told on all ranks alike.
+        InvalidInput: a worker has not so much memory, or workers have not that share it; told on all ranks alike.
     """
-    each = ranks.gather((mine, free_bytes()))
-    known = [(one, free) for one, free in each if one is not None]
-    if len(known) < len(each):
+    each = ranks.gather((mine, free_memory(), this_node().partition("/")[0]))
+    sizes = [one for one, _, _ in each if one is not None]
+    if len(sizes) < len(each):
         return
-    workers = [known[at : at + procs] for at in range(0, len(known), procs)]
-    neighbours = COUNT * max(sum(one.kept for one, _ in worker) for worker in workers)
-    for number, worker in enumerate(workers):
-        here = [one for one, _ in worker]
-        free = min((free for _, free in worker if free is not None), default=None)
-        if free is None:
-            continue
-        told = _told(here, neighbours)
-        wanted = max(0, neighbours - here[0].keeps)
-        wanted += sum(max(0, COUNT * one.state - one.have) for one in here)
-        if wanted > free:
+    workers = [sizes[at : at + procs] for at in range(0, len(sizes), procs)]
+    neighbours = COUNT * max(sum(one.kept for one in worker) for worker in workers)
+    wanted = [_wanted(worker, neighbours) for worker in workers]
+    shares = _shares([places for _, places, _ in each], procs)
+    for free, here in shares:
+        if sum(wanted[one] for one in here) > free:
+            most = max(here, key=wanted.__getitem__)
+            told = _told(workers[most], neighbours)
+            buddies = ", or turn checkpoint.buddies off" if neighbours else ""
+            if len(here) == 1:
+                raise InvalidInput(
+                    f"worker {most} has not the memory to save into: {told}, and only {free / 1e9:.3g} GB are free. "
+                    f"Give workers more memory, or more workers less each{buddies}"
+                )
             raise InvalidInput(
-                f"worker {number} has not the memory to save into: {told}, and only {free / 1e9:.3g} GB are free. Give "
-                "workers more memory, or more workers less each"
-                + (", or turn checkpoint.buddies off" if neighbours else "")
+                f"{each[most * procs][2]} has not the memory that its workers {', '.join(map(str, here))} save into: "
+                f"they want {sum(wanted[one] for one in here) / 1e9:.3g} GB, and only {free / 1e9:.3g} GB are free "
+                f"there. Of the largest of them, {told}. Give it more memory, or fewer of the workers{buddies}"
             )
-        if ranks.rank == number * procs:
-            log.info("%s; %.3g GB are free", told, free / 1e9)
+    number, rank = divmod(ranks.rank, procs)
+    if rank == 0 and (mine_of := [share for share in shares if number in share[1]]):
+        free, here = min(mine_of)
+        shared = f" for workers {', '.join(map(str, here))} together" if len(here) > 1 else ""
+        log.info("%s; %.3g GB are free%s", _told(workers[number], neighbours), free / 1e9, shared)
+
+
+def _shares(each: Sequence[Mapping[str, int]], procs: int) -> list[tuple[int, list[int]]]:
+    """How many bytes are free of each piece of memory, and for what workers; first what is a worker's own.
+
+    Args:
+        each: what each rank has found free.
+        procs: ranks of a worker.
+    """
+    free, workers = dict[str, int](), defaultdict[str, list[int]](list)
+    for rank, places in enumerate(each):
+        for place, size in places.items():
+            free[place] = min(size, free.get(place, size))
+            if rank // procs not in workers[place]:
+                workers[place].append(rank // procs)
+    return sorted(((size, workers[place]) for place, size in free.items()), key=lambda one: len(one[1]))
+
+
+def _wanted(worker: Sequence[Footprint], neighbours: int) -> int:
+    """What a worker's agent does not have yet; `neighbours` is what it keeps of another's."""
+    own = sum(max(0, COUNT * one.state - one.have) for one in worker)
+    return own + max(0, neighbours - worker[0].keeps)
 
 
 def _told(here: Sequence[Footprint], neighbours: int) -> str:

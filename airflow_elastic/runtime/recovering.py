@@ -95,8 +95,8 @@ def recover(node: Node, members: Members, store: TCPStore) -> bool:
         Whether the generation can begin; False where its end, or this worker's, has come meanwhile.
 
     Raises:
-        NotRecovered: there is such a state, and it could not be written; or a worker has not answered for as long as a
-            start may take. It is still there, for the next attempt.
+        NotRecovered: there is such a state, and it could not be written; or a worker has not answered, and nobody has
+            read or written anything, for as long as a start may take. It is still there, for the next attempt.
     """
     if node.disk is None:
         return True
@@ -121,9 +121,8 @@ def _recover(node: Node, disk: Disk, members: Members, together: _Together) -> N
         if node.index == members.nodes[0]:
             _make_way(node, step, max(0, stored.age.step))
         together.gather("way", _Done())
-        troubles = [
-            one.trouble for one in together.gather("written", _Done(_write(node, here))) if one.trouble
-        ]
+        written = _Done(_write(node, here, together))
+        troubles = [one.trouble for one in together.gather("written", written) if one.trouble]
         if troubles:
             raise NotRecovered(
                 f"workers have step {step} on their disks, which could not be written to {node.store.uri}: "
@@ -158,7 +157,10 @@ def _agree(node: Node, members: Members, together: _Together, mine: _Copies, sto
         chosen = together.hear(f"chosen/{number}", _Chosen)
         if not chosen.offers:
             return chosen
-        damaged = sum(not mine.has_whole(one) for one in chosen.by(node))
+        damaged = 0
+        for one in chosen.by(node):
+            damaged += not mine.has_whole(one)
+            together.goes_on()
         trouble = f"node-{node.index} has {damaged} damaged parts of it" if damaged else None
         troubles = [one.trouble for one in together.gather(f"whole/{number}", _Done(trouble)) if one.trouble]
         if not troubles:
@@ -252,13 +254,14 @@ def _as_ours(node: Node, members: Members, old: Manifest, data: str) -> Manifest
     return replace(ours, created_at=time.time())
 
 
-def _write(node: Node, parts: Sequence[tuple[Copy, Manifest]]) -> str | None:
+def _write(node: Node, parts: Sequence[tuple[Copy, Manifest]], together: _Together) -> str | None:
     """Write parts of a state to storage; returns what has kept it from that."""
     try:
         for copy, ours in parts:
             here = Path(copy.folder.uri)
             for file, target in zip(copy.manifest.files, ours.files, strict=True):
                 node.store.upload(target.key, here / file.key)
+                together.goes_on()
             for account in copy.word.accounts:
                 node.store.put(account.key, (here / account.key).read_bytes())
             with contextlib.suppress(
@@ -279,7 +282,7 @@ class _Together:
     def __init__(self, node: Node, members: Members, store: TCPStore) -> None:
         self._node, self._members, self._store = node, members, store
         self._seconds = node.record.spec.health.start_seconds
-        self._give_up = time.monotonic() + self._seconds
+        self._give_up, self._done = time.monotonic() + self._seconds, 0
 
     def say(self, what: str, word: object) -> None:
         self._store.set(f"disk/{what}", json.dumps(encode(word)))
@@ -289,12 +292,23 @@ class _Together:
         while not self._store.check([f"disk/{what}"]):
             if self._node.stop_at is not None or self._node.files.closed or self._node.superseded():
                 raise _Cut
-            if time.monotonic() > self._give_up:
+            if time.monotonic() > self._give_up and not self._renewed():
                 raise NotRecovered(
-                    f"what workers have on their disks: `{what}` was not said within {self._seconds:.0f} s"
+                    f"what workers have on their disks: `{what}` was not said, and nothing was "
+                    f"read or written, within {self._seconds:.0f} s"
                 )
             time.sleep(_POLL_SECONDS)
         return decode(kind, json.loads(self._store.get(f"disk/{what}")))
+
+    def goes_on(self) -> None:
+        """Something of what others wait for is done: they are to have patience."""
+        self._store.add("disk/done", 1)
+
+    def _renewed(self) -> bool:
+        """Whether anybody has done anything since this was asked last; then there is as much time again."""
+        before, self._done = self._done, self._store.add("disk/done", 0)
+        self._give_up = time.monotonic() + self._seconds
+        return self._done > before
 
     def gather(self, what: str, word: T) -> list[T]:
         """What each of them says, in the order of the workers. Raises as `hear` does."""

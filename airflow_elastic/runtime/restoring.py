@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import time
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,10 +30,11 @@ from airflow_elastic.adapters.mailbox import CheckpointTrouble
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
 from airflow_elastic.core.machine import replay
-from airflow_elastic.runtime import borrowing, randomness
+from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import put_together, unpacked
 from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
+from airflow_elastic.runtime.fetching import Fetching
 from airflow_elastic.runtime.fit import check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there
@@ -82,7 +81,7 @@ class Restorer:
         attempt: number of the attempt: what earlier ones left half-saved is removed.
         room: needed where the store is no folder of this machine.
         stage: the memory of this worker's agent; None where there is none.
-        told: called with the bytes that this rank has read so far, and all that it is to read.
+        told: called with the bytes that this rank has fetched for its worker and read so far, and all that it is to.
     """
 
     def __init__(
@@ -98,6 +97,8 @@ class Restorer:
         self._store, self._ranks, self._attempt, self._room = store, ranks, attempt, room
         self._stage, self._told = stage, told
         self._is_local = store.local_path(layout.STATUS) is not None
+        alone = self._is_local or room.procs == 1
+        self._fetching = None if alone else Fetching(store, ranks, room.procs, room.folder)
 
     def restore(self, objects: Stateful) -> Manifest | None:
         """Load the newest checkpoint that is what was committed, into `objects`; None where there is none.
@@ -261,12 +262,16 @@ class Restorer:
 
     def _read(self, loading: Loading, nearby: Nearby) -> list[str]:
         """Returns what any rank has found to be damaged, to all ranks alike; none of them reads any more after this."""
-        near, began = self._fetch(loading, nearby), time.monotonic()
+        near: Files = Nearest(self._store, nearby)
+        fetched = 0
+        if self._fetching is not None:
+            near, fetched = self._fetching.fetch(loading, nearby, self._told)
+        began = time.monotonic()
         damage: str | None = None
         trouble: ElasticError | None = None
         try:
             try:
-                loading.read(near, self._told)
+                loading.read(near, lambda done, whole: self._told(fetched + done, fetched + whole))
             except CheckpointDamaged as error:
                 damage = str(error)
             except StoreError as error:
@@ -292,58 +297,8 @@ class Restorer:
                     raise each
             return damages
         finally:
-            if self._fetches:
-                shutil.rmtree(self._room.folder, ignore_errors=True)
-
-    @property
-    def _fetches(self) -> bool:
-        """Whether ranks of this worker fetch files for each other."""
-        return self._room.procs > 1 and not self._is_local
-
-    def _fetch(self, loading: Loading, nearby: Nearby) -> Files:
-        """Where to read files from: the storage itself; but what ranks of this worker need of a file more than once is
-        fetched once, by one of them, and read from this machine.
-        """
-        rank, procs = self._ranks.rank, self._room.procs
-        if not self._fetches:
-            return Nearest(self._store, nearby)
-        first, trouble = rank - rank % procs, None
-        needed: Counter[str] = Counter()
-        for each in self._ranks.gather(loading.needed)[first : first + procs]:
-            needed.update(each)
-        sizes = {file.key: file.size for file in loading.manifest.files}
-        shared = sorted(
-            key for key, size in needed.items() if size > sizes.get(key, 0) and key not in nearby.disk
-        )
-        try:
-            there = {entry.key for entry in self._store.list(loading.manifest.data)} if shared else set()
-            for key in there.intersection(shared[rank % procs :: procs]):  # what is missing is damage
-                self._download(key, nearby)
-        except StoreError as error:
-            trouble = str(error)
-        try:
-            self._raise_together(trouble)
-        except StoreError:
-            shutil.rmtree(self._room.folder, ignore_errors=True)
-            raise
-        here = {key: self._room.folder / key for key in shared}
-        return Nearest(self._store, replace(nearby, disk={**nearby.disk, **here}))
-
-    def _download(self, key: str, nearby: Nearby) -> None:
-        path, loan = self._room.folder / key, nearby.loan(key)
-        if loan is not None:
-            try:
-                borrowing.save(loan, key, path)
-                return
-            except OSError as error:
-                nearby.not_lent(key, loan, error)
-        self._store.download(key, path, durable=False)
-
-    def _raise_together(self, trouble: str | None) -> None:
-        """On all ranks, where any of them is in trouble."""
-        for told in self._ranks.gather(trouble):
-            if told is not None:
-                raise StoreError(told)
+            if self._fetching is not None:
+                self._fetching.clear()
 
 
 def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:

@@ -152,6 +152,19 @@ def keeper_of(worker: int, members: Members, node_unit: int, machines: Sequence[
     return None if best is None else nodes[(nodes.index(worker) + best) % count]
 
 
+def nobody_keeps(members: Members, node_unit: int) -> str:
+    """Why that is so where all members are of one node unit, and what to do."""
+    count, units = len(members.nodes), ""
+    if node_unit > 1:
+        units = ", or set workers.node_unit to how many are on each machine"
+    return (
+        f"nobody keeps the state of another worker in memory, as checkpoint.buddies asks for: only {count} "
+        f"worker{'s train' if count > 1 else ' trains'}, and workers.node_unit is {node_unit}; of one unit none keeps "
+        "another's. When they are lost, training goes on from storage. For that not to be, have "
+        f"workers.min {2 * node_unit} or more{units}"
+    )
+
+
 def announce(store: TCPStore, worker: int, place: Address, machine: str) -> None:
     """Say where a worker listens, and on which machine it is; before it says that it has come."""
     store.set(f"keeper/{worker}", json.dumps(encode(place)))
@@ -159,10 +172,11 @@ def announce(store: TCPStore, worker: int, place: Address, machine: str) -> None
 
 
 def find_neighbour(store: TCPStore, worker: int, members: Members, node_unit: int) -> Neighbour | None:
-    """Who keeps this worker's state, when all have come."""
+    """Who keeps this worker's state, when all have come; None, and said, where nobody does."""
     machines = [name.decode() for name in store.multi_get([f"machine/{index}" for index in members.nodes])]
     other = keeper_of(worker, members, node_unit, machines)
     if other is None:
+        log.warning("%s", nobody_keeps(members, node_unit))
         return None
     here, there = (machines[members.nodes.index(one)] for one in (worker, other))
     if here == there and len(set(machines)) > 1:

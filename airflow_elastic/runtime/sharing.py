@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checksums, page
 from airflow_elastic.runtime.following import Follower
-from airflow_elastic.runtime.ring import Answer, Given, Hello, hear, keep_alive, say
+from airflow_elastic.runtime.ring import Answer, Given, Hello, hear, keep_alive, nobody_keeps, say
+from airflow_elastic.runtime.slots import MEMORY
 from airflow_elastic.spec.index import Index
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Sharer(Follower):
     def __init__(self, node: Node) -> None:
         super().__init__(node, "sharing", 2 * _SEND_SECONDS)
         self._connections = 0
+        self._told_alone = 0  # in what generation
         self._connection: socket.socket | None = None
         self._to: Neighbour | None = None
 
@@ -64,9 +66,18 @@ class Sharer(Follower):
         try:
             if neighbour is not None:
                 self._give(neighbour, held)
+            elif note.reason == MEMORY:  # what is saved for another reason goes to storage, or to a disk
+                self._tell_alone(note)
         finally:  # also where it was not taken: the next state is to be tried
             if note.generation == self._node.generation:
                 self._node.tell_ranks({page.GIVEN: float(note.step)})
+
+    def _tell_alone(self, note: Note) -> None:
+        """Tell that nobody keeps it: once in a generation, by one for all. Each agent has said so when they met."""
+        node, members = self._node, self._node.members
+        if note.generation > self._told_alone and members is not None and node.index == members.nodes[0]:
+            self._told_alone = note.generation
+            node.tell_unsaved(note.step, nobody_keeps(members, node.record.spec.workers.node_unit))
 
     def _give(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
         connection = self._connection or self._connect(neighbour)

@@ -150,7 +150,8 @@ class Health:
 
     Attributes:
         no_progress_seconds: a run whose step has not advanced for so long hangs, and its attempt is ended.
-        start_seconds: the same until the first step of an attempt: start-up, imports, restore, compilation.
+        start_seconds: the same until the first step of an attempt: start-up, imports, restore, compilation. It begins
+            anew whenever some of the checkpoint has come.
         grace_seconds: what workers get to save and to end, when they are told to, before they are killed.
         unattended_seconds: workers that see no controller for so long save and end; the next controller starts them
             again, which costs no restart. At least 10.

@@ -242,7 +242,8 @@ class Stretch:
         stepping_seconds: time in training steps, saves excluded.
         saving_seconds: time that saves stopped the loop.
         restoring_seconds: time that loading the checkpoint took.
-        restored_bytes: of the checkpoint, what all ranks together have read so far.
+        restored_bytes: of the checkpoint, what all ranks together have read so far; what one of them fetches for others
+            first, to read it from its machine then, counts both times.
         to_restore_bytes: and all that they are to read.
     """
 

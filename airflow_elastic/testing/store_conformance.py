@@ -287,8 +287,14 @@ class StoreConformance:
                 source.write_bytes(data := rng.randbytes(size))
                 store.upload("ckpt/shard 0.bin", source)
                 assert [(e.key, e.size) for e in store.list()] == [("ckpt/shard 0.bin", size)]
-                store.download("ckpt/shard 0.bin", target, durable=bool(size % 2))
+                told = list[int]()
+                store.download("ckpt/shard 0.bin", target, durable=bool(size % 2), told=told.append)
                 assert target.read_bytes() == data, f"{size} bytes came back changed"
+                assert told == sorted(told), "bytes that have come do not go away again"
+                assert max(told, default=0) == size, "all that has come is told"
+                assert size <= self.large or len(told) > 1, (
+                    "of a large object it is told how much of it has come"
+                )
                 assert store.read_from("ckpt/shard 0.bin", max(0, size - 5)) == data[-5:]
                 assert [path.name for path in target.parent.iterdir()] == ["target"], "temporary files remain"
 

@@ -7,7 +7,7 @@ import errno
 import itertools
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._C._distributed_c10d import TCPStore
 
 from airflow_elastic.adapters import checksums, page
 from airflow_elastic.adapters.jobfiles import Members
@@ -26,10 +27,21 @@ from airflow_elastic.runtime import keeper, persister, sharing, slots
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.ring import Answer, Given, Hello, hear, keeper_of, say
+from airflow_elastic.runtime.ring import (
+    Address,
+    Answer,
+    Given,
+    Hello,
+    announce,
+    find_neighbour,
+    hear,
+    keeper_of,
+    say,
+)
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.runtime.slots import MEMORY, Note
 from airflow_elastic.spec.errors import SpecError, StoreError
+from airflow_elastic.spec.index import Index
 from airflow_elastic.spec.run import RunSpec
 from tests.support.buddies import PATIENCE_SECONDS, Pair, pair, until
 
@@ -339,6 +351,52 @@ def test_each_keeps_one_and_none_of_its_own_unit(units: int, unit: int) -> None:
 
 def test_one_unit_has_nobody_to_keep_it() -> None:
     assert keeper_of(0, Members(1, (0, 1), 0.0), 2, ["a", "b"]) is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "unit", "why"),
+    [
+        ((0,), 1, "only 1 worker trains, and workers.node_unit is 1"),
+        ((0, 1), 2, "only 2 workers train, and workers.node_unit is 2"),
+    ],
+)
+def test_that_nobody_keeps_anything_is_said_when_they_meet(
+    nodes: tuple[int, ...], unit: int, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for worker in nodes:
+        announce(store, worker, Address("127.0.0.1", 1, "word"), "a machine")
+    assert find_neighbour(store, 0, Members(1, nodes, 0.0), unit) is None
+    (said,) = caplog.messages
+    assert why in said
+    assert f"have workers.min {2 * unit} or more" in said
+
+
+def test_that_nobody_keeps_anything_is_told_once_in_each_generation(tmp_path: Path) -> None:
+    """By the first of them: one word for all."""
+    with pair(tmp_path / "run") as two:
+        mailbox = Mailbox(two.workers[0].store)
+
+        def train(generation: int, steps: Iterable[int]) -> None:
+            for worker in two.workers:
+                worker.node.neighbour = None
+                worker.node.members = Members(generation, (0, 1), 0.0)
+            for step in steps:
+                for worker, sharer in zip(two.workers, two.sharers, strict=True):
+                    for reason in ("steps", MEMORY):  # what is written to storage is no less safe
+                        nothing = Index((), ())
+                        note = Note(step, generation, 0, 2, 0, 0, 0, reason, 0, nothing, nothing)
+                        sharer._take([(worker.node.slots.of[0][0], note)])
+
+        train(1, (3, 4))
+        (first,) = mailbox.read()
+        train(2, (5, 6))
+        told = mailbox.read()
+    assert told[0] == first
+    assert [(one.by, one.checkpoint.step) for one in told if one.checkpoint] == [("node-0", 3), ("node-0", 5)]
+    assert first.checkpoint is not None
+    assert "nobody keeps the state of another worker" in first.checkpoint.reason
+    assert "only 2 workers train" in first.checkpoint.reason
 
 
 @pytest.mark.parametrize(

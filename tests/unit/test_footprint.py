@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -34,14 +36,14 @@ def test_a_training_that_begins_knows_what_its_saves_will_take(
     worker.saver.check_memory(objects)
     assert not objects.optimizers[0].state, "it is what it was"
     assert "saves take 2 times 0.012 GB of its memory; " in caplog.text
-    monkeypatch.setattr(footprint, "free_bytes", lambda: 20_000_000)
+    monkeypatch.setattr(footprint, "free_memory", lambda: {"here": 20_000_000})
     said = (
         r"worker 0 has not the memory to save into: saves take 2 times 0.012 GB .* and only 0.02 GB are free"
     )
     with pytest.raises(InvalidInput, match=said):
         worker.saver.check_memory(objects)
     # What its agent has already is not taken once more.
-    monkeypatch.setattr(footprint, "free_bytes", lambda: 13_000_000)
+    monkeypatch.setattr(footprint, "free_memory", lambda: {"here": 13_000_000})
     worker.stage.announce(worker.saver._plan(objects))
     worker.persister.provide()
     worker.saver.check_memory(objects)
@@ -66,22 +68,65 @@ def test_all_ranks_hear_of_the_worker_that_has_too_little(
     free: int, short: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two ranks on each of two workers that keep each other's: one rank holds more than the others."""
-    monkeypatch.setattr(footprint, "free_bytes", lambda: free)
     states = [3 * GB, GB, GB, GB]
+    each = [Footprint(state, GB // 2, 0) for state in states]
+    told = checked(each, [{f"machine {rank // 2}": free} for rank in range(4)], monkeypatch, procs=2)
+    assert bool(told) == (short is not None)
+    if short is not None:
+        assert re.search(f"worker 0 has not the memory .* {short}", told)
+
+
+@pytest.mark.parametrize("free", [12 * GB, 11 * GB])
+def test_workers_of_one_machine_share_its_memory(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them alone would have enough."""
+    monkeypatch.setenv("AIRFLOW_ELASTIC_MACHINE", "node-of-four")
+    each = [Footprint(GB, 0, 0)] * 3 + [Footprint(3 * GB, 0, 0)]
+    places = [{"machine": free + rank} for rank in range(4)]
+    told = checked(each, places, monkeypatch)
+    assert bool(told) == (free < 12 * GB)
+    if told:
+        assert told.startswith(
+            "node-of-four has not the memory that its workers 0, 1, 2, 3 save into: they want 12 GB, and only 11 GB "
+            "are free there. Of the largest of them, saves take 2 times 3 GB of its memory."
+        )
+    # Where there is one machine more, it fits.
+    places[3] = {"another": free}
+    assert not checked(each, places, monkeypatch)
+
+
+def test_pods_with_limits_of_their_own_do_not_take_from_each_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = [Footprint(GB, 0, 0)] * 3
+    places = [{"machine": 6 * GB, f"group {rank}": 2 * GB} for rank in range(3)]
+    assert not checked(each, places, monkeypatch)
+    places[1]["group 1"] -= 1
+    assert "worker 1 has not the memory to save into" in checked(each, places, monkeypatch)
+    # The limit around several of them is theirs together.
+    places = [{"machine": 90 * GB, f"group {rank}": 2 * GB, "around": 5 * GB} for rank in range(3)]
+    assert "its workers 0, 1, 2 save into: they want 6 GB, and only 5 GB" in checked(
+        each, places, monkeypatch
+    )
+
+
+def checked(
+    each: Sequence[Footprint],
+    places: Sequence[dict[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    procs: int = 1,
+) -> str:
+    """What all ranks are told alike, where this is what each of them wants and has; nothing where it fits."""
+    mine = threading.local()
+    monkeypatch.setattr(footprint, "free_memory", lambda: places[mine.rank])
 
     def check(ranks: Ranks) -> str:
+        mine.rank = ranks.rank
         try:
-            check_memory(Footprint(states[ranks.rank], GB // 2, 0), ranks, procs=2)
+            check_memory(each[ranks.rank], ranks, procs)
         except InvalidInput as error:
             return str(error)
         return ""
 
-    told = together(4, check)
-    assert len(set(told)) == 1
-    assert bool(told[0]) == (short is not None)
-    if short is not None:
-        with pytest.raises(InvalidInput, match=f"worker 0 has not the memory .* {short}"):
-            raise InvalidInput(told[0])
+    (told,) = set(together(len(each), check))
+    return str(told)
 
 
 def test_with_buddies_the_neighbours_state_counts(tmp_path: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +142,7 @@ def test_what_agents_have_of_each_others_already_is_not_taken_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They outlive ranks that fail, with all their memory."""
-    monkeypatch.setattr(footprint, "free_bytes", lambda: 20 * GB)
+    monkeypatch.setattr(footprint, "free_memory", lambda: {"here": 20 * GB})
     check_memory(Footprint(15 * GB, 15 * GB, 30 * GB, 30 * GB), Ranks(0, 1, None), procs=1)
     with pytest.raises(InvalidInput, match="30 GB more for what it keeps"):
         check_memory(Footprint(15 * GB, 15 * GB, 30 * GB), Ranks(0, 1, None), procs=1)

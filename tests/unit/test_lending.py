@@ -119,11 +119,11 @@ def test_what_cannot_be_had_there_is_read_from_storage(
 def test_ranks_of_a_worker_fetch_what_is_lent_for_each_other(
     two: Pair, loans: dict[str, Loan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved: list[str] = []
+    saved, told = list[str](), set[tuple[int, int]]()
 
-    def save(loan: Loan, key: str, path: Path) -> None:
+    def save(loan: Loan, key: str, path: Path, tell: Callable[[int], None]) -> None:
         saved.append(key)
-        borrowing_save(loan, key, path)
+        borrowing_save(loan, key, path, tell)
 
     borrowing_save = borrowing.save
     monkeypatch.setattr(borrowing, "save", save)
@@ -131,7 +131,9 @@ def test_ranks_of_a_worker_fetch_what_is_lent_for_each_other(
 
     def restore(ranks: Ranks) -> bool:
         room = Room(tmp_path / "room", 2, loans=loans)
-        restorer = Restorer(Far(str(two.run)), ranks, attempt=2, room=room)
+        restorer = Restorer(
+            Far(str(two.run)), ranks, attempt=2, room=room, told=lambda *so_far: told.add(so_far)
+        )
         return restorer.restore(loaded[ranks.rank]) is not None
 
     assert together(2, restore) == [True, True]
@@ -139,6 +141,9 @@ def test_ranks_of_a_worker_fetch_what_is_lent_for_each_other(
     first, second = sorted(loans)
     assert saved == [first], "once; of the other one, both need less than half"
     assert second not in saved
+    assert any(done == loans[first].size < whole for done, whole in told), (
+        "it is told before anything is read"
+    )
     assert not (tmp_path / "room").exists()
 
 

@@ -53,6 +53,24 @@ def test_without_a_limit_the_machine_is_it(tmp_path: Path, names: memory._Names)
     assert memory.free_bytes(proc) == 5 * GB
 
 
+def test_whose_it_is_tells_what_is_shared(tmp_path: Path, names: memory._Names) -> None:
+    """Of two groups in one, what is around them is one and the same, and so is the machine."""
+    found = []
+    for name in ("mine", "theirs"):
+        line = f"0::/pods/{name}" if not names.prefix else f"4:memory:/pods/{name}"
+        proc = machine(tmp_path / name, 50 * GB, f"{line}\n")
+        (proc / "sys/kernel/random").mkdir(parents=True)
+        (proc / "sys/kernel/random/boot_id").write_text("0815\n")
+        group(names.root / "pods" / name, names, str(9 * GB), 4 * GB, 0)
+        group(names.root / "pods", names, str(20 * GB), 9 * GB, 0)
+        found.append(memory.free_memory(proc))
+    mine, theirs = found
+    assert sorted(mine.values()) == sorted(theirs.values()) == [5 * GB, 11 * GB, 50 * GB]
+    shared = mine.keys() & theirs.keys()
+    assert sorted(mine[name] for name in shared) == [11 * GB, 50 * GB]
+    assert all("0815" in name for name in {*mine, *theirs}), "another machine has groups of its own"
+
+
 def test_a_system_that_says_nothing_is_not_asked_twice(tmp_path: Path) -> None:
     assert memory.free_bytes(tmp_path) is None
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +17,7 @@ from airflow_elastic.adapters import checkpoints, checksums, keeping
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import raise_fence
+from airflow_elastic.runtime import recovering
 from airflow_elastic.runtime.disk import Word
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.recovering import NotRecovered
@@ -203,8 +207,41 @@ def test_a_worker_that_has_not_answered_in_time_ends_the_start(machines: Machine
     worker = machines.attempt(1)[0]
     spec = replace(worker.node.record.spec, health=Health(start_seconds=0.2))
     worker.node.record = replace(worker.node.record, spec=spec)
-    with pytest.raises(NotRecovered, match="`found/0/1` was not said within 0 s"):
+    with pytest.raises(NotRecovered, match=r"`found/0/1` was not said, .* within 0 s"):
         come([worker])
+
+
+def test_whoever_writes_for_longer_than_a_start_may_take_is_waited_for(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state may be as large as it likes, as long as something of it comes within that time."""
+    save(machines.attempt(1), 6, seed=6)
+    second = machines.attempt(2)
+    now, looked = [0.0], threading.Event()
+    limit, store = second[0].node.record.spec.health.start_seconds, second[1].store
+    upload, writer = store.upload, list[int]()
+
+    def monotonic() -> float:
+        seen = now[0]
+        if writer and threading.get_ident() not in writer:
+            looked.set()
+        return seen
+
+    def slow(key: str, path: Path) -> None:
+        upload(key, path)
+        now[0] += 0.7 * limit
+        writer.append(threading.get_ident())
+        looked.clear()
+        assert looked.wait(60)
+
+    monkeypatch.setattr(store, "upload", slow)
+    monkeypatch.setattr(
+        recovering, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep, time=time.time)
+    )
+    assert come(second) == [True, True]
+    assert len(writer) > 1
+    assert now[0] > limit
+    assert checkpoints.steps(store) == [6]
 
 
 def test_what_could_not_be_written_is_tried_again_and_never_mixed(

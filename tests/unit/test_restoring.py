@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
-from airflow_elastic.adapters.store import Reader, Store
+from airflow_elastic.adapters.store import Reader, Store, untold
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.runtime import randomness, restoring
@@ -338,9 +339,11 @@ class Counting(Far):
         self.fetched: list[str] = []
         self.streamed: dict[str, int] = {}
 
-    def download(self, key: str, path: Path, *, durable: bool = True) -> None:
+    def download(
+        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = untold
+    ) -> None:
         self.fetched.append(key)
-        super().download(key, path, durable=durable)
+        super().download(key, path, durable=durable, told=told)
 
     def stream(self, key: str, start: int, size: int) -> AbstractContextManager[Reader]:
         self.streamed[key] = self.streamed.get(key, 0) + size
@@ -356,7 +359,7 @@ def test_only_what_ranks_of_a_worker_need_more_than_once_is_fetched_whole(
     for worker in workers:
         worker.save(saved, 3, Position(), reason="script", metrics={})
     manifest = checkpoints.read(workers[0].store, 3)
-    far, told = Counting(str(tmp_path)), dict[int, tuple[int, int]]()
+    far, told = Counting(str(tmp_path)), dict[int, list[tuple[int, int]]]()
     loaded = [wide(1), wide(2)]
 
     def restore(ranks: Ranks) -> bool:
@@ -368,22 +371,30 @@ def test_only_what_ranks_of_a_worker_need_more_than_once_is_fetched_whole(
             attempt=2,
             room=room,
             stage=stage,
-            told=lambda done, whole: told.update({ranks.rank: (done, whole)}),
+            told=lambda done, whole: told.setdefault(ranks.rank, []).append((done, whole)),
         )
         return restorer.restore(loaded[ranks.rank]) is not None
 
     assert together(2, restore) == [True, True]
     assert all(same(one, saved) for one in loaded)
-    assert all(done == whole > 0 for done, whole in told.values())
-    assert len(told) == 2
+    assert sorted(told) == [0, 1]
+    for steps in told.values():
+        assert steps == sorted(steps), "it goes on, and of as much as was said at first"
+        assert len({whole for _, whole in steps}) == 1
+        assert steps[-1][0] == steps[-1][1] > 0
     if staged:  # all but the random state of the other worker's rank is in memory
         (other,) = (file for file in manifest.files if file.key.endswith("rank-00001.bin"))
         assert far.fetched == []
         assert far.streamed.keys() == {other.key}
         assert 0 < far.streamed[other.key] < other.size
     else:
-        assert sorted(far.fetched) == [file.key for file in manifest.files if file.key.endswith(".bin")]
+        files = [file for file in manifest.files if file.key.endswith(".bin")]
+        assert sorted(far.fetched) == [file.key for file in files]
         assert far.streamed == {}
+        for rank, steps in told.items():  # each fetches one of them, and tells of parts of it
+            size, whole = files[rank].size, steps[0][1]
+            assert sum(0 < done < size for done, _ in steps) >= 2
+            assert (size, whole) in steps
     assert not (tmp_path / "room").exists()
 
 
