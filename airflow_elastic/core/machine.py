@@ -165,16 +165,20 @@ def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
     newest = Checkpoint(event.step, event.attempt, event.key, event.at)
     if event.attempt == state.attempt.number:  # its report may be lost with its workers
         state = state.with_attempt(saved_at=event.step)
-    return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, unsaved=None)
+    damaged = state.damaged - {event.step}
+    return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, damaged=damaged, unsaved=None)
 
 
 def _quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:
-    damaged = state.checkpoint
-    if damaged is None or damaged.step != event.step:
+    newest = state.checkpoint
+    if event.step in state.damaged:
         return state
+    state = replace(state, damaged=state.damaged | {event.step})
     if event.attempt == state.attempt.number:
         state = state.with_attempt(from_step=event.newest)
-    before = Checkpoint(event.newest, damaged.attempt, layout.manifest(event.newest), event.at)
+    if newest is None or newest.step != event.step:  # of several the newest is told first
+        return state
+    before = Checkpoint(event.newest, newest.attempt, layout.manifest(event.newest), event.at)
     return replace(state, checkpoint=before)
 
 

@@ -224,6 +224,7 @@ class RunState:
         attempts: all of them, oldest first; the last one is the current one.
         checkpoint: the newest.
         checkpoints: how many were committed.
+        damaged: steps whose checkpoints were set aside, and have not been saved anew.
         unsaved: the newest that could not be written; None where a newer one was.
         restarts_used: how much of the budget is used.
         planned_steps: scale steps that were planned, or that an autoscaler made, and are known.
@@ -245,6 +246,7 @@ class RunState:
     rested_seconds: float = 0.0
     checkpoint: Checkpoint | None = None
     checkpoints: int = 0
+    damaged: frozenset[int] = frozenset()
     unsaved: Unsaved | None = None
     restarts_used: int = 0
     planned_steps: frozenset[str] = frozenset()

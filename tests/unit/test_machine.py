@@ -404,6 +404,35 @@ def test_a_checkpoint_that_was_set_aside_is_not_the_newest_any_more() -> None:
     assert again.checkpoint.step == 20, "its step can be saved again"
 
 
+def test_each_of_several_damaged_checkpoints_is_news_once() -> None:
+    newest, before = (
+        ev.CheckpointQuarantined(5.0, 2, step, 10, "its bytes have changed") for step in (30, 20)
+    )
+    state = story(
+        *LIVE,
+        *(ev.CheckpointCommitted(1.5, 1, step, "k") for step in (10, 20, 30)),
+        ev.WorkersEnded(2.0, 1, lost()),
+        ev.AttemptGone(3.0, 1),
+        ev.AttemptSubmitted(4.0, 2, "job-a2"),
+        newest,
+    )
+    both = evolve(state, before)
+    assert both != state, "the one that was not the newest any more"
+    assert both.damaged == {20, 30}
+    assert both.checkpoint is not None
+    assert (both.checkpoint.step, both.attempt.from_step) == (10, 10)
+    assert evolve(evolve(both, newest), before) == both, "each is told before it is set aside, and after"
+    again = evolve(both, ev.CheckpointCommitted(6.0, 2, 20, "k"))
+    assert again.damaged == {30}
+    assert evolve(again, before) != again, "what was saved anew can be damaged anew"
+
+
+def test_a_damaged_checkpoint_that_nobody_knew_of_is_news() -> None:
+    state = story(*LIVE, ev.CheckpointCommitted(1.5, 1, 10, "k"))
+    aside = evolve(state, ev.CheckpointQuarantined(5.0, 1, 20, 10, "its bytes have changed"))
+    assert (aside.damaged, aside.checkpoint) == ({20}, state.checkpoint)
+
+
 def test_a_save_that_failed_is_known_until_another_one_succeeds() -> None:
     state = story(*LIVE, ev.SaveFailed(2.0, 1, 10, "node-1", "no space left"))
     assert state.unsaved == Unsaved(10, "node-1", "no space left")
