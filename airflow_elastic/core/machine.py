@@ -32,6 +32,9 @@ from airflow_elastic.spec.events import Event
 #: What ends a worker and is no failure of anything that could be restarted less often.
 _CAUSES = {FailureKind.PREEMPTED: Cause.PREEMPTION, FailureKind.UNATTENDED: Cause.UNATTENDED}
 
+#: What stays true when the attempt is over: its agents may tell of it last of all.
+_OF_CHECKPOINTS = (ev.CheckpointCommitted, ev.CheckpointQuarantined, ev.SaveFailed)
+
 
 def replay(events: Iterable[Event]) -> RunState | None:
     """The state after all events, or None where there are none."""
@@ -87,7 +90,7 @@ def evolve(state: RunState, event: Event) -> RunState:
     if state.ended:
         return state
     stale = getattr(event, "attempt", state.attempt.number) != state.attempt.number
-    if stale and not isinstance(event, ev.CheckpointCommitted | ev.CheckpointQuarantined):
+    if stale and not isinstance(event, _OF_CHECKPOINTS):
         return state
     match event:
         case ev.AttemptSubmitted():
@@ -97,7 +100,7 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.CheckpointCommitted():
             return _committed(state, event)
         case ev.SaveFailed():
-            return replace(state, unsaved=Unsaved(event.step, event.worker, event.reason))
+            return replace(state, unsaved=Unsaved(event.step, event.worker, event.reason, event.attempt))
         case ev.CheckpointQuarantined():
             return _quarantined(state, event)
         case ev.RanksFailed():

@@ -187,11 +187,12 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Unsaved:
-    """A checkpoint that could not be written: its step, the worker that could not, and why."""
+    """A checkpoint that could not be written: its step, the worker that could not, why, and of which attempt."""
 
     step: int
     worker: str
     reason: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,7 @@ class RunState:
         checkpoint: the newest.
         checkpoints: how many were committed.
         damaged: steps whose checkpoints were set aside, and have not been saved anew.
-        unsaved: the newest that could not be written; None where a newer one was.
+        unsaved: what was last told not to be written, by this attempt or an earlier one; None where one was since.
         restarts_used: how much of the budget is used.
         planned_steps: scale steps that were planned, or that an autoscaler made, and are known.
         saves: requests to save that the agents have not been told of.

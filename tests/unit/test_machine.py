@@ -435,8 +435,16 @@ def test_a_damaged_checkpoint_that_nobody_knew_of_is_news() -> None:
 
 def test_a_save_that_failed_is_known_until_another_one_succeeds() -> None:
     state = story(*LIVE, ev.SaveFailed(2.0, 1, 10, "node-1", "no space left"))
-    assert state.unsaved == Unsaved(10, "node-1", "no space left")
+    assert state.unsaved == Unsaved(10, "node-1", "no space left", attempt=1)
     assert evolve(state, ev.CheckpointCommitted(3.0, 1, 20, "k")).unsaved is None
+
+
+def test_what_the_last_flush_of_an_attempt_could_not_write_is_known_to_the_next_one() -> None:
+    over = story(*LIVE, ev.WorkersEnded(2.0, 1, failed()), ev.AttemptGone(3.0, 1))
+    state = evolve(over, ev.SaveFailed(3.1, 1, 10, "node-1", "no space left"))
+    assert state.attempt == over.attempt, "it is nothing that the next one has met"
+    assert state.unsaved == Unsaved(10, "node-1", "no space left", attempt=1)
+    assert evolve(state, ev.CheckpointCommitted(4.0, 2, 5, "k")).unsaved is None
 
 
 def test_a_failed_run_reopened_has_a_fresh_budget_and_goes_on() -> None:

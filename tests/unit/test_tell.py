@@ -71,6 +71,19 @@ def test_trouble_with_checkpoints_is_told() -> None:
     assert twice is None
 
 
+def test_what_an_attempt_could_not_save_is_told_when_the_next_one_is_planned() -> None:
+    *_, unsaved = tell(
+        [
+            created(),
+            ev.AttemptSubmitted(1, 1, "mnist-a1"),
+            ev.WorkersEnded(2, 1, LOST),
+            ev.AttemptGone(3, 1),
+            ev.SaveFailed(4, 1, 300, "node-1", "no space left"),
+        ]
+    )
+    assert unsaved == "checkpoint 300 of attempt 1 could not be written by node-1: no space left"
+
+
 def test_a_run_that_loses_a_worker_scales_and_succeeds() -> None:
     assert tell(
         [
