@@ -22,6 +22,7 @@ from airflow_elastic.core.state import (
     FailureKind,
     Phase,
     RunState,
+    Unpruned,
     Unsaved,
 )
 from airflow_elastic.spec import events as ev
@@ -33,7 +34,7 @@ from airflow_elastic.spec.events import Event
 _CAUSES = {FailureKind.PREEMPTED: Cause.PREEMPTION, FailureKind.UNATTENDED: Cause.UNATTENDED}
 
 #: What stays true when the attempt is over: its agents may tell of it last of all.
-_OF_CHECKPOINTS = (ev.CheckpointCommitted, ev.CheckpointQuarantined, ev.SaveFailed)
+_OF_CHECKPOINTS = (ev.CheckpointCommitted, ev.CheckpointQuarantined, ev.SaveFailed, ev.PruneRefused)
 
 
 def replay(events: Iterable[Event]) -> RunState | None:
@@ -101,6 +102,8 @@ def evolve(state: RunState, event: Event) -> RunState:
             return _committed(state, event)
         case ev.SaveFailed():
             return replace(state, unsaved=Unsaved(event.step, event.worker, event.reason, event.attempt))
+        case ev.PruneRefused():
+            return replace(state, unpruned=Unpruned(event.step, event.reason))
         case ev.CheckpointQuarantined():
             return _quarantined(state, event)
         case ev.RanksFailed():
@@ -168,6 +171,10 @@ def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
     newest = Checkpoint(event.step, event.attempt, event.key, event.at)
     if event.attempt == state.attempt.number:  # its report may be lost with its workers
         state = state.with_attempt(saved_at=event.step)
+    if (
+        state.unpruned is not None and event.step > state.unpruned.step
+    ):  # that of its own step may be seen later
+        state = replace(state, unpruned=None)
     damaged = state.damaged - {event.step}
     return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, damaged=damaged, unsaved=None)
 

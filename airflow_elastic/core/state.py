@@ -196,6 +196,14 @@ class Unsaved:
 
 
 @dataclass(frozen=True, slots=True)
+class Unpruned:
+    """When the checkpoint of this step was committed nothing older was removed, as what would stay is damaged."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """Somebody or something wants the run to end: STOP or DEADLINE, who or what, since when."""
 
@@ -227,6 +235,7 @@ class RunState:
         checkpoints: how many were committed.
         damaged: steps whose checkpoints were set aside, and have not been saved anew.
         unsaved: what was last told not to be written, by this attempt or an earlier one; None where one was since.
+        unpruned: what was last told of that; None where a newer checkpoint was committed since.
         restarts_used: how much of the budget is used.
         planned_steps: scale steps that were planned, or that an autoscaler made, and are known.
         saves: requests to save that the agents have not been told of.
@@ -249,6 +258,7 @@ class RunState:
     checkpoints: int = 0
     damaged: frozenset[int] = frozenset()
     unsaved: Unsaved | None = None
+    unpruned: Unpruned | None = None
     restarts_used: int = 0
     planned_steps: frozenset[str] = frozenset()
     saves: tuple[str, ...] = ()

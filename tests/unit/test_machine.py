@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_elastic.core.machine import create, due, evolve
-from airflow_elastic.core.state import Cause, FailureKind, Phase, Unsaved
+from airflow_elastic.core.state import Cause, FailureKind, Phase, Unpruned, Unsaved
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -445,6 +445,18 @@ def test_what_the_last_flush_of_an_attempt_could_not_write_is_known_to_the_next_
     assert state.attempt == over.attempt, "it is nothing that the next one has met"
     assert state.unsaved == Unsaved(10, "node-1", "no space left", attempt=1)
     assert evolve(state, ev.CheckpointCommitted(4.0, 2, 5, "k")).unsaved is None
+
+
+def test_a_refusal_to_prune_is_known_until_a_newer_checkpoint_is_committed() -> None:
+    """The next commit prunes, too: where that is refused as well, it is told anew."""
+    refused = ev.PruneRefused(2.0, 1, 20, "node-0", "what would stay (20) is damaged")
+    state = story(*LIVE, ev.CheckpointCommitted(1.5, 1, 10, "k"), refused)
+    assert state.unpruned == Unpruned(20, "what would stay (20) is damaged")
+    state = evolve(state, ev.CheckpointCommitted(2.1, 1, 20, "k"))
+    assert state.unpruned is not None, "it is told when that is committed, which may be seen later"
+    assert evolve(state, ev.CheckpointCommitted(3.0, 1, 30, "k")).unpruned is None
+    over = story(*LIVE, ev.WorkersEnded(2.0, 1, failed()), ev.AttemptGone(3.0, 1))
+    assert evolve(over, refused).unpruned is not None, "what the last flush has met"
 
 
 def test_a_failed_run_reopened_has_a_fresh_budget_and_goes_on() -> None:
