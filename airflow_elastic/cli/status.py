@@ -123,6 +123,8 @@ def _saved(document: Mapping[str, Any], now: float, kept: int) -> str:
         saved += (
             f", and {unsaved['worker']} could not write that of step {unsaved['step']}: {unsaved['reason']}"
         )
+    if (unpruned := document["checkpoints"].get("unpruned")) is not None:
+        saved += f", and old ones stay: {unpruned['reason']}"
     return f"{saved}; {restarts['used']} of {restarts['limit']} restarts used"
 
 

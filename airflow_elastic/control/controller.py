@@ -214,6 +214,9 @@ class Controller:
         if action.grace_seconds and self.state.attempt.cause is Cause.FAILURE:
             await self._order(action.attempt, Orders(failed=True))
         await self._engine.delete(self._job_of(action.attempt), action.grace_seconds)
+        await (
+            self._look_around()
+        )  # its agents may have told what they could not write; it may be the last attempt
         await self._look_for_checkpoint()
         await self._hear_again()
         await self._record(ev.AttemptGone(self._now(), action.attempt, self._progress))
@@ -343,10 +346,9 @@ class Controller:
 
     async def _note_checkpoints(self, steps: Sequence[int]) -> None:
         known = self.state.checkpoint.step if self.state.checkpoint else -1
-        for step in steps:
-            if step > known:
-                at, attempt = self._now(), self.state.attempt.number
-                await self._record(ev.CheckpointCommitted(at, attempt, step, layout.manifest(step)))
+        for step in filter(known.__lt__, steps):
+            at, attempt = self._now(), self.state.attempt.number
+            await self._record(ev.CheckpointCommitted(at, attempt, step, layout.manifest(step)))
 
     async def _watch_attempt(self) -> None:
         attempt = self.state.attempt

@@ -22,6 +22,7 @@ from airflow_elastic.core.state import (
     FailureKind,
     Phase,
     RunState,
+    Unpruned,
     Unsaved,
 )
 from airflow_elastic.spec import events as ev
@@ -31,6 +32,9 @@ from airflow_elastic.spec.events import Event
 
 #: What ends a worker and is no failure of anything that could be restarted less often.
 _CAUSES = {FailureKind.PREEMPTED: Cause.PREEMPTION, FailureKind.UNATTENDED: Cause.UNATTENDED}
+
+#: What stays true when the attempt is over: its agents may tell of it last of all.
+_OF_CHECKPOINTS = (ev.CheckpointCommitted, ev.CheckpointQuarantined, ev.SaveFailed, ev.PruneRefused)
 
 
 def replay(events: Iterable[Event]) -> RunState | None:
@@ -87,7 +91,7 @@ def evolve(state: RunState, event: Event) -> RunState:
     if state.ended:
         return state
     stale = getattr(event, "attempt", state.attempt.number) != state.attempt.number
-    if stale and not isinstance(event, ev.CheckpointCommitted | ev.CheckpointQuarantined):
+    if stale and not isinstance(event, _OF_CHECKPOINTS):
         return state
     match event:
         case ev.AttemptSubmitted():
@@ -97,7 +101,9 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.CheckpointCommitted():
             return _committed(state, event)
         case ev.SaveFailed():
-            return replace(state, unsaved=Unsaved(event.step, event.worker, event.reason))
+            return replace(state, unsaved=Unsaved(event.step, event.worker, event.reason, event.attempt))
+        case ev.PruneRefused():
+            return replace(state, unpruned=Unpruned(event.step, event.reason))
         case ev.CheckpointQuarantined():
             return _quarantined(state, event)
         case ev.RanksFailed():
@@ -166,16 +172,24 @@ def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
     # Its report may be lost with its workers. In a job of another one, that one's agents may have written it.
     if event.attempt == state.attempt.number and state.attempt.home is None:
         state = state.with_attempt(saved_at=event.step)
-    return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, unsaved=None)
+    if (
+        state.unpruned is not None and event.step > state.unpruned.step
+    ):  # that of its own step may be seen later
+        state = replace(state, unpruned=None)
+    damaged = state.damaged - {event.step}
+    return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, damaged=damaged, unsaved=None)
 
 
 def _quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:
-    damaged = state.checkpoint
-    if damaged is None or damaged.step != event.step:
+    newest = state.checkpoint
+    if event.step in state.damaged:
         return state
+    state = replace(state, damaged=state.damaged | {event.step})
     if event.attempt == state.attempt.number:
         state = state.with_attempt(from_step=event.newest)
-    before = Checkpoint(event.newest, damaged.attempt, layout.manifest(event.newest), event.at)
+    if newest is None or newest.step != event.step:  # of several the newest is told first
+        return state
+    before = Checkpoint(event.newest, newest.attempt, layout.manifest(event.newest), event.at)
     return replace(state, checkpoint=before)
 
 

@@ -187,10 +187,19 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Unsaved:
-    """A checkpoint that could not be written: its step, the worker that could not, and why."""
+    """A checkpoint that could not be written: its step, the worker that could not, why, and of which attempt."""
 
     step: int
     worker: str
+    reason: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unpruned:
+    """When the checkpoint of this step was committed nothing older was removed, as what would stay is damaged."""
+
+    step: int
     reason: str
 
 
@@ -224,7 +233,9 @@ class RunState:
         attempts: all of them, oldest first; the last one is the current one.
         checkpoint: the newest.
         checkpoints: how many were committed.
-        unsaved: the newest that could not be written; None where a newer one was.
+        damaged: steps whose checkpoints were set aside, and have not been saved anew.
+        unsaved: what was last told not to be written, by this attempt or an earlier one; None where one was since.
+        unpruned: what was last told of that; None where a newer checkpoint was committed since.
         restarts_used: how much of the budget is used.
         planned_steps: scale steps that were planned, or that an autoscaler made, and are known.
         saves: requests to save that the agents have not been told of.
@@ -245,7 +256,9 @@ class RunState:
     rested_seconds: float = 0.0
     checkpoint: Checkpoint | None = None
     checkpoints: int = 0
+    damaged: frozenset[int] = frozenset()
     unsaved: Unsaved | None = None
+    unpruned: Unpruned | None = None
     restarts_used: int = 0
     planned_steps: frozenset[str] = frozenset()
     saves: tuple[str, ...] = ()

@@ -49,7 +49,10 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
         case ev.CheckpointCommitted():
             return f"checkpoint {event.step} committed"
         case ev.SaveFailed():
-            return f"checkpoint {event.step} could not be written by {event.worker}: {event.reason}"
+            of = "" if event.attempt == state.attempt.number else f" of attempt {event.attempt}"
+            return f"checkpoint {event.step}{of} could not be written by {event.worker}: {event.reason}"
+        case ev.PruneRefused():
+            return f"old checkpoints stay where they are: {event.reason}"
         case ev.CheckpointQuarantined():
             aside = f"checkpoint {event.step} is damaged and was set aside"
             return f"{aside}, training goes on from {event.newest}: {event.reason}"

@@ -98,6 +98,17 @@ class CheckpointQuarantined:
 
 
 @dataclass(frozen=True, slots=True)
+class PruneRefused:
+    """When `step` was committed nothing older was removed: of all that would have stayed, none has all its files."""
+
+    at: float
+    attempt: int
+    step: int
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RanksFailed:
     """A worker's ranks have failed after `step`, and its agent stands by. Why the attempt ends, its peers tell, too."""
 
@@ -245,6 +256,7 @@ Event = (
     | CheckpointCommitted
     | SaveFailed
     | CheckpointQuarantined
+    | PruneRefused
     | RanksFailed
     | RejoinRefused
     | WorkersEnded

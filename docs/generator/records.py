@@ -66,6 +66,13 @@ def example_document() -> dict[str, Any]:
         ev.AttemptGone(t + 62, 1),
         ev.AttemptSubmitted(t + 63, 2, "digits-0f3b9c2d41-a2"),
         ev.SaveFailed(t + 80, 2, 600, "node-1", "/mnt/runs/digits: cannot write: No space left on device"),
+        ev.PruneRefused(
+            t + 85,
+            2,
+            650,
+            "node-0",
+            "/mnt/runs/digits: nothing was removed, as what would stay (650) is damaged",
+        ),
     )
     progress = Progress(
         2,

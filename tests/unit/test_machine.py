@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_elastic.core.machine import create, due, evolve
-from airflow_elastic.core.state import Cause, FailureKind, Phase, Unsaved
+from airflow_elastic.core.state import Cause, FailureKind, Phase, Unpruned, Unsaved
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -404,10 +404,59 @@ def test_a_checkpoint_that_was_set_aside_is_not_the_newest_any_more() -> None:
     assert again.checkpoint.step == 20, "its step can be saved again"
 
 
+def test_each_of_several_damaged_checkpoints_is_news_once() -> None:
+    newest, before = (
+        ev.CheckpointQuarantined(5.0, 2, step, 10, "its bytes have changed") for step in (30, 20)
+    )
+    state = story(
+        *LIVE,
+        *(ev.CheckpointCommitted(1.5, 1, step, "k") for step in (10, 20, 30)),
+        ev.WorkersEnded(2.0, 1, lost()),
+        ev.AttemptGone(3.0, 1),
+        ev.AttemptSubmitted(4.0, 2, "job-a2"),
+        newest,
+    )
+    both = evolve(state, before)
+    assert both != state, "the one that was not the newest any more"
+    assert both.damaged == {20, 30}
+    assert both.checkpoint is not None
+    assert (both.checkpoint.step, both.attempt.from_step) == (10, 10)
+    assert evolve(evolve(both, newest), before) == both, "each is told before it is set aside, and after"
+    again = evolve(both, ev.CheckpointCommitted(6.0, 2, 20, "k"))
+    assert again.damaged == {30}
+    assert evolve(again, before) != again, "what was saved anew can be damaged anew"
+
+
+def test_a_damaged_checkpoint_that_nobody_knew_of_is_news() -> None:
+    state = story(*LIVE, ev.CheckpointCommitted(1.5, 1, 10, "k"))
+    aside = evolve(state, ev.CheckpointQuarantined(5.0, 1, 20, 10, "its bytes have changed"))
+    assert (aside.damaged, aside.checkpoint) == ({20}, state.checkpoint)
+
+
 def test_a_save_that_failed_is_known_until_another_one_succeeds() -> None:
     state = story(*LIVE, ev.SaveFailed(2.0, 1, 10, "node-1", "no space left"))
-    assert state.unsaved == Unsaved(10, "node-1", "no space left")
+    assert state.unsaved == Unsaved(10, "node-1", "no space left", attempt=1)
     assert evolve(state, ev.CheckpointCommitted(3.0, 1, 20, "k")).unsaved is None
+
+
+def test_what_the_last_flush_of_an_attempt_could_not_write_is_known_to_the_next_one() -> None:
+    over = story(*LIVE, ev.WorkersEnded(2.0, 1, failed()), ev.AttemptGone(3.0, 1))
+    state = evolve(over, ev.SaveFailed(3.1, 1, 10, "node-1", "no space left"))
+    assert state.attempt == over.attempt, "it is nothing that the next one has met"
+    assert state.unsaved == Unsaved(10, "node-1", "no space left", attempt=1)
+    assert evolve(state, ev.CheckpointCommitted(4.0, 2, 5, "k")).unsaved is None
+
+
+def test_a_refusal_to_prune_is_known_until_a_newer_checkpoint_is_committed() -> None:
+    """The next commit prunes, too: where that is refused as well, it is told anew."""
+    refused = ev.PruneRefused(2.0, 1, 20, "node-0", "what would stay (20) is damaged")
+    state = story(*LIVE, ev.CheckpointCommitted(1.5, 1, 10, "k"), refused)
+    assert state.unpruned == Unpruned(20, "what would stay (20) is damaged")
+    state = evolve(state, ev.CheckpointCommitted(2.1, 1, 20, "k"))
+    assert state.unpruned is not None, "it is told when that is committed, which may be seen later"
+    assert evolve(state, ev.CheckpointCommitted(3.0, 1, 30, "k")).unpruned is None
+    over = story(*LIVE, ev.WorkersEnded(2.0, 1, failed()), ev.AttemptGone(3.0, 1))
+    assert evolve(over, refused).unpruned is not None, "what the last flush has met"
 
 
 def test_a_failed_run_reopened_has_a_fresh_budget_and_goes_on() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from airflow_elastic.adapters import checkpoints, keeping
@@ -19,12 +20,17 @@ from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.cli.main import cli
+from airflow_elastic.control.look import events_of
+from airflow_elastic.core.machine import replay
+from airflow_elastic.core.tell import sentence
 from airflow_elastic.runtime import persister
 from airflow_elastic.runtime.saving import Position, Stateful, _buffers
 from airflow_elastic.runtime.unsettled import Unsettled, Written
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
+from tests.support.builders import created
 from tests.support.saving import Worker, objects, restorer, same, save
 
 
@@ -306,6 +312,28 @@ def test_a_full_disk_costs_a_save_and_not_the_training(
         assert same(small, loaded)
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def test_a_run_whose_newest_checkpoints_are_damaged_says_that_none_was_removed(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    begun: tuple[ev.Event, ...] = (created(), ev.AttemptSubmitted(1.0, 1, "job-a1"))
+    assert all(Journal(store).append(number, event) for number, event in enumerate(begun))
+    save(tmp_path, 5, objects(1))
+    save(tmp_path, 20, objects(2))
+    store.delete([checkpoints.read(store, 20).files[0].key])
+    save(tmp_path, 9, objects(3), keep_last=1)
+    assert checkpoints.steps(store) == [5, 9, 20]
+
+    (news,) = Mailbox(store).read()
+    (event,) = events_of(news, 2.0)
+    reason = f"{tmp_path}: nothing was removed, as what would stay (20) is damaged"
+    assert event == ev.PruneRefused(2.0, 1, 9, "node-0", reason)
+    assert Journal(store).append(len(begun), event)
+    state = replay(Journal(store).read())
+    assert state is not None
+    assert sentence(event, replay(begun), state) == f"old checkpoints stay where they are: {reason}"
+    status = CliRunner().invoke(cli, ["status", str(tmp_path)], catch_exceptions=False)
+    assert f"old ones stay: {reason}" in status.output
 
 
 def test_a_superseded_attempt_commits_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

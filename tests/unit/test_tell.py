@@ -50,19 +50,38 @@ DONE = JobStatus((WorkerStatus("node-0", WorkerPhase.SUCCEEDED),))
 
 
 def test_trouble_with_checkpoints_is_told() -> None:
-    _, _, unsaved, _, aside = tell(
+    _, _, unsaved, _, aside, and_before, twice = tell(
         [
             created(),
             ev.AttemptSubmitted(1, 1, "mnist-a1"),
             ev.SaveFailed(2, 1, 300, "node-1", "no space left"),
             ev.CheckpointCommitted(3, 1, 340, "m"),
             ev.CheckpointQuarantined(4, 1, 340, 280, "its bytes have changed"),
+            ev.CheckpointQuarantined(4, 1, 320, 280, "rank-00000.bin is missing"),
+            ev.CheckpointQuarantined(4, 1, 320, 280, "rank-00000.bin is missing"),
         ]
     )
     assert unsaved == "checkpoint 300 could not be written by node-1: no space left"
     assert aside == (
         "checkpoint 340 is damaged and was set aside, training goes on from 280: its bytes have changed"
     )
+    assert and_before == (
+        "checkpoint 320 is damaged and was set aside, training goes on from 280: rank-00000.bin is missing"
+    )
+    assert twice is None
+
+
+def test_what_an_attempt_could_not_save_is_told_when_the_next_one_is_planned() -> None:
+    *_, unsaved = tell(
+        [
+            created(),
+            ev.AttemptSubmitted(1, 1, "mnist-a1"),
+            ev.WorkersEnded(2, 1, LOST),
+            ev.AttemptGone(3, 1),
+            ev.SaveFailed(4, 1, 300, "node-1", "no space left"),
+        ]
+    )
+    assert unsaved == "checkpoint 300 of attempt 1 could not be written by node-1: no space left"
 
 
 def test_a_run_that_loses_a_worker_scales_and_succeeds() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from airflow_elastic.adapters.mailbox import Mailbox, RankTrouble
+from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox, RankTrouble
 from airflow_elastic.adapters.reports import write_progress
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.cli.story import Story, progress_line
@@ -20,6 +20,7 @@ from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.runs import Run, start_run
 from airflow_elastic.control.waits import WORDS_SECONDS, Waits
 from airflow_elastic.control.watching import Watching
+from airflow_elastic.core.state import Unsaved
 from airflow_elastic.core.tell import waiting
 from airflow_elastic.engines.api import Job
 from airflow_elastic.spec import events as ev
@@ -127,6 +128,28 @@ async def test_who_cannot_see_the_workers_still_hears_requests(tmp_path: Path) -
         run.ask_stop(by="ada")
         await until(lambda: run.state.ended, "the end")
         assert (run.state.outcome, len(run.state.attempts)) == ("stopped", 1)
+
+
+class Flushing(FakeEngine):
+    """Its workers cannot write what they hold when they are told to end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.box = Mailbox(open_store(str(folder)))
+
+    async def delete(self, job: Job, grace_seconds: float) -> None:
+        trouble = CheckpointTrouble(job.attempt, 300, "no space left")
+        self.box.post("unsaved", by="node-1", checkpoint=trouble)
+        await super().delete(job, grace_seconds)
+
+
+async def test_what_a_run_could_not_save_at_its_end_is_told(tmp_path: Path) -> None:
+    engine = Flushing(tmp_path / "run")
+    async with controlled(tmp_path / "run", engine, Listener()) as run:
+        await until(lambda: run.state.label == "running", "its workers")
+        run.ask_stop(by="ada")
+        await until(lambda: run.state.ended, "the end")
+    assert run.state.unsaved == Unsaved(300, "node-1", "no space left", attempt=1)
+    assert engine.box.read() == []
 
 
 def shown(run: Run) -> tuple[object, object]:
