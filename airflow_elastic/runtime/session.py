@@ -124,8 +124,8 @@ class Session:
 
         Raises:
             CheckpointDamaged: there are checkpoints, but none is whole.
-            InvalidInput: the newest one is of another model, optimizer or run, of a StatefulDataLoader on more or fewer
-                ranks, or of a ShardedStream with other shards; or a worker has not the memory to save into.
+            InvalidInput: the newest one is of another model, optimizer, dtype or run, of a StatefulDataLoader on more
+                or fewer ranks, or of a ShardedStream with other shards; or a worker has not the memory to save into.
         """
         began = time.monotonic()
         others = {name: told_by_each(other, self._ranks) for name, other in others.items()}
