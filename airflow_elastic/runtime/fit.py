@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,27 @@ def check_fit(state: Mapping[str, Any], stored: Mapping[str, Kind | None], what:
         more = f"; and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
         raise InvalidInput(
             f"{what} is of another model or optimizer: {'; '.join(differ[:_SHOWN])}{more}. {then}"
+        )
+
+
+def check_given(given: Container[str], stored: Mapping[str, Kind | None], what: str) -> None:
+    """Refuse a checkpoint that has objects of the script's own which the script has not: later ones would not either.
+
+    Args:
+        given: their names, and those of which the script says that it has none any more.
+        stored: kinds by name, as the checkpoint has them.
+        what: the checkpoint, in words.
+
+    Raises:
+        InvalidInput: names those that are missing.
+    """
+    rests = [name for name, kind in stored.items() if kind is None and name.startswith("other.")]
+    names = sorted(name.removeprefix("other.").removesuffix(".rest") for name in rests)
+    if missing := [name for name in names if name not in given]:
+        raise InvalidInput(
+            f"{what} has {', '.join(missing)}, which run.restore is not given: the next checkpoint would be without. "
+            "Give it again, or, to leave it for good, give None in its place: "
+            f"run.restore(model, optimizer, {missing[0]}=None)"
         )
 
 

@@ -36,7 +36,7 @@ from airflow_elastic.runtime import borrowing, randomness
 from airflow_elastic.runtime.apart import put_together, unpacked
 from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
-from airflow_elastic.runtime.fit import TO_TRAIN, check_fit
+from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there
 from airflow_elastic.runtime.loading import Loading, Told
@@ -225,6 +225,7 @@ class Restorer:
         unused = _drop_unused(state["optimizer"].get("state", {}), reader)
         try:
             check_fit(state, reader.kinds, what, TO_TRAIN)
+            check_given({*objects.others, *objects.left}, reader.kinds, what)
         except InvalidInput:
             for one in with_room:
                 one.state.clear()  # there is nothing in it

@@ -15,6 +15,8 @@ from safetensors.torch import save_file
 
 import airflow_elastic.runtime as elastic
 from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.surroundings import Surroundings
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import objects, restorer, save
 
@@ -148,3 +150,31 @@ def test_weights_are_not_converted_unasked(tmp_path: Path, source: str) -> None:
     other.model.to(torch.float32)  # as it says
     load(str(tmp_path / source), other.model)
     assert weights(other) == weights(saved)
+
+
+def test_an_object_that_was_saved_is_not_dropped_in_silence(tmp_path: Path) -> None:
+    """The next checkpoint would not have it, and some saves later none would."""
+    run, average = tmp_path / "run", History(torch.float32)
+    save(run, 5, replace(objects(1), others={"history": average, "more.of it": History(torch.float32)}))
+    other, before = replace(objects(2), others={"history": average}), files(run)
+    had = weights(other)
+    said = (
+        r"checkpoint 5 of .* has more\.of it, which run\.restore is not given.* "
+        r"Give it again, or, to leave it for good, give None in its place"
+    )
+    with pytest.raises(InvalidInput, match=said):
+        restorer(run).restore(other)
+    assert (weights(other), files(run)) == (had, before)
+
+
+def test_an_object_is_left_for_good_where_none_is_given_for_it(tmp_path: Path) -> None:
+    """By a script that says so with each start, whether the newest checkpoint still has it or not."""
+    uri, saved = tmp_path / "run", replace(objects(1), others={"history": History(torch.float32)})
+    save(uri, 5, saved)
+    surroundings = Surroundings(0, 0, 1, str(uri), 2, 1, None, None)
+    for step in (5, 6):
+        loaded = objects(2)
+        session = Session(surroundings, total_steps=None, backend=None, timeout=60)
+        assert session.restore(loaded.model, *loaded.optimizers, history=None) == step
+        assert weights(loaded) == weights(saved)
+        save(uri, 6, replace(loaded, others={}))
