@@ -20,7 +20,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed, unpacked
 from airflow_elastic.runtime.fit import TO_READ, check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader
-from airflow_elastic.runtime.restoring import read_indexes
+from airflow_elastic.runtime.restoring import check_run, read_indexes
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from airflow_elastic.spec.manifest import Manifest
@@ -48,8 +48,9 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
     Raises:
         RunMissing: there is neither a run nor a checkpoint.
         CheckpointDamaged: there is no such checkpoint, or no whole one.
-        InvalidInput: the model is another one than was saved, or of another dtype; or there is a value in it of a type
-            that is not trusted (`torch.serialization.add_safe_globals`). It is unchanged.
+        InvalidInput: the checkpoint was copied there from another run; or the model is another one than was saved, or
+            of another dtype; or there is a value in it of a type that is not trusted
+            (`torch.serialization.add_safe_globals`). It is unchanged.
     """
 
     def room(reader: FlatReader, what: str) -> dict[str, Any]:
@@ -104,6 +105,11 @@ def _read_newest(store: Store, room: _Room) -> tuple[Manifest, dict[str, Any]]:
 def _read_step(store: Store, step: int, room: _Room) -> tuple[Manifest, dict[str, Any]]:
     manifest = checkpoints.read(store, step)
     what = f"checkpoint {step} of {store.uri}"
+    check_run(
+        store,
+        manifest,
+        f"To read one of this run's own, name another step, or remove {layout.manifest(step)}",
+    )
     try:
         reader = FlatReader(manifest, read_indexes(store, manifest))
         state = {"model": room(reader, what)}

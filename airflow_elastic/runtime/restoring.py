@@ -197,13 +197,11 @@ class Restorer:
     def _read_first(self, step: int) -> tuple[Manifest, dict[str, bytes]]:
         """On rank 0: a manifest, and what its index files hold."""
         manifest = checkpoints.read(self._store, step)
-        if not journal.is_ours(self._store)(manifest):
-            raise InvalidInput(
-                f"checkpoint {step} in {self._store.uri} is of another run ({manifest.run}; this one is "
-                f"{journal.identity(self._store)}), copied there after this one had begun. To go on from it, copy "
-                "`checkpoints/` into the folder of a new run before that begins; to go on from this run's own, remove "
-                f"{layout.manifest(step)}. Nothing was changed"
-            )
+        then = (
+            "To go on from it, copy `checkpoints/` into the folder of a new run before that begins; to go on from this "
+            f"run's own, remove {layout.manifest(step)}. Nothing was changed"
+        )
+        check_run(self._store, manifest, then)
         return manifest, read_indexes(self._store, manifest)
 
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
@@ -369,6 +367,15 @@ def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:
     for name in unused:
         del states[name]
     return bool(unused)
+
+
+def check_run(store: Store, manifest: Manifest, then: str) -> None:
+    """Refuse a checkpoint that is not of the run at `store`; `then` tells how to go on. Raises InvalidInput."""
+    if not journal.is_ours(store)(manifest):
+        raise InvalidInput(
+            f"checkpoint {manifest.step} in {store.uri} is of another run ({manifest.run}; this one is "
+            f"{journal.identity(store)}), copied there after this one had begun. {then}"
+        )
 
 
 def read_indexes(store: Store, manifest: Manifest) -> dict[str, bytes]:
