@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from airflow_elastic.adapters import checkpoints as stored
+from airflow_elastic.adapters import journal
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.cli import say
 from airflow_elastic.core.samples import Epoch, Sample, prove
@@ -24,8 +25,10 @@ _SHOWN = 5
 def verify_samples(store: Store, *, as_json: bool) -> int:
     """Print what the run's accounts prove; returns the exit code.
 
+    It is held against the newest checkpoint that can be read and is the run's own.
+
     Raises:
-        InvalidInput: the run keeps no accounts, or has no checkpoint yet.
+        InvalidInput: the run keeps no accounts, or has no such checkpoint.
     """
     steps, accounts = stored.steps(store), list(read_accounts(store))
     if not accounts:
@@ -35,7 +38,12 @@ def verify_samples(store: Store, *, as_json: bool) -> int:
         )
     if not steps:
         raise InvalidInput(f"{store.uri} has no checkpoint yet: what counts is what a checkpoint holds")
-    proof = prove(accounts, steps[-1])
+    own = [one.step for one in filter(journal.is_ours(store), stored.readable(store))]
+    if not own:
+        raise InvalidInput(
+            f"{store.uri} has no checkpoint of its own that can be read, of {steps}: look with `airflow-elastic verify`"
+        )
+    proof = prove(accounts, own[-1])
     if as_json:
         say.print_json({"uri": store.uri, "ok": proof.holds, **asdict(proof)})
         return 0 if proof.holds else 1

@@ -78,9 +78,8 @@ class ElasticRun:
                 # A step of ours has the global batch of any number of ranks: the schedule goes on by one.
                 one.split_batches = True
         named = {f"schedule{number}": one for number, one in enumerate(schedules)}
-        if self._accelerator.scaler is not None:
-            named["scaler"] = self._accelerator.scaler
-        return self.session.restore(model, *map(_inner, optimizers), **named, **others)
+        scaler = {"scaler": self._accelerator.scaler}  # none, where what was trained in float16 is no more
+        return self.session.restore(model, *map(_inner, optimizers), **{**scaler, **named, **others})
 
     def loader(
         self, loader: Any, *, global_batch: int, epochs: int, seed: int = 0, shuffle: bool = True

@@ -175,8 +175,7 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         trainer, run = self._trainer, self._run
         others = {"schedule": trainer.lr_scheduler, "progress": _Progress(trainer)}
-        if trainer.accelerator.scaler is not None:
-            others["scaler"] = trainer.accelerator.scaler
+        others["scaler"] = trainer.accelerator.scaler  # none, where what was trained in float16 is no more
         run.expect(state.max_steps)
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # not Accelerate's cover of it
         run.restore(trainer.model_wrapped, optimizer, **others)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
 from airflow_elastic.spec.errors import InvalidInput
@@ -16,14 +18,39 @@ _SHOWN = 5
 _EXACT = ("model.", "optimizer.state.")
 _MAY_DIFFER = "optimizer.param_groups."
 
+#: How to go on where a run's checkpoint does not fit.
+TO_TRAIN = (
+    "Go on with those that were saved, and in the dtypes they were saved in, or begin a run with another URI"
+)
+#: How to go on where weights are only read.
+TO_READ = (
+    "Load it into the model that was saved, in its dtypes; no dtype is changed unasked. To have it in another, convert "
+    "the model after it is loaded, and before it is wrapped: model.to(torch.bfloat16), for example"
+)
 
-def check_fit(state: Mapping[str, Any], stored: Mapping[str, tuple[int, ...] | None], what: str) -> None:
-    """Refuse a checkpoint that is not of this state: torch would leave out in silence what it does not know.
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a tensor has to have in common with another, to be filled with its bytes."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def kind_of(value: Any) -> Kind | None:
+    """A tensor's kind; None for what is no tensor."""
+    return Kind(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
+
+
+def check_fit(state: Mapping[str, Any], stored: Mapping[str, Kind | None], what: str, then: str) -> None:
+    """Refuse a checkpoint that is not of this state: torch would leave out in silence what it does not know, and
+    convert what is of another dtype.
 
     Args:
         state: to be filled, nested.
-        stored: shapes by name, as the checkpoint has them; None for what is no tensor.
+        stored: kinds by name, as the checkpoint has them; None for what is no tensor.
         what: the checkpoint, in words.
+        then: how to go on, in words.
 
     Raises:
         InvalidInput: names what differs.
@@ -34,17 +61,40 @@ def check_fit(state: Mapping[str, Any], stored: Mapping[str, tuple[int, ...] | N
     differ = [f"the script has no {name}" for name in sorted(extra)]
     differ += [f"the checkpoint has no {name}" for name in sorted(flat.keys() - stored.keys())]
     for name in sorted(flat.keys() & stored.keys()):
-        shape = getattr(flat[name], "shape", None)
-        ours, theirs = tuple(shape) if shape is not None else None, stored[name]
+        ours, theirs = kind_of(flat[name]), stored[name]
         if ours != theirs:
-            differ.append(f"{name} is {_words(ours)} in the script and {_words(theirs)} in the checkpoint")
+            here, there = _words(ours, theirs), _words(theirs, ours)
+            differ.append(f"{name} is {here} in the script and {there} in the checkpoint")
     if differ:
         more = f"; and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
         raise InvalidInput(
-            f"{what} is of another model or optimizer: {'; '.join(differ[:_SHOWN])}{more}. Go on with those that were "
-            "saved, or begin a run with another URI"
+            f"{what} is of another model or optimizer: {'; '.join(differ[:_SHOWN])}{more}. {then}"
         )
 
 
-def _words(shape: tuple[int, ...] | None) -> str:
-    return "no tensor" if shape is None else str(shape)
+def check_given(given: Container[str], stored: Mapping[str, Kind | None], what: str) -> None:
+    """Refuse a checkpoint that has objects of the script's own which the script has not: later ones would not either.
+
+    Args:
+        given: their names, and those of which the script says that it has none any more.
+        stored: kinds by name, as the checkpoint has them.
+        what: the checkpoint, in words.
+
+    Raises:
+        InvalidInput: names those that are missing.
+    """
+    rests = [name for name, kind in stored.items() if kind is None and name.startswith("other.")]
+    names = sorted(name.removeprefix("other.").removesuffix(".rest") for name in rests)
+    if missing := [name for name in names if name not in given]:
+        raise InvalidInput(
+            f"{what} has {', '.join(missing)}, which run.restore is not given: the next checkpoint would be without. "
+            "Give it again, or, to leave it for good, give None in its place: "
+            f"run.restore(model, optimizer, {missing[0]}=None)"
+        )
+
+
+def _words(kind: Kind | None, other: Kind | None) -> str:
+    """In what it differs from the other."""
+    if kind is None:
+        return "no tensor"
+    return str(kind.dtype) if other is not None and kind.shape == other.shape else str(kind.shape)

@@ -19,6 +19,7 @@ import torch
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
+from airflow_elastic.runtime.fit import Kind
 from airflow_elastic.runtime.loading import Loading
 from airflow_elastic.runtime.needs import Stored, find_needs
 from airflow_elastic.runtime.stage import Memory
@@ -56,19 +57,39 @@ class FlatReader:
             self._check_whole(name)
 
     @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...] | None]:
-        """What is stored, by its name: a tensor's shape; None for what is no tensor."""
+    def kinds(self) -> dict[str, Kind | None]:
+        """What is stored, by its name: a tensor's kind; None for what is no tensor."""
         firsts = {key: entries[0].entry for key, entries in self._stored.items()}
-        return {key: one.shape if isinstance(one, Piece) else None for key, one in firsts.items()}
+        return {
+            key: Kind(one.shape, getattr(torch, one.dtype)) if isinstance(one, Piece) else None
+            for key, one in firsts.items()
+        }
 
     def room(self, name: str) -> torch.Tensor | None:
         """An empty tensor like the one that is stored under this name; None where that is no tensor."""
-        stored = self._stored[name][0].entry
-        return (
-            torch.empty(stored.shape, dtype=getattr(torch, stored.dtype))
-            if isinstance(stored, Piece)
-            else None
-        )
+        kind = self.kinds[name]
+        return None if kind is None else torch.empty(kind.shape, dtype=kind.dtype)
+
+    def make_room(self, tensors: dict[str, torch.Tensor], below: str, *, exact: bool) -> None:
+        """Have a tensor for each one that is stored below a name, whatever there is now.
+
+        Args:
+            tensors: by their names below that; those that are like what is stored are kept.
+            below: the beginning of the names, with a dot at its end.
+            exact: keep those of another dtype, too, for which `check_fit` refuses the checkpoint.
+        """
+        own = dict(tensors)
+        tensors.clear()
+        for key, kind in self.kinds.items():
+            if kind is None or not key.startswith(below):
+                continue
+            name = key.removeprefix(below)
+            room = own.get(name)
+            if room is None or tuple(room.shape) != kind.shape:
+                room = torch.empty(kind.shape, dtype=kind.dtype)
+            elif room.dtype != kind.dtype and not exact:
+                room = torch.empty_like(room, dtype=kind.dtype)  # where, and in such parts, as that one is
+            tensors[name] = room
 
     def _check_whole(self, name: str) -> None:
         """Here, where all ranks find the same, and not where each looks for its own part."""

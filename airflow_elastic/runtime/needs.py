@@ -73,8 +73,12 @@ def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) ->
             raise InvalidInput(SHARDED_TENSOR.format(key))
         else:
             room = value if isinstance(value, torch.Tensor) else torch.empty(0)
-            if tuple(room.shape) != first.shape:  # a setting of an optimizer, as it was
-                room = torch.empty(first.shape, dtype=getattr(torch, first.dtype))
+            dtype = getattr(torch, first.dtype)
+            if (tuple(room.shape), room.dtype) != (
+                first.shape,
+                dtype,
+            ):  # a setting of an optimizer, as it was
+                room = torch.empty(first.shape, dtype=dtype)
                 set_element(state, paths[key], room)
             found += parts(room.detach(), (0,) * room.dim(), entries)
     return found

@@ -1,4 +1,4 @@
-"""Room for the state of an optimizer that has not made a step yet, without making one.
+"""Room for the state of an optimizer that has not made a step yet, without making one; and a state as it was read.
 
 To have somewhere to load a state into, torch gives all parameters gradients of zero and makes a step without effect:
 that takes memory for gradients, and much longer than to read the state. What a step would keep for a parameter is
@@ -7,7 +7,8 @@ found out here with a parameter of six numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,6 +44,22 @@ def make_room(optimizer: torch.optim.Optimizer) -> bool:
         return False
     optimizer.state.update(states)
     return bool(states)
+
+
+@contextmanager
+def as_read(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
+    """Around torch's loading of a state that was read into the optimizers' own room: it stays what was read.
+
+    torch gives it the dtype of the parameter, which NAdam's `mu_product` does not have, for example.
+    """
+    rooms = [(one, {parameter: dict(kept) for parameter, kept in one.state.items()}) for one in optimizers]
+    yield
+    for one, read in rooms:
+        for parameter, kept in read.items():
+            now = one.state.get(parameter, {})
+            for name, value in kept.items():
+                if torch.is_tensor(value) and name in now and now[name].dtype != value.dtype:
+                    now[name] = value
 
 
 def _kept(

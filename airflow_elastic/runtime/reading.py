@@ -18,9 +18,9 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed, unpacked
-from airflow_elastic.runtime.fit import check_fit
+from airflow_elastic.runtime.fit import TO_READ, check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader
-from airflow_elastic.runtime.restoring import read_indexes
+from airflow_elastic.runtime.restoring import check_run, read_indexes
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from airflow_elastic.spec.manifest import Manifest
@@ -38,7 +38,8 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
 
     Args:
         run: the run URI; or the store that lies there, where the environment has no credentials for it.
-        model: gets the weights. It has to have exactly the parameters and buffers that were saved.
+        model: gets the weights. It has to have exactly the parameters and buffers that were saved, of the same dtypes:
+            convert it after it is loaded, where it is to be of another.
         step: of the checkpoint. Default: the newest one that is whole; damaged ones are left aside, with a warning.
 
     Returns:
@@ -47,14 +48,15 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
     Raises:
         RunMissing: there is neither a run nor a checkpoint.
         CheckpointDamaged: there is no such checkpoint, or no whole one.
-        InvalidInput: the model is another one than was saved, or there is a value in it of a type that is not trusted
+        InvalidInput: the checkpoint was copied there from another run; or the model is another one than was saved, or
+            of another dtype; or there is a value in it of a type that is not trusted
             (`torch.serialization.add_safe_globals`). It is unchanged.
     """
 
     def room(reader: FlatReader, what: str) -> dict[str, Any]:
         weights = packed(get_model_state_dict(model))
-        stored = {name: shape for name, shape in reader.shapes.items() if name.startswith(_MODEL)}
-        check_fit({"model": weights}, stored, what)
+        stored = {name: kind for name, kind in reader.kinds.items() if name.startswith(_MODEL)}
+        check_fit({"model": weights}, stored, what, TO_READ)
         # The model itself is only touched when everything is there.
         return {name: torch.empty_like(one) if torch.is_tensor(one) else one for name, one in weights.items()}
 
@@ -70,7 +72,7 @@ def read_weights(run: str | Store, step: int | None = None) -> tuple[Manifest, d
     """
 
     def room(reader: FlatReader, what: str) -> dict[str, Any]:
-        names = [name for name in reader.shapes if name.startswith(_MODEL)]
+        names = [name for name in reader.kinds if name.startswith(_MODEL)]
         return {name.removeprefix(_MODEL): reader.room(name) for name in names}
 
     return _read(run, step, room)
@@ -103,6 +105,11 @@ def _read_newest(store: Store, room: _Room) -> tuple[Manifest, dict[str, Any]]:
 def _read_step(store: Store, step: int, room: _Room) -> tuple[Manifest, dict[str, Any]]:
     manifest = checkpoints.read(store, step)
     what = f"checkpoint {step} of {store.uri}"
+    check_run(
+        store,
+        manifest,
+        f"To read one of this run's own, name another step, or remove {layout.manifest(step)}",
+    )
     try:
         reader = FlatReader(manifest, read_indexes(store, manifest))
         state = {"model": room(reader, what)}

@@ -35,12 +35,12 @@ from airflow_elastic.runtime.apart import put_together, unpacked
 from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fetching import Fetching
-from airflow_elastic.runtime.fit import check_fit
+from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there
 from airflow_elastic.runtime.loading import Loading, Told
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
-from airflow_elastic.runtime.optimizers import make_room
+from airflow_elastic.runtime.optimizers import as_read, make_room
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import ORDER, Stateful, other_key, state_of
 from airflow_elastic.runtime.stage import Stage
@@ -191,13 +191,11 @@ class Restorer:
     def _read_first(self, step: int) -> tuple[Manifest, dict[str, bytes]]:
         """On rank 0: a manifest, and what its index files hold."""
         manifest = checkpoints.read(self._store, step)
-        if not journal.is_ours(self._store)(manifest):
-            raise InvalidInput(
-                f"checkpoint {step} in {self._store.uri} is of another run ({manifest.run}; this one is "
-                f"{journal.identity(self._store)}), copied there after this one had begun. To go on from it, copy "
-                "`checkpoints/` into the folder of a new run before that begins; to go on from this run's own, remove "
-                f"{layout.manifest(step)}. Nothing was changed"
-            )
+        then = (
+            "To go on from it, copy `checkpoints/` into the folder of a new run before that begins; to go on from this "
+            f"run's own, remove {layout.manifest(step)}. Nothing was changed"
+        )
+        check_run(self._store, manifest, then)
         return manifest, read_indexes(self._store, manifest)
 
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
@@ -205,18 +203,21 @@ class Restorer:
         with_room = [one for one in objects.optimizers if make_room(one)]
         state, random_key = state_of(objects, self._ranks.rank), f"random.{self._ranks.rank}"
         # A rank that was not there when this was saved, and a generator that was not, keep their own seeds.
-        stored = {key.split(".")[2] for key in reader.shapes if key.startswith(f"{random_key}.")}
+        stored = {key.split(".")[2] for key in reader.kinds if key.startswith(f"{random_key}.")}
         state[random_key] = {name: value for name, value in state[random_key].items() if name in stored}
         what = f"checkpoint {manifest.step} of {self._store.uri}"
         others = dict(objects.others)
-        if f"{other_key(ORDER)}.rest" not in reader.shapes:  # saved before that was kept
+        if f"{other_key(ORDER)}.rest" not in reader.kinds:  # saved before that was kept
             others.pop(ORDER, None)
             state.pop(other_key(ORDER), None)
-        for name in others:
-            _make_room(state[other_key(name)]["tensors"], f"{other_key(name)}.tensors.", reader)
+        for name, other in others.items():
+            tensors, below = state[other_key(name)]["tensors"], f"{other_key(name)}.tensors."
+            # A module would convert what it is given, in silence, as a model does.
+            reader.make_room(tensors, below, exact=isinstance(other, torch.nn.Module))
         unused = _drop_unused(state["optimizer"].get("state", {}), reader)
         try:
-            check_fit(state, reader.shapes, what)
+            check_fit(state, reader.kinds, what, TO_TRAIN)
+            check_given({*objects.others, *objects.left}, reader.kinds, what)
         except InvalidInput:
             for one in with_room:
                 one.state.clear()  # there is nothing in it
@@ -231,16 +232,17 @@ class Restorer:
             raise CheckpointDamaged("; ".join(damages))
         options = StateDictOptions(strict=not unused)
         model, optimizer = unpacked(state["model"]), state["optimizer"]
-        if objects.optimizers and is_there(objects.model, model):
-            set_optimizer_state_dict(objects.model, objects.optimizers, optimizer, options=options)
-        else:
-            set_state_dict(
-                objects.model,
-                objects.optimizers,
-                model_state_dict=model,
-                optim_state_dict=optimizer,
-                options=options,
-            )
+        with as_read(objects.optimizers):
+            if objects.optimizers and is_there(objects.model, model):
+                set_optimizer_state_dict(objects.model, objects.optimizers, optimizer, options=options)
+            else:
+                set_state_dict(
+                    objects.model,
+                    objects.optimizers,
+                    model_state_dict=model,
+                    optim_state_dict=optimizer,
+                    options=options,
+                )
         for name, other in others.items():
             loaded = state[other_key(name)]
             other.load_state_dict(put_together(loaded["rest"], loaded["tensors"]))
@@ -307,7 +309,7 @@ def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:
     A new optimizer is given a state for each of its parameters, to have room for what is loaded.
     """
     stored: set[str] = set()
-    for key in reader.shapes:
+    for key in reader.kinds:
         words = key.removeprefix(_STATES).split(".") if key.startswith(_STATES) else []
         stored.update(".".join(words[:end]) for end in range(1, len(words)))
     unused = [name for name in states if name not in stored] if stored else []
@@ -316,17 +318,13 @@ def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:
     return bool(unused)
 
 
-def _make_room(tensors: dict[str, torch.Tensor], below: str, reader: FlatReader) -> None:
-    """Have a tensor for each one that is stored: the object's own where it has such a one."""
-    own = dict(tensors)
-    tensors.clear()
-    for key, shape in reader.shapes.items():
-        if key.startswith(below):
-            name = key.removeprefix(below)
-            fits = name in own and tuple(own[name].shape) == shape
-            room = own[name] if fits else reader.room(key)
-            if room is not None:
-                tensors[name] = room
+def check_run(store: Store, manifest: Manifest, then: str) -> None:
+    """Refuse a checkpoint that is not of the run at `store`; `then` tells how to go on. Raises InvalidInput."""
+    if not journal.is_ours(store)(manifest):
+        raise InvalidInput(
+            f"checkpoint {manifest.step} in {store.uri} is of another run ({manifest.run}; this one is "
+            f"{journal.identity(store)}), copied there after this one had begun. {then}"
+        )
 
 
 def read_indexes(store: Store, manifest: Manifest) -> dict[str, bytes]:

@@ -58,11 +58,15 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Stateful:
-    """What a script wants saved: a model with its optimizer, and further objects with state_dict/load_state_dict."""
+    """What a script wants saved: a model with its optimizer, and further objects with state_dict/load_state_dict.
+
+    `left` names such objects as older checkpoints may have, and the script has no more.
+    """
 
     model: torch.nn.Module
     optimizers: tuple[torch.optim.Optimizer, ...]
     others: Mapping[str, Any]
+    left: frozenset[str] = frozenset()
 
 
 #: Of what a checkpoint may come to depend on.

@@ -117,19 +117,22 @@ class Session:
             model: the model, wrapped (DDP, FSDP2) or not.
             optimizers: its optimizers.
             others: whatever else has `state_dict` and `load_state_dict`: schedulers, gradient scalers, ... All ranks
-                have them alike, but for a StatefulDataLoader of torchdata, whose state is each rank's own.
+                have them alike, but for a StatefulDataLoader of torchdata, whose state is each rank's own. None: the
+                script has no such object any more, and what a checkpoint has of it is left.
 
         Returns:
             The step that training goes on from; 0 where there is no checkpoint.
 
         Raises:
             CheckpointDamaged: there are checkpoints, but none is whole.
-            InvalidInput: the newest one is of another model, optimizer or run, of a StatefulDataLoader on more or fewer
-                ranks, or of a ShardedStream with other shards; or a worker has not the memory to save into.
+            InvalidInput: the newest one is of another model, optimizer, dtype or run, of a StatefulDataLoader on more
+                or fewer ranks, or of a ShardedStream with other shards, or has an object that is not given; or a worker
+                has not the memory to save into.
         """
         began = time.monotonic()
-        others = {name: told_by_each(other, self._ranks) for name, other in others.items()}
-        self._objects = Stateful(model, optimizers, {**others, ORDER: self._feed})
+        left = frozenset(name for name, other in others.items() if other is None)
+        kept = {name: told_by_each(one, self._ranks) for name, one in others.items() if one is not None}
+        self._objects = Stateful(model, optimizers, {**kept, ORDER: self._feed}, left)
         self._voice.listen(ForwardClock(model))
         if self._saver is not None:
             self._saver.attend(optimizers)

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed
-from airflow_elastic.runtime.fit import check_fit
+from airflow_elastic.runtime.fit import TO_READ, check_fit, kind_of
 from airflow_elastic.runtime.reading import read_weights
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
 from airflow_elastic.spec.manifest import Manifest
@@ -70,19 +70,19 @@ def load_weights(source: str | Path, model: torch.nn.Module) -> None:
 
     Args:
         source: a path, or an s3:// URI; `.pt`, `.pth` and `.bin` are a state dict, `.safetensors` is safetensors.
-        model: wrapped (DDP, FSDP2) or not. It has to have exactly the parameters and buffers of the file.
+        model: wrapped (DDP, FSDP2) or not. It has to have exactly the parameters and buffers of the file, of
+            the same dtypes: convert it after that, before it is wrapped, where it is to be of another.
 
     Raises:
-        InvalidInput: there is no such file, it is of another format, or of another model. The model is unchanged.
+        InvalidInput: there is no such file, it is of another format, or of another model or dtype. The model is
+            unchanged.
     """
     name = str(source)
     read = {"torch": _read_torch, "safetensors": _read_safetensors}[_format_of(Path(name))]
     with tempfile.TemporaryDirectory(prefix="elastic-weights-") as temporary:
         weights = read(_local(name, Path(temporary)))
-    shapes: dict[str, tuple[int, ...] | None]
-    shapes = {f"model.{key}": tuple(value.shape) for key, value in weights.items() if torch.is_tensor(value)}
-    shapes |= {f"model.{key}": None for key, value in weights.items() if not torch.is_tensor(value)}
-    check_fit({"model": packed(get_model_state_dict(model))}, shapes, name)
+    kinds = {f"model.{key}": kind_of(value) for key, value in weights.items()}
+    check_fit({"model": packed(get_model_state_dict(model))}, kinds, name, TO_READ)
     options = StateDictOptions(full_state_dict=True, strict=True)
     set_model_state_dict(model, weights, options=options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -213,6 +214,33 @@ def test_from_a_shell(tmp_path: Path) -> None:
         assert said in done.stderr
     spoil(uri, 20)
     assert "checkpoint 10" in export(tmp_path, uri, "model.pt").stdout
+
+
+def test_a_checkpoint_of_another_run_is_not_taken_for_this_runs(tmp_path: Path) -> None:
+    """Ranks refuse it, too. What lay there when the run began is its own, and so is all where no run is."""
+    uri, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    for run, step in ((uri, 10), (theirs, 20)):
+        Journal(open_store(run)).append(
+            0, ev.RunCreated(0.0, RunSpec(("train.py",)), scales_in_place=True, adopts=())
+        )
+        save(run, step)
+    shutil.copytree(f"{theirs}/checkpoints", f"{uri}/checkpoints", dirs_exist_ok=True)
+    model = network()
+    before = weights(model)
+    for step in (None, 20):
+        with pytest.raises(
+            InvalidInput,
+            match=r"checkpoint 20 in .*ours is of another run .* copied there after .* name another step.* remove "
+            r"checkpoints/manifests/",
+        ):
+            elastic.load_model(uri, model, step=step)
+    assert weights(model) == before
+    done = export(tmp_path, uri, "model.pt")
+    assert (done.returncode, "is of another run" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "model.pt").exists()
+    assert elastic.load_model(uri, model, step=10).step == 10
+    shutil.copytree(f"{uri}/checkpoints", tmp_path / "shelf/checkpoints")
+    assert elastic.load_model(str(tmp_path / "shelf"), model).step == 20
 
 
 @pytest.mark.parametrize("form", ["pickle", "archive"])

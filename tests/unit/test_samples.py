@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
 
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.journal import Journal, identity
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.cli.samples import verify_samples
 from airflow_elastic.core.samples import Proof, prove
 from airflow_elastic.runtime.sampler import ElasticBatches
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.consumed import Account, Consumed, Ended, Span
+from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.run import RunSpec
 
 LENGTH, BATCH, EPOCHS = 37, 8, 3
 A_DAY = -(-LENGTH // BATCH)
@@ -150,3 +162,26 @@ def test_a_stream_of_which_a_shard_was_never_opened_is_no_proof() -> None:
     proof = streamed(steps, 3)
     assert [epoch.length for epoch in proof.epochs] == [0, 0]
     assert not proof.holds
+
+
+def test_it_is_held_against_the_newest_checkpoint_that_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not against the name of a manifest that nobody can read, nor of one of another run, which came farther."""
+    store = open_store(str(tmp_path))
+    begun = ev.RunCreated(0.0, RunSpec(("train.py",)), scales_in_place=True, adopts=())
+    Journal(store).append(0, begun)
+    for account in life(1, 2, 0, 7):
+        key = layout.account(1, 1, 7, account.rank)
+        store.put(key, json.dumps(encode(account)).encode())
+    for step, run in ((5, identity(store)), (7, identity(store)), (11, "0123456789abcdef")):
+        data = layout.checkpoint_data(step, 1, 1)
+        checkpoints.commit(store, Manifest(step, 1, 1, 2, 0.0, f"{data.rstrip('/')}/", (), run=run))
+    store.put(layout.manifest(9), b"no manifest")
+    assert verify_samples(store, as_json=False) == 0
+    assert "samples of 7 steps: each counts exactly once" in capsys.readouterr().out
+    store.delete([layout.manifest(5), layout.manifest(7)])
+    with pytest.raises(
+        InvalidInput, match=r"no checkpoint of its own that can be read, of \[9, 11\]: look with"
+    ):
+        verify_samples(store, as_json=False)
