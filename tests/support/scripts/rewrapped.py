@@ -1,8 +1,8 @@
 """A small training that DDP carries on 2 ranks and FSDP2 on any other number. `--trace FILE`: what the whole state was.
 
-Rank 0 appends a line of JSON after each step, and one when it goes on: `word` (did, restored), `step`, `wrap`, and by the
-name of each weight and of each optimizer state, as the bare model calls them, a digest of its bytes. It ends some steps
-after it has had 2, 3 and again 2 ranks.
+Rank 0 appends a line of JSON after each step, and one when it goes on: `word` (did, restored), `step`, `wrap`, and by
+the name of each weight and of each optimizer state, as the bare model calls them, a digest of its bytes. It ends some
+steps after it has had 2, 3 and again 2 ranks.
 """
 
 import argparse
