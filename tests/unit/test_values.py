@@ -62,7 +62,7 @@ def test_tensors_that_share_memory_within_an_object_still_do() -> None:
     assert torch.equal(found.again, torch.arange(1, 6))
 
 
-@pytest.mark.parametrize("value", [7, {"a": [None, "b"]}, {"a": torch.ones(3)}, {b"a", 1j}, np.arange(3)])
+@pytest.mark.parametrize("value", [7, {"a": [None, "b"]}, {"a": torch.ones(3)}, [{b"a"}, {1j}], np.arange(3)])
 def test_what_earlier_versions_wrote_is_read(value: Any) -> None:
     buffer = io.BytesIO()
     torch.save(value, buffer)
