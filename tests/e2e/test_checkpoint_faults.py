@@ -351,7 +351,7 @@ def test_whatever_dies_and_whatever_breaks(
     faults: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    go_through(Place(str(tmp_path / "run")), tmp_path / "scratch", faults)
+    go_through(Place(str(tmp_path / "run"), keep=5), tmp_path / "scratch", faults)
 
 
 @pytest.fixture
