@@ -9,9 +9,11 @@ import os
 import random
 import re
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +24,17 @@ from airflow_elastic.adapters.parts import Part, tell
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.control.look import events_of
+from airflow_elastic.core.machine import create, evolve
+from airflow_elastic.core.state import RunState
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position
+from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode
 from tests.support import leaks, s3
+from tests.support.builders import created
 from tests.support.rivals import Saving, fill, holds, objects
 from tests.support.rounds import rounds
 from tests.support.saving import Worker
@@ -98,10 +105,16 @@ def _free(path: Path) -> int:
 class Run:
     """One run that is saved, broken and restored, again and again."""
 
+    def __repr__(self) -> str:
+        kept = f"one of every {self.every} is kept, pinned {self.pinned}"
+        return f"attempt {self.attempt}, damaged {self.damaged}, {kept}"
+
     def __init__(self, place: Place, scratch: Path, luck: random.Random) -> None:
         self.place, self.scratch, self.luck = place, scratch, luck
         self.store: Store = open_store(place.uri)
         self.attempt, self.damaged = 0, set[int]()
+        self.every, self.pinned = luck.choice((None, 10, 25)), set[int]()
+        self.story: RunState = create(created())
         self.perhaps = set[
             int
         ]()  # of those: what is bad may be what the one rank that restores here does not read
@@ -111,23 +124,33 @@ class Run:
         self.attempt += 1
         raise_fence(self.store, self.attempt)
         place, of = self.place, self.luck.randint(1, 2)
-        return Saving(place.uri, self.attempt, first, self.scratch, width=place.width, keep=place.keep, of=of)
+        policy: Any = {"keep": place.keep, "every": self.every}
+        return Saving(place.uri, self.attempt, first, self.scratch, width=place.width, of=of, **policy)
 
     def save(self) -> None:
         """An attempt saves until somebody is killed; now and then the next one begins before it is dead."""
         before = checkpoints.steps(self.store)
         self.damaged &= set(before)
         self.perhaps &= set(before)
-        first = max(before, default=0) + 1
+        wanted, first = self.wanted(), max(before, default=0) + 1
         if self.place.disk is not None and self.luck.random() < 0.5:
             self.save_on_a_full_disk(first)
         else:
             self.save_until_somebody_is_killed(first)
         after = checkpoints.steps(self.store)
         lost = set(before) - set(after)  # but for those that are older than the newest, which are kept
-        kept = [step for step in after if step not in self.damaged]  # one that cannot be read is left alone
+        # One that cannot be read is left alone.
+        kept = [step for step in after if step not in self.damaged and step not in wanted]
         assert all(step < min(kept) for step in lost), lost
+        assert not lost & wanted
         assert len(after) >= min(len(before), self.place.keep)
+
+    def wanted(self) -> set[int]:
+        """What stays however old it is, and nobody has damaged: what is pinned, and the first of so many steps."""
+        firsts: dict[int, int] = {}
+        for step in checkpoints.steps(self.store) if self.every else ():
+            firsts.setdefault(step // self.every, step)  # type: ignore[operator]
+        return {*self.pinned, *(step for interval, step in firsts.items() if interval)} - self.damaged
 
     def save_until_somebody_is_killed(self, first: int) -> None:
         saving = self.saving(first)
@@ -185,6 +208,19 @@ class Run:
             else:
                 self.spoil(layout.manifest(step) if kind == "manifest" else key, kind)
 
+    def pin(self) -> None:
+        """Somebody refers to one of the newest, now and then, and to one of the older ones no more."""
+        whole = [step for step in checkpoints.steps(self.store) if step not in self.damaged]
+        if whole and (not self.pinned or self.luck.random() < 0.2):
+            self.pinned.add(step := self.luck.choice(whole[-3:]))
+            keeping.pin(self.store, step, by="test")
+        if len(self.pinned) > 4:
+            self.unpin(self.luck.choice(sorted(self.pinned)))
+
+    def unpin(self, step: int) -> None:
+        self.pinned.discard(step)
+        keeping.unpin(self.store, step)
+
     def stand_by(self, step: int, key: str) -> None:
         """Files that nobody has committed are nobody's: made up, or copies of those that somebody has."""
         folder, copied = key.rpartition("/")[0], self.store.get(key) or b""
@@ -219,6 +255,7 @@ class Run:
         """The next attempt gets the newest that is whole, byte for byte, and says what was wrong with newer ones."""
         there = checkpoints.steps(self.store)
         whole = [step for step in there if step not in self.damaged]
+        self.look(there)
         loaded = objects(self.place.width)
         room = Room(self.scratch / "room", 1)
         manifest = Restorer(self.store, Ranks(0, 1, None), attempt=self.attempt + 1, room=room).restore(
@@ -242,6 +279,10 @@ class Run:
             ), said
             self.damaged.discard(step)  # set aside: its step can be saved again
             self.perhaps.discard(step)
+            self.unpin(step)
+        told = self.hear(*(event for one in box.read() for event in events_of(one, 0.0)))
+        events = Counter(event.step for event in told if isinstance(event, ev.CheckpointQuarantined))
+        assert {step: events[step] for step in aside} == dict.fromkeys(aside, 1)
         for one in box.read():
             box.done(one)
         if (
@@ -249,6 +290,28 @@ class Run:
         ):  # of a step that was set aside twice the files of the first time go with the next attempt
             assert keeping.uncommitted(self.store, self.attempt + 1) == []
         assert self.place.leftovers() == []
+        self.check_what_is_wanted()
+
+    def look(self, there: Sequence[int]) -> None:
+        """The controller looks for checkpoints before it submits an attempt."""
+        known = self.story.checkpoint.step if self.story.checkpoint else -1
+        new = (step for step in there if step > known)
+        self.hear(*(ev.CheckpointCommitted(0.0, self.attempt, step, layout.manifest(step)) for step in new))
+
+    def hear(self, *events: ev.Event) -> list[ev.Event]:
+        """Those that are news, and so are journaled."""
+        news = []
+        for event in events:
+            before, self.story = self.story, evolve(self.story, event)
+            if self.story != before:
+                news.append(event)
+        return news
+
+    def check_what_is_wanted(self) -> None:
+        """Of a place where that takes its time, some of it."""
+        wanted = sorted(self.wanted())
+        for step in wanted if self.place.bad is None else self.luck.sample(wanted, min(3, len(wanted))):
+            assert checkpoints.problems(self.store, checkpoints.read(self.store, step)) == [], step
 
 
 def _like(key: str) -> str:
@@ -270,11 +333,12 @@ def go_through(place: Place, scratch: Path, faults: int) -> None:
             if place.bad is not None:
                 place.bad.rules()
             run.damage()
+            run.pin()
             if place.bad is not None:
                 place.bad.rules(*BAD_DAY)
             run.restore()
     except (AssertionError, CheckpointDamaged) as error:
-        raise AssertionError(f"seed {seed}, attempt {run.attempt}, damaged {run.damaged}: {error}") from error
+        raise AssertionError(f"seed {seed}, {run}: {error}") from error
     assert memory.leaks() == []
     gc.collect()
     if place.bad is None:  # a client keeps its connections
@@ -287,7 +351,7 @@ def test_whatever_dies_and_whatever_breaks(
     faults: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    go_through(Place(str(tmp_path / "run")), tmp_path / "scratch", faults)
+    go_through(Place(str(tmp_path / "run"), keep=5), tmp_path / "scratch", faults)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.slots import MEMORY
 from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.saving import Worker
 
 
@@ -63,6 +64,7 @@ class Saving:
         scratch: a folder for the workers' own files.
         width: of the model.
         keep: how many checkpoints stay.
+        every: of older ones, the first of every so many steps stays, too.
         of: how many workers; trainers of several wait for each other after each step.
         memory: what each trainer saves, into its agent's memory alone, before it stands still; instead of all that.
     """
@@ -76,6 +78,7 @@ class Saving:
         *,
         width: int,
         keep: int,
+        every: int | None = None,
         of: int = 1,
         memory: Sequence[Sequence[int]] = (),
     ) -> None:
@@ -85,7 +88,8 @@ class Saving:
         for index in range(of):
             if (agent := os.fork()) == 0:
                 os.close(news)
-                plan = _Plan(uri, attempt, first, scratch, tell, width, keep, index, of, memory[index:][:1])
+                policy = CheckpointPolicy(keep_last=keep, keep_every_steps=every)
+                plan = _Plan(uri, attempt, first, scratch, tell, width, policy, index, of, memory[index:][:1])
                 _be(lambda plan=plan: _agent(plan, peers))  # type: ignore[misc]
             self.agents.append(agent)
         os.close(tell)
@@ -161,7 +165,7 @@ class _Plan:
     scratch: Path
     tell: int
     width: int
-    keep: int
+    policy: CheckpointPolicy
     index: int
     of: int
     memory: Sequence[Sequence[int]]
@@ -182,7 +186,7 @@ def _be(work) -> None:  # type: ignore[no-untyped-def]
 def _agent(plan: _Plan, peers: list[socket.socket]) -> None:
     tempfile.tempdir = str(plan.scratch)
     torch.set_num_threads(1)
-    worker = Worker(plan.uri, attempt=plan.attempt, keep_last=plan.keep, index=plan.index, of=plan.of)
+    worker = Worker(plan.uri, attempt=plan.attempt, policy=plan.policy, index=plan.index, of=plan.of)
     trainer = os.fork()
     if trainer == 0:
         peer = peers.pop(plan.index) if peers else None
