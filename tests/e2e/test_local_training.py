@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import shutil
 import subprocess
@@ -240,6 +241,29 @@ async def test_a_sharded_model_comes_back_bit_for_bit_at_any_world_size(tmp_path
     for step, world, digest in restored:
         saved = {one for word, at, _, one in lines if (word, at) == ("did", step)}
         assert digest in saved, f"the state of step {step} is another one on {world} ranks"
+
+
+async def test_what_ddp_has_saved_fsdp_goes_on_with_bit_for_bit_and_back(tmp_path: Path) -> None:
+    """The weights and the optimizer's states, by their names."""
+    command = (str(SCRIPTS / "rewrapped.py"), f"--trace={tmp_path}/trace")
+    async with driving(tmp_path / "run", training(command=command)) as driven:
+        await driven.at_step(5)
+        for stretch, workers in enumerate((3, 2), start=2):
+            driven.run.ask_scale(workers, by="test")
+            await driven.until(
+                lambda stretch=stretch: len(_stretches(driven)) == stretch, f"{workers} ranks at work"
+            )
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    lines = [json.loads(line) for line in (tmp_path / "trace").read_text().splitlines()]
+    restored = [line for line in lines if line["word"] == "restored"]
+    assert [line["wrap"] for line in restored] == ["fsdp", "ddp"]
+    for line, other in zip(restored, ("ddp", "fsdp"), strict=True):
+        (did,) = (one for one in lines if (one["word"], one["step"]) == ("did", line["step"]))
+        assert did["wrap"] == other
+        assert line["state"] == did["state"], f"step {line['step']}"
+        assert {name.split()[-1] for name in did["state"] if " " in name} == {"exp_avg", "exp_avg_sq", "step"}
+        assert len(did["state"]) == 6 * 4
 
 
 def _stretches(driven):  # type: ignore[no-untyped-def]
