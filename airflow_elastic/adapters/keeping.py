@@ -134,13 +134,28 @@ def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
     else:  # a thousand may be kept: only those are read that count as the newest, and those that are to go
         newest = list(islice(filter(manifest, reversed(there)), policy.keep_last))
         saved = {step: {} for step in there if step in newest or (newest and step < newest[-1])}
-    removed = [step for step in superfluous(saved, policy, pinned(store)) if manifest(step)]
+    pins = pinned(store)
+    removed = superfluous(saved, policy, pins)
+    # That of an interval which stays for those that go has to be one that can be read.
+    while unread := [step for step in _stand_ins(removed, saved, policy) if manifest(step) is None]:
+        saved = {step: metrics for step, metrics in saved.items() if step not in unread}
+        removed = superfluous(saved, policy, pins)
+    removed = [step for step in removed if manifest(step)]
     kept = sorted(saved.keys() - {*removed})
     newest_first = filter(None, map(manifest, reversed(kept)))
     if removed and not any(checkpoints.is_complete(store, one) for one in newest_first):
         steps = ", ".join(map(str, kept))
         raise CheckpointDamaged(f"{store.uri}: nothing was removed, as what would stay ({steps}) is damaged")
     return removed
+
+
+def _stand_ins(removed: Iterable[int], saved: Iterable[int], policy: CheckpointPolicy) -> list[int]:
+    """Those that stay for others of the same `keep_every_steps`."""
+    if policy.keep_every_steps is None:
+        return []
+    intervals = {step // policy.keep_every_steps for step in removed}
+    gone = set(removed)
+    return [step for step in saved if step // policy.keep_every_steps in intervals and step not in gone]
 
 
 def prune(store: Store, policy: CheckpointPolicy) -> list[int]:

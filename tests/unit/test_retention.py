@@ -89,6 +89,12 @@ def store(tmp_path: Path) -> Store:
     return found
 
 
+def test_one_that_cannot_be_read_stands_for_no_other(store: Store) -> None:
+    store.put(layout.manifest(20), b"torn")
+    assert keeping.prune(store, replace(POLICY, keep_every_steps=20)) == [10]
+    assert checkpoints.steps(store) == [20, 30, 40, 50]
+
+
 def test_a_pinned_one_is_never_removed(store: Store) -> None:
     keeping.pin(store, 10, by="model 0001")
     assert keeping.prune(store, replace(POLICY, keep_best="min loss")) == [30]
