@@ -214,9 +214,7 @@ class Controller:
         if action.grace_seconds and self.state.attempt.cause is Cause.FAILURE:
             await self._order(action.attempt, Orders(failed=True))
         await self._engine.delete(self._job_of(action.attempt), action.grace_seconds)
-        await (
-            self._look_around()
-        )  # its agents may have told what they could not write; it may be the last attempt
+        await self._look_around()  # its agents may have told what they could not write
         await self._look_for_checkpoint()
         await self._hear_again()
         await self._record(ev.AttemptGone(self._now(), action.attempt, self._progress))
