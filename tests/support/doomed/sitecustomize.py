@@ -135,15 +135,19 @@ def in_session(module: ModuleType) -> None:
 
 def in_restoring(module: ModuleType) -> None:
     """What ranks of a worker fetch for each other."""
-    download = module.Restorer._download
+    begin, download, attempts = module.Restorer.__init__, module.Fetching._download, [0]
 
-    def fetched(self: Any, key: str, nearby: Any) -> None:
-        download(self, key, nearby)
+    def begun(self: Any, *what: Any, **how: Any) -> None:
+        begin(self, *what, **how)
+        attempts[0] = self._attempt
+
+    def fetched(self: Any, key: str, nearby: Any, told: Any) -> None:
+        download(self, key, nearby, told)
         step, ranks = int(key.split("/")[2].partition("-")[0]), self._ranks
-        mine = death(self._attempt)
+        mine = death(attempts[0])
         mine.point("restoring", key, step=step, world=ranks.world_size, place=ranks.rank)
 
-    module.Restorer._download = fetched
+    module.Restorer.__init__, module.Fetching._download = begun, fetched
 
 
 class Staged:
