@@ -172,9 +172,7 @@ def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
     # Its report may be lost with its workers. In a job of another one, that one's agents may have written it.
     if event.attempt == state.attempt.number and state.attempt.home is None:
         state = state.with_attempt(saved_at=event.step)
-    if (
-        state.unpruned is not None and event.step > state.unpruned.step
-    ):  # that of its own step may be seen later
+    if state.unpruned is not None and event.step > state.unpruned.step:  # its own step may be seen later
         state = replace(state, unpruned=None)
     damaged = state.damaged - {event.step}
     return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, damaged=damaged, unsaved=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.core.document import document
-from airflow_elastic.core.state import Cause, Failure, FailureKind
+from airflow_elastic.core.state import Cause, Failure, FailureKind, Unpruned
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.operators.parameters import build_spec
@@ -174,6 +175,15 @@ def test_the_page_shows_a_worker_that_was_lost_without_a_word(hook: FakeHook, tm
     page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
     assert "failure: node-1 was lost" in page
     assert "traceback" not in page
+
+
+def test_the_page_says_why_old_checkpoints_stay(hook: FakeHook, tmp_path: Path) -> None:
+    from airflow_elastic.web.app import _pages
+
+    state = replace(begun(hook, tmp_path).state, unpruned=Unpruned(20, "what would stay is <damaged>"))
+    status = document("/r", state, None, time.time())
+    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
+    assert "Old ones stay: what would stay is &lt;damaged&gt;" in page
 
 
 def test_the_page_of_a_failure_that_left_no_traceback(hook: FakeHook, tmp_path: Path) -> None:
