@@ -79,10 +79,17 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
         return False  # who was last at the same time has committed it, and has removed them
     try:
         parts = [decode(Part, json.loads(data)) for data in told if data is not None]
-    except (ValueError, SpecError):  # whose writer has lost its power: it is told again, or by its buddy
+    except (
+        ValueError,
+        SpecError,
+    ) as error:  # whose writer has lost its power: it is told again, or by its buddy
+        log.warning(
+            "what workers told of %s cannot be read, it is no checkpoint: %s", part.manifest.data, error
+        )
         return False
     if [one.key for one in parts] != keys:
-        return False  # a copy of one stands where another should be
+        log.warning("of what workers told of %s one is a copy, it is no checkpoint", part.manifest.data)
+        return False
     if len({one.manifest.reason for one in parts}) > 1:
         return False  # a step that was saved more than once: they may be of different states
     committed = _commit(store, parts)
