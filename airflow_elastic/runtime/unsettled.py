@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.runtime import slots
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError
 
 if TYPE_CHECKING:
@@ -36,11 +37,12 @@ class Written:
 
 
 class Unsettled:
-    """The saves that an agent has written, from the newest back to the last one that counts."""
+    """Those of an agent, until they count, or nobody can complete them any more."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._written: list[Written] = []
+        self._held: list[str] = []  # the newest folders, the last one last
         self._told: set[Written] = set()
 
     def counts(self, written: Written) -> bool:
@@ -58,13 +60,17 @@ class Unsettled:
         """It is about to be written. Of those that nobody can complete any more nothing stays: each save that fails
         would leave what the other workers have written.
         """
+        for old in [one for one in self._written if one != written]:
+            with contextlib.suppress(ElasticError):  # the next save comes to it
+                if self._is_settled(old):
+                    self._forget(old)
         if written not in self._written:
             self._written.append(written)
-        held = list(dict.fromkeys(one.data for one in self._written))[-_HELD:]
-        for old in [one for one in self._written if one.data not in held]:
-            with contextlib.suppress(ElasticError):  # the next save comes to it
-                if not self.counts(old):
-                    self._store.delete([old.word, *old.files])
+        if written.data not in self._held:
+            self._held = [*self._held, written.data][-_HELD:]
+        for old in [one for one in self._written if one.data not in self._held]:
+            with contextlib.suppress(ElasticError):
+                self._store.delete([old.word, *old.files])
                 self._forget(old)
 
     def failed(self, written: Written) -> None:
@@ -77,6 +83,15 @@ class Unsettled:
     def tell(self, written: Written) -> None:
         """From here on others may know of it, whatever the answer is."""
         self._told.add(written)
+
+    def _is_settled(self, written: Written) -> bool:
+        """Whether it is a checkpoint, was set aside, or has a manifest that nobody can read: then its files stay."""
+        if self._store.get(layout.quarantined(written.step)) is not None:
+            return True
+        try:
+            return checkpoints.read(self._store, written.step).data == written.data
+        except CheckpointDamaged:
+            return self._store.get(layout.manifest(written.step)) is not None
 
     def _forget(self, written: Written) -> None:
         self._written.remove(written)

@@ -391,3 +391,17 @@ def test_a_save_of_several_workers_parts_is_one(tmp_path: Path) -> None:
             unsettled.tell(one)
     assert {entry.key.split("/")[0] for entry in store.list()} == {"1", "2", "3"}
     assert len(store.list("1/")) == 6
+
+
+@pytest.mark.parametrize("what", ["set aside", "torn"])
+def test_what_was_committed_and_is_damaged_now_keeps_its_files(what: str, tmp_path: Path) -> None:
+    """For whoever wants to know why; and another release may read it."""
+    worker = Worker(str(tmp_path), keep_last=100)
+    for step in range(1, 9):
+        worker.saver.save(objects(1), step, Position(), reason="steps", metrics={})
+        worker.persister.flush()
+        if step == 3 and what == "torn":
+            worker.store.put(layout.manifest(3), b"torn")
+        elif step == 3:
+            keeping.quarantine(worker.store, 3, "its bytes have changed")
+    assert len(worker.store.list(layout.checkpoint_data(3, 1, 1))) == 2
