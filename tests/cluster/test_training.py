@@ -218,7 +218,7 @@ async def test_on_s3_it_ends_with_a_verified_model_and_its_output(
         await lose_a_pod(driven, client, namespace)
         state = await driven.end()
         output = driven.run.store.get(layout.attempt_logs(2) + layout.rank_log(2, 0))
-    assert (state.outcome, len(state.attempts)) == ("succeeded", 2)
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
     assert state.checkpoint is not None
     assert b"from step" in (output or b"")
     assert s3.env["AWS_SECRET_ACCESS_KEY"].encode() not in _everything(driven)
