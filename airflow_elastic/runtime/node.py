@@ -270,11 +270,18 @@ class Node:
 
     def tell_unsaved(self, step: int, reason: str) -> None:
         """Tell the controller that a state is not where it should be by now."""
+        self._tell_trouble("unsaved", step, reason)
+
+    def tell_unpruned(self, step: int, reason: str) -> None:
+        """Tell the controller why nothing was removed: the run may have nothing whole but what is old."""
+        self._tell_trouble("unpruned", step, reason)
+
+    def _tell_trouble(self, kind: str, step: int, reason: str) -> None:
         trouble = CheckpointTrouble(self.attempt, step, reason)
         try:
-            Mailbox(self.store).post("unsaved", by=f"node-{self.index}", checkpoint=trouble)
+            Mailbox(self.store).post(kind, by=f"node-{self.index}", checkpoint=trouble)
         except ElasticError as error:
-            log.warning("that checkpoint %d could not be written cannot be told either: %s", step, error)
+            log.warning("that checkpoint %d is %s cannot be told either: %s", step, kind, error)
 
     def step(self) -> int:
         """The newest step that all ranks of this worker have done; 0 where they do not tell."""

@@ -14,7 +14,6 @@ from airflow_elastic.adapters import checkpoints, checksums, keeping, page
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.jobfiles import attempt_of
 from airflow_elastic.adapters.linux import readable
-from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.parts import Part, Superseded, tell
 from airflow_elastic.adapters.store import at_once
@@ -163,7 +162,7 @@ class Persister:
                 keeping.prune(self._node.store, self._node.record.spec.checkpoint)
             except CheckpointDamaged as error:
                 log.warning("%s", error)
-                self._tell_unpruned(newest.step, str(error))
+                self._node.tell_unpruned(newest.step, str(error))
             except ElasticError as error:
                 log.warning("old checkpoints could not be removed, they only take space: %s", error)
         return True
@@ -229,14 +228,6 @@ class Persister:
             if attempt == node.attempt:
                 node.stop()
             return False
-
-    def _tell_unpruned(self, step: int, reason: str) -> None:
-        """Tell the controller why nothing was removed: the run may have nothing whole but what is old."""
-        trouble = CheckpointTrouble(self._node.attempt, step, reason)
-        try:
-            Mailbox(self._node.store).post("unpruned", by=f"node-{self._node.index}", checkpoint=trouble)
-        except ElasticError as error:
-            log.warning("that nothing was removed cannot be told either: %s", error)
 
     def _move(self) -> None:
         """A file is written: whoever waits for the rest of them does not stand still."""

@@ -328,11 +328,7 @@ class Session:
 
     @property
     def _seconds(self) -> float | None:
-        if self._pace is not None:
-            return self._pace.seconds
-        if self._policy.every_seconds is None and self._policy.every_steps is None:
-            return 300.0
-        return self._policy.every_seconds
+        return self._pace.seconds if self._pace is not None else self._policy.seconds
 
     # -- saving --------------------------------------------------------------------------------------------------
 

@@ -49,12 +49,7 @@ class Unsettled:
         """Whether it is part of a checkpoint already: the answer to its commit may have been lost, or another worker
         have committed it. Nothing may be written, or removed, there any more.
         """
-        if written not in self._told:
-            return False
-        try:
-            return checkpoints.read(self._store, written.step).data == written.data
-        except CheckpointDamaged:
-            return False
+        return written in self._told and self._is_named(written) is True
 
     def begin(self, written: Written) -> None:
         """It is about to be written. Of those that nobody can complete any more nothing stays: each save that fails
@@ -88,10 +83,15 @@ class Unsettled:
         """Whether it is a checkpoint, was set aside, or has a manifest that nobody can read: then its files stay."""
         if self._store.get(layout.quarantined(written.step)) is not None:
             return True
+        named = self._is_named(written)
+        return self._store.get(layout.manifest(written.step)) is not None if named is None else named
+
+    def _is_named(self, written: Written) -> bool | None:
+        """Whether the manifest of its step names it; None where there is none that can be read."""
         try:
             return checkpoints.read(self._store, written.step).data == written.data
         except CheckpointDamaged:
-            return self._store.get(layout.manifest(written.step)) is not None
+            return None
 
     def _forget(self, written: Written) -> None:
         self._written.remove(written)

@@ -97,3 +97,10 @@ class CheckpointPolicy:
                 check("keep_every_steps", self.keep_every_steps, positive_int)
             if self.keep_best is not None:
                 check("keep_best", self.keep_best, _best)
+
+    @property
+    def seconds(self) -> float | None:
+        """How old the newest checkpoint may be; None where steps alone decide."""
+        if self.every_seconds is None and self.every_steps is None:
+            return 300.0
+        return self.every_seconds
