@@ -103,22 +103,23 @@ class AirflowRest:
     def request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         """One authenticated request, whatever its answer; `kwargs` as for `httpx.Client.request`.
 
-        A path that does not begin with `/` is below `/api/v2/`.
+        A path that does not begin with `/` is below `/api/v2/`. What Airflow rolled back, because its
+        database was locked, is asked again.
         """
         if not path.startswith("/"):
             path = "/api/v2/" + path
         headers = dict(kwargs.pop("headers", {}))
-        for attempt in ("first", "after a new login"):
+        for _ in range(4):
             if self._token is None:
                 self._token = self.login()
             answer = self._http.request(
                 method, path, headers={"Authorization": f"Bearer {self._token}", **headers}, **kwargs
             )
             # An expired token gets 401, one that another server has signed (ours was started anew) 403.
-            refused = answer.status_code == 401 or "Invalid JWT token" in answer.text
-            if not refused or attempt != "first":
+            if answer.status_code == 401 or "Invalid JWT token" in answer.text:
+                self._token = None
+            elif answer.status_code != 500 or "Database error" not in answer.text:
                 break
-            self._token = None
         return answer
 
     def rest(self, method: str, path: str, **kwargs: Any) -> Any:

@@ -30,6 +30,8 @@ _TUNING = {
     "CORE__HOSTNAME_CALLABLE": "socket.gethostname",  # The default asks the network.
     "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
     "API__WORKERS": "1",
+    "DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "airflow_elastic.testing.airflow_sqlite.CONNECT_ARGS",
+    "DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC": "airflow_elastic.testing.airflow_sqlite.CONNECT_ARGS",
     "DAG_PROCESSOR__REFRESH_INTERVAL": "3",
     "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3",
     "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
@@ -74,8 +76,7 @@ def environment(
     """
     settings = _TUNING | {
         "CORE__DAGS_FOLDER": str(dags_folder),
-        # As by default; but on a busy machine one may have to wait longer than 5 s until the others have written.
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=30",
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "CORE__PARALLELISM": str(parallelism),
         "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in users.items()),

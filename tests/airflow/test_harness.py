@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,24 @@ def test_rest_errors_say_what_airflow_said(standalone: Standalone) -> None:
         standalone.login(password="wrong")
     standalone._token = "of another server"
     assert standalone.rest("GET", "dags/harness")["dag_id"] == "harness"
+
+
+def test_what_a_locked_database_refused_is_asked_again(standalone: Standalone) -> None:
+    """Airflow's API server deadlocks with itself over SQLite now and then; a lock of ours has the same effect."""
+    refused = standalone.log_path.read_text().count("Error with id")
+    with sqlite3.connect(standalone.home / "airflow.db") as database, ThreadPoolExecutor() as pool:
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            unpausing = pool.submit(standalone.unpause, "harness")
+            poll(
+                "a refusal",
+                lambda: standalone.log_path.read_text().count("Error with id") > refused or None,
+                timeout=60,
+            )
+        finally:
+            database.rollback()
+        unpausing.result()
+    assert standalone.rest("GET", "dags/harness")["is_paused"] is False
 
 
 def test_everything_listens_on_this_machine_only(standalone: Standalone) -> None:
