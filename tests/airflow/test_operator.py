@@ -202,8 +202,8 @@ def test_a_cleared_task_takes_its_run_over_and_training_never_stops(deferred: di
     cleared.clear()
     poll("the new try to own the run", lambda: cleared.run().owner != owner or None, timeout=60)
     assert cleared.number() == 2
-    assert "is taken over: running, attempt 1" in cleared.log()
     cleared.wait("success")
+    assert "is taken over: running, attempt 1" in cleared.log()
     assert "invoking on_kill" in cleared.log(1)
     assert {pid for _, pid in cleared.ticks()} == {process}
     assert len(cleared.run().attempts) == 1
