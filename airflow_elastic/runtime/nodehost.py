@@ -44,9 +44,11 @@ def main(state: Path) -> None:
     JobFiles(state).write("host.json", Process.of(os.getpid()))
     os.close(ready)
 
+    gc.disable()  # it would look through what is imported again and again: a sixth of the time
     from airflow_elastic.runtime.agent import run_agent  # imports torch, which is what takes time
 
     gc.freeze()  # what is imported stays shared with every agent
+    gc.enable()
     children: dict[int, tuple[JobFiles, int]] = {}
     busy_at = time.monotonic()
     while children or time.monotonic() - busy_at < IDLE_SECONDS:

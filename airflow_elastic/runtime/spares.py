@@ -11,6 +11,7 @@ becomes so. Nothing depends on it: a rank without a spare is started afresh.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import logging
@@ -202,6 +203,7 @@ def _print_to(descriptor: int) -> None:
 
 
 def _imported() -> bool:
+    gc.disable()  # it would look through what is imported again and again: a sixth of the time
     try:
         import torch
 
@@ -210,6 +212,8 @@ def _imported() -> bool:
         torch.optim.SGD([torch.zeros(1)], lr=0.1)  # with its first optimizer torch imports as much again
     except Exception:
         return False
+    finally:
+        gc.enable()
     return True
 
 

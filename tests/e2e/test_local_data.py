@@ -60,7 +60,7 @@ def same(curve: Curve, expected: Curve) -> None:
     [
         ("indexed", 3, ["--micro=4", "--workers=1"]),
         ("indexed", 2, ["--micro=4", "--dynamic", "--lag=1"]),
-        ("indexed", 2, ["--micro=4", "--workers=2", "--augment"]),
+        pytest.param("indexed", 2, ["--micro=4", "--workers=2", "--augment"], marks=pytest.mark.slow),
         pytest.param("stream", 3, ["--micro=4", "--workers=1"], marks=pytest.mark.slow),
         pytest.param("indexed", 2, ["--micro=4", "--fsdp"], marks=pytest.mark.slow),
         *(

@@ -108,7 +108,7 @@ async def test_killed_in_every_phase_it_ends_bit_identical(
 
 
 @pytest.mark.parametrize(
-    "worlds", [(2, 3), pytest.param((2, 3, 2, 1, 2), marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+    "worlds", [(2, 1), pytest.param((2, 3, 2, 1, 2), marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 )
 async def test_killed_and_rescaled_it_ends_bit_identical(
     worlds: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,11 +222,14 @@ async def test_left_to_itself_it_saves_as_often_as_pays(tmp_path: Path) -> None:
     assert "saving every 1 s from now on: a save stops training for" in log.read_text()
 
 
-async def test_a_sharded_model_comes_back_bit_for_bit_at_any_world_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize("worlds", [(3, 1), pytest.param((3, 1, 2), marks=pytest.mark.slow)])
+async def test_a_sharded_model_comes_back_bit_for_bit_at_any_world_size(
+    worlds: tuple[int, ...], tmp_path: Path
+) -> None:
     command = (str(SCRIPTS / "sharded.py"), f"--trace={tmp_path}/trace", "--steps=90", "--step-seconds=0.05")
     async with driving(tmp_path / "run", training(command=command)) as driven:
         await driven.at_step(8)
-        for workers in (3, 1, 2):
+        for workers in worlds:
             driven.run.ask_scale(workers, by="test")
             known = len(_stretches(driven))
             await driven.until(
@@ -237,7 +240,7 @@ async def test_a_sharded_model_comes_back_bit_for_bit_at_any_world_size(tmp_path
     assert state.outcome == "succeeded", state.reason
     lines = [line.split() for line in (tmp_path / "trace").read_text().splitlines()]
     restored = [(step, world, digest) for word, step, world, digest in lines if word == "restored"]
-    assert [world for _, world, _ in restored] == ["3", "1", "2", "2"]
+    assert [int(world) for _, world, _ in restored] == [*worlds, worlds[-1]]
     for step, world, digest in restored:
         saved = {one for word, at, _, one in lines if (word, at) == ("did", step)}
         assert digest in saved, f"the state of step {step} is another one on {world} ranks"
