@@ -33,6 +33,9 @@ _PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 
+#: `StoreError`, and not `StoreUnfit`, which is no matter of time. An agent says first that it has failed.
+_STORAGE = re.compile(r"(the agent failed: )?StoreError: ")
+
 
 class Death(NamedTuple):
     """One death that somebody saw: the worker, and the rank's own evidence where there is any."""
@@ -96,8 +99,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         FailureKind.CODE_ERROR,
-        lambda d: d.rank.exit_code is not None and not (d.rank.error and _PEER_GONE.search(d.rank.error)),
+        lambda d: d.rank.exit_code is not None and not _is_of_others(d),
         lambda d: f"{_who(d)} failed: {d.rank.error or f'exit code {d.rank.exit_code}'}",
+    ),
+    Rule(
+        FailureKind.STORAGE,
+        lambda d: d.rank.error is not None and _STORAGE.match(d.rank.error) is not None,
+        lambda d: f"{_who(d)} could not go on without storage: {d.rank.error}",
     ),
     Rule(
         FailureKind.UNATTENDED,
@@ -139,6 +147,12 @@ def _machine(rule: Rule, death: Death, job: JobStatus) -> str | None:
         return death.worker.node
     silent = [worker for worker in job.workers if worker.phase is WorkerPhase.RUNNING]
     return silent[0].node if len(silent) == 1 else None
+
+
+def _is_of_others(death: Death) -> bool:
+    """Whether the exception only says that storage, or a peer, has failed."""
+    error = death.rank.error or ""
+    return _STORAGE.match(error) is not None or _PEER_GONE.search(error) is not None
 
 
 def _deaths(job: JobStatus) -> Iterator[Death]:

@@ -109,7 +109,7 @@ def is_complete(state: RunState) -> bool:
     if state.checkpoint is not None and state.checkpoint.step < attempt.last_step:
         return False
     # Of an agent that failed itself, as it does where it cannot write the last state.
-    return attempt.failure is None or attempt.failure.kind is not FailureKind.UNKNOWN
+    return attempt.failure is None or attempt.failure.kind not in (FailureKind.UNKNOWN, FailureKind.STORAGE)
 
 
 def is_crash_loop(attempts: tuple[Attempt, ...]) -> bool:

@@ -42,6 +42,7 @@ class FailureKind(StrEnum):
     RESTART_ASKED = "restart asked for"
     CANNOT_START = "cannot start"
     CODE_ERROR = "code error"
+    STORAGE = "storage failed"
     UNATTENDED = "unattended"
     NO_PROGRESS = "no progress"
     REFUSED = "refused by the engine"

@@ -44,8 +44,12 @@ CLASSES: tuple[tuple[str, JobStatus], ...] = (
     ),
     ("SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV ended a rank", _job(error=_rank(signal=11))),
     (
-        "any other exit code, unless the exception only says that a peer went away",
+        "any other exit code, unless the exception only says that storage has failed, or a peer went away",
         _job(error=_rank(exit_code=1, error="ValueError: bad learning rate")),
+    ),
+    (
+        "storage has failed under the runtime, which had tried again for a while",
+        _job(error=_rank(exit_code=1, error="StoreError: s3://models/run: reading status.json: timed out")),
     ),
     (
         "no controller was there for `health.unattended_seconds`: the worker has saved and ended",

@@ -19,12 +19,13 @@ from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files, state_folder
 from airflow_elastic.engines.local.host import NodeHost
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError
-from airflow_elastic.spec.run import Health, RunSpec, Workers
+from airflow_elastic.spec.run import Health, RestartPolicy, RunSpec, Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
-from tests.support.s3 import s3_server
+from tests.support.s3 import fault_proxy, s3_server
 
 HOLDING = {"command": (str(SCRIPTS / "forever.py"),), "launcher": "python"}
 
@@ -235,3 +236,33 @@ async def test_on_s3_a_rank_that_dies_leaves_its_words_and_the_next_one_reads_it
         assert [checkpoints.problems(store, checkpoints.read(store, step)) for step in kept] == [[]] * len(
             kept
         )
+
+
+@pytest.mark.slow  # of every commit: the rule that decides it
+async def test_storage_that_is_away_for_whole_attempts_costs_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same error soon after the start twice would end it, if it were one of the script."""
+    restart = RestartPolicy(backoff_limit=5, backoff_seconds=0.1)
+    monkeypatch.setenv("AIRFLOW_ELASTIC_HOME", str(tmp_path / "home"))
+    with s3_server() as server, fault_proxy(server) as proxy:
+        for name, value in proxy.server.env.items():
+            monkeypatch.setenv(name, value)
+        spec = training(
+            "--epochs=8", "--step-seconds=0.05", workers=Workers(1, min=1, max=1), restart=restart
+        )
+        async with driving(f"s3://{server.bucket}/run", spec) as driven:
+            await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
+            saved = driven.state.checkpoint
+            proxy.rules({"do": "reject", "status": 500, "method": "GET", "path": layout.CHECKPOINT_DATA})
+            driven.kill_worker(0)
+            await driven.until(lambda: len(driven.state.attempts) == 4, "two attempts that cannot read")
+            proxy.rules()
+            state = await driven.end()
+            kept = checkpoints.steps(driven.run.store)
+    assert state.outcome == "succeeded", state.reason
+    kinds = [attempt.failure.kind for attempt in state.attempts if attempt.failure]
+    assert kinds == [FailureKind.WORKER_LOST, FailureKind.STORAGE, FailureKind.STORAGE]
+    assert saved is not None
+    assert state.attempts[3].restored_at >= saved.step, "what cannot be read is not damaged"
+    assert kept[-1] == 80

@@ -49,6 +49,24 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
             "rank 1 on node-1 failed: ValueError: x",
         ),
         ([worker(errors=(rank(3),))], "code error", 3, "exit code 3"),
+        (
+            [worker(errors=(rank(1, error="StoreError: s3://b/run: Connection refused"),))],
+            "storage failed",
+            1,
+            "could not go on without storage: StoreError: s3://b/run",
+        ),
+        (
+            [worker(errors=(rank(None, error="the agent failed: StoreError: timed out"),))],
+            "storage failed",
+            None,
+            "without storage",
+        ),
+        (
+            [worker(errors=(rank(1, error="StoreUnfit: s3://b/run: permission denied"),))],
+            "code error",
+            1,
+            "permission denied",
+        ),
         ([worker(errors=(rank(1, error=PEER),))], "worker lost", 137, "lost its peers"),
         (
             [worker(unattended=True, reason="no controller")],
@@ -175,6 +193,12 @@ def test_no_crash_loop_where_the_run_gets_further_or_the_error_is_another() -> N
 
 def test_losing_a_worker_twice_at_one_step_is_bad_luck() -> None:
     assert isinstance(decide(_two(lost(), lost())), Restart)
+
+
+def test_storage_that_is_away_twice_at_one_step_may_be_back_the_next_time() -> None:
+    away = failed(error="StoreError: s3://models/run: reading the manifest: Connection refused")
+    assert isinstance(decide(_two(away, away)), Restart)
+    assert decide(_two(away, away, steps=(0, 0))) == Restart(cost=1, delay=1.0)
 
 
 def test_backoff_grows_only_while_nothing_is_achieved() -> None:
