@@ -393,7 +393,7 @@ BAD_DAY = (
 
 @pytest.fixture
 def bad_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.FaultProxy]:
-    monkeypatch.setattr(s3_client, "READ_S", 1)  # not half a minute for each request that nobody answers
+    monkeypatch.setattr(s3_client, "READ_S", 2)  # not half a minute for each request that nobody answers
     with s3.s3_server() as server, s3.fault_proxy(server) as proxy:
         for name, value in proxy.server.env.items():
             monkeypatch.setenv(name, value)
