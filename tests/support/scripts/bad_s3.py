@@ -206,5 +206,5 @@ def _address(text: str) -> tuple[str, int]:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(0.0005)  # or a small request waits for seconds beside uploads, where processors are busy
+    sys.setswitchinterval(0.0005)  # or a small request waits for seconds beside uploads on a busy machine
     Server(_address(sys.argv[1]), _address(sys.argv[2])).serve_forever()
