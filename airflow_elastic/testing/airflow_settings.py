@@ -24,14 +24,19 @@ case "$1" in
 esac
 """
 
+_CONNECTION = "DATABASE__SQL_ALCHEMY_CONN"
+
+_SQLITE = dict.fromkeys(
+    ("DATABASE__SQL_ALCHEMY_CONNECT_ARGS", "DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC"),
+    "airflow_elastic.testing.airflow_sqlite.CONNECT_ARGS",
+)
+
 _TUNING = {
     "CORE__LOAD_EXAMPLES": "False",
     "CORE__EXECUTOR": "LocalExecutor",
     "CORE__HOSTNAME_CALLABLE": "socket.gethostname",  # The default asks the network.
     "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
     "API__WORKERS": "1",
-    "DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "airflow_elastic.testing.airflow_sqlite.CONNECT_ARGS",
-    "DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC": "airflow_elastic.testing.airflow_sqlite.CONNECT_ARGS",
     "DAG_PROCESSOR__REFRESH_INTERVAL": "3",
     "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3",
     "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
@@ -76,7 +81,7 @@ def environment(
     """
     settings = _TUNING | {
         "CORE__DAGS_FOLDER": str(dags_folder),
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        _CONNECTION: f"sqlite:///{home}/airflow.db",
         "CORE__PARALLELISM": str(parallelism),
         "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in users.items()),
@@ -86,6 +91,8 @@ def environment(
         "API__BASE_URL": f"http://127.0.0.1:{port}",
         "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": f"{takeover:.0f}",
     }
+    if f"AIRFLOW__{_CONNECTION}" not in extra:  # another database would not understand them
+        settings |= _SQLITE
     foreign = ("AIRFLOW", "_AIRFLOW", "PYTEST_")
     made = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     path = [str(_shim_file(state).parent), str(program.parent), made.get("PATH", os.defpath)]

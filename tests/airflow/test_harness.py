@@ -221,3 +221,9 @@ def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path) -> N
         port = other.getsockname()[1]
         with pytest.raises(AirflowError, match=rf"port: given {port}, which cannot be had"):
             Standalone(tmp_path, DAGS, port=port).start()
+
+
+def test_another_database_is_given_nothing_that_is_for_sqlite(tmp_path: Path) -> None:
+    database = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql+psycopg2://airflow@127.0.0.1/airflow"}
+    assert "airflow_sqlite" not in str(Standalone(tmp_path, DAGS, env=database).environment)
+    assert "airflow_sqlite" in str(Standalone(tmp_path, DAGS).environment)
