@@ -34,7 +34,7 @@ _PEER_GONE = re.compile(
 )
 
 #: `StoreError`, and not `StoreUnfit`, which is no matter of time. An agent says first that it has failed.
-_STORAGE = re.compile(r"(the agent failed: )?StoreError: ")
+_STORAGE = re.compile(r"^(the agent failed: )?StoreError: ")
 
 
 class Death(NamedTuple):
@@ -99,12 +99,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         FailureKind.CODE_ERROR,
-        lambda d: d.rank.exit_code is not None and not _is_of_others(d),
+        lambda d: d.rank.exit_code is not None and not _says(d, _STORAGE) and not _says(d, _PEER_GONE),
         lambda d: f"{_who(d)} failed: {d.rank.error or f'exit code {d.rank.exit_code}'}",
     ),
     Rule(
         FailureKind.STORAGE,
-        lambda d: d.rank.error is not None and _STORAGE.match(d.rank.error) is not None,
+        lambda d: _says(d, _STORAGE),
         lambda d: f"{_who(d)} could not go on without storage: {d.rank.error}",
     ),
     Rule(
@@ -114,7 +114,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         FailureKind.WORKER_LOST,
-        lambda d: d.rank.error is not None and _PEER_GONE.search(d.rank.error) is not None,
+        lambda d: _says(d, _PEER_GONE),
         lambda d: f"{_who(d)} lost its peers: {d.rank.error}",
         of_others=True,
     ),
@@ -149,10 +149,9 @@ def _machine(rule: Rule, death: Death, job: JobStatus) -> str | None:
     return silent[0].node if len(silent) == 1 else None
 
 
-def _is_of_others(death: Death) -> bool:
-    """Whether the exception only says that storage, or a peer, has failed."""
-    error = death.rank.error or ""
-    return _STORAGE.match(error) is not None or _PEER_GONE.search(error) is not None
+def _says(death: Death, words: re.Pattern[str]) -> bool:
+    """Whether the rank's exception has these words."""
+    return words.search(death.rank.error or "") is not None
 
 
 def _deaths(job: JobStatus) -> Iterator[Death]:
