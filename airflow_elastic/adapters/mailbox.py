@@ -27,7 +27,8 @@ class CheckpointTrouble:
 
     Attributes:
         attempt: number of its attempt.
-        step: the checkpoint that could not be written, or that is damaged, or after which nothing older was removed.
+        step: the checkpoint that could not be written, that is damaged or has a damaged copy, or after which nothing
+            older was removed.
         reason: in a sentence.
         newest: where one is damaged, the step that was restored instead.
     """
@@ -59,11 +60,12 @@ class Request:
 
     Attributes:
         id: sorts by time of posting.
-        kind: `scale`, `stop` or `save`; from workers `unsaved`, `damaged`, `unpruned` or `failed`.
+        kind: `scale`, `stop` or `save`; from workers `unsaved`, `damaged`, `unpruned`, `refused` (a copy of a
+            checkpoint) or `failed`.
         by: who asks, in words that the record of the run will show.
         workers: for `scale`, the number of workers wanted.
         owner: for `stop`, void unless this still is the run's owner.
-        checkpoint: for `unsaved`, `damaged` and `unpruned`.
+        checkpoint: for `unsaved`, `damaged`, `unpruned` and `refused`.
         ranks: for `failed`.
     """
 

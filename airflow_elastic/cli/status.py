@@ -125,6 +125,8 @@ def _saved(document: Mapping[str, Any], now: float, kept: int) -> str:
         )
     if (unpruned := document["checkpoints"].get("unpruned")) is not None:
         saved += f", and old ones stay: {unpruned['reason']}"
+    if (copy := document["checkpoints"].get("bad_copy")) is not None:
+        saved += f", and {copy['worker']} refused a copy of that of step {copy['step']}: {copy['reason']}"
     return f"{saved}; {restarts['used']} of {restarts['limit']} restarts used"
 
 

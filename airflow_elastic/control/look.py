@@ -62,5 +62,7 @@ def events_of(request: Request, at: float) -> Iterator[Event]:
             yield ev.SaveFailed(at, what.attempt, what.step, request.by, what.reason)
         elif request.kind == "unpruned":
             yield ev.PruneRefused(at, what.attempt, what.step, request.by, what.reason)
+        elif request.kind == "refused":
+            yield ev.CopyRefused(at, what.attempt, what.step, request.by, what.reason, what.newest)
         elif request.kind == "damaged" and what.newest is not None:
             yield ev.CheckpointQuarantined(at, what.attempt, what.step, what.newest, what.reason)

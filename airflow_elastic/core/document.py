@@ -85,6 +85,7 @@ def document(
             "newest": None if newest is None else encode(newest),
             "unsaved": None if state.unsaved is None else encode(state.unsaved),
             "unpruned": None if state.unpruned is None else encode(state.unpruned),
+            "bad_copy": None if state.bad_copy is None else encode(state.bad_copy),
         },
         "ranks": [encode(rank) for rank in told.ranks] if told and not state.ended else [],
         "stragglers": [rank.rank for rank in stragglers(told.ranks)] if told and not state.ended else [],

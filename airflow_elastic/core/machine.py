@@ -15,6 +15,7 @@ from airflow_elastic.core.classify import classify
 from airflow_elastic.core.restart import End, Restart, decide, may_rejoin
 from airflow_elastic.core.state import (
     Attempt,
+    BadCopy,
     Cause,
     Checkpoint,
     Ending,
@@ -34,7 +35,13 @@ from airflow_elastic.spec.events import Event
 _CAUSES = {FailureKind.PREEMPTED: Cause.PREEMPTION, FailureKind.UNATTENDED: Cause.UNATTENDED}
 
 #: What stays true when the attempt is over: its agents may tell of it last of all.
-_OF_CHECKPOINTS = (ev.CheckpointCommitted, ev.CheckpointQuarantined, ev.SaveFailed, ev.PruneRefused)
+_OF_CHECKPOINTS = (
+    ev.CheckpointCommitted,
+    ev.CheckpointQuarantined,
+    ev.SaveFailed,
+    ev.PruneRefused,
+    ev.CopyRefused,
+)
 
 
 def replay(events: Iterable[Event]) -> RunState | None:
@@ -106,6 +113,8 @@ def evolve(state: RunState, event: Event) -> RunState:
             return replace(state, unpruned=Unpruned(event.step, event.reason))
         case ev.CheckpointQuarantined():
             return _quarantined(state, event)
+        case ev.CopyRefused():
+            return _copy_refused(state, event)
         case ev.RanksFailed():
             return _ranks_failed(state, event)
         case ev.RejoinRefused():
@@ -189,6 +198,12 @@ def _quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:
         return state
     before = Checkpoint(event.newest, newest.attempt, layout.manifest(event.newest), event.at)
     return replace(state, checkpoint=before)
+
+
+def _copy_refused(state: RunState, event: ev.CopyRefused) -> RunState:
+    if event.newest is not None and event.attempt == state.attempt.number:
+        state = state.with_attempt(from_step=event.newest)
+    return replace(state, bad_copy=BadCopy(event.step, event.worker, event.reason, event.attempt))
 
 
 def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:

@@ -205,6 +205,16 @@ class Unpruned:
 
 
 @dataclass(frozen=True, slots=True)
+class BadCopy:
+    """A worker's copy of a checkpoint that was not used: its step, the worker, what is wrong, and of which attempt."""
+
+    step: int
+    worker: str
+    reason: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """Somebody or something wants the run to end: STOP or DEADLINE, who or what, since when."""
 
@@ -237,6 +247,7 @@ class RunState:
         damaged: steps whose checkpoints were set aside, and have not been saved anew.
         unsaved: what was last told not to be written, by this attempt or an earlier one; None where one was since.
         unpruned: what was last told of that; None where a newer checkpoint was committed since.
+        bad_copy: the last that was refused; it stays, as it may be a machine's memory or disk that is bad.
         restarts_used: how much of the budget is used.
         planned_steps: scale steps that were planned, or that an autoscaler made, and are known.
         saves: requests to save that the agents have not been told of.
@@ -260,6 +271,7 @@ class RunState:
     damaged: frozenset[int] = frozenset()
     unsaved: Unsaved | None = None
     unpruned: Unpruned | None = None
+    bad_copy: BadCopy | None = None
     restarts_used: int = 0
     planned_steps: frozenset[str] = frozenset()
     saves: tuple[str, ...] = ()

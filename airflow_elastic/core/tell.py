@@ -56,6 +56,9 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
         case ev.CheckpointQuarantined():
             aside = f"checkpoint {event.step} is damaged and was set aside"
             return f"{aside}, training goes on from {event.newest}: {event.reason}"
+        case ev.CopyRefused():
+            refused = f"a copy of checkpoint {event.step} was not used by {event.worker}: {event.reason}"
+            return refused if event.newest is None else f"{refused}; training goes on from {event.newest}"
         case ev.RanksFailed():
             return f"ranks of {event.worker.name} have failed, its agent stands by"
         case ev.RejoinRefused():

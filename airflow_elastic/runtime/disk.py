@@ -17,6 +17,7 @@ import shutil
 import stat
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,9 @@ _NAME = re.compile(r"airflow-elastic-[0-9a-f]{16}")
 _STATE = re.compile(rf"(\d+)-a(\d+)-g(\d+)({layout.RECOVERED})?")
 
 _CHUNK_BYTES = 4 << 20
+
+#: Is told the step of a copy that is not used, and why.
+Refused = Callable[[int, str], None]
 
 #: A disk that answers nothing for so long is done without.
 _QUIET_SECONDS = 10.0
@@ -88,9 +92,10 @@ class Copy:
         """When it was saved."""
         return age_of(self.manifest)
 
-    def is_whole(self) -> bool:
-        """Whether all of it is byte for byte what was written."""
-        return all(_is_whole(self.folder, file) for file in (*self.manifest.files, *self.word.accounts))
+    def damage(self) -> str | None:
+        """In what it is not byte for byte what was written; None where it is."""
+        files = (*self.manifest.files, *self.word.accounts)
+        return next(filter(None, (_damage(self.folder, file) for file in files)), None)
 
 
 class Disk:
@@ -148,8 +153,11 @@ class Disk:
             finally:
                 self._prune()  # also what has no word: it may be the disk that is full
 
-    def found(self) -> Iterator[Copy]:
-        """What words of whichever worker tell of; not that it is so (`Copy.is_whole`).
+    def found(self, refused: Refused) -> Iterator[Copy]:
+        """What words of whichever worker tell of; not that it is so (`Copy.damage`).
+
+        Args:
+            refused: is told of words that are not believed.
 
         Raises:
             StoreError: the disk cannot be used.
@@ -169,12 +177,12 @@ class Disk:
                 try:
                     word = _heard(path.read_bytes())
                 except (OSError, ValueError, SpecError) as error:
-                    log.warning("%s cannot be read: %s", path, error)
+                    refused(_step(path.parent), f"{path} cannot be read: {error}")
                     continue
                 if _is_plain(path, word):
                     yield Copy(FolderStore(folder), word)
                 else:
-                    log.warning("%s tells of what lies elsewhere, and is not used", path)
+                    refused(_step(path.parent), f"{path} tells of what lies elsewhere")
 
     def settle(self, found: Copy, now: Manifest) -> None:
         """What was found is in storage now, in another folder: files here are to be found by its name, too."""
@@ -273,7 +281,7 @@ def on_disk(root: Path, manifest: Manifest) -> dict[str, Path]:
     return found
 
 
-def _is_whole(folder: FolderStore, file: StoredFile) -> bool:
+def _damage(folder: FolderStore, file: StoredFile) -> str | None:
     path, digest, size = Path(folder.uri, file.key), checksums.Crc64(), 0
     try:
         # Not mapped: a bad sector would be a signal then, and no error.
@@ -282,12 +290,10 @@ def _is_whole(folder: FolderStore, file: StoredFile) -> bool:
                 digest.update(chunk)
                 size += len(chunk)
     except OSError as error:
-        log.warning("%s cannot be read: %s", path, error)
-        return False
+        return f"{path} cannot be read: {error}"
     if size != file.size or digest.hexdigest() != file.checksums.get(checksums.ALGORITHM):
-        log.warning("%s is not what was written", path)
-        return False
-    return True
+        return f"{path} is not what was written"
+    return None
 
 
 def age_of(manifest: Manifest) -> Age:
@@ -313,6 +319,11 @@ def _is_plain(path: Path, word: Word) -> bool:
         key.startswith(place) and "/" not in key.removeprefix(place) and key_problem(key) is None
         for key, place in places
     )
+
+
+def _step(folder: Path) -> int:
+    age = _age(folder)
+    return age[-1] if age else 0
 
 
 def _age(folder: Path) -> tuple[int, ...]:

@@ -276,6 +276,11 @@ class Node:
         """Tell the controller why nothing was removed: the run may have nothing whole but what is old."""
         self._tell_trouble("unpruned", step, reason)
 
+    def tell_refused(self, step: int, reason: str) -> None:
+        """Tell the controller of a copy of a state that is not what was saved."""
+        log.warning("a copy of checkpoint %d is not used: %s", step, reason)
+        self._tell_trouble("refused", step, reason)
+
     def _tell_trouble(self, kind: str, step: int, reason: str) -> None:
         trouble = CheckpointTrouble(self.attempt, step, reason)
         try:

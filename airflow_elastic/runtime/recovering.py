@@ -109,7 +109,7 @@ def recover(node: Node, members: Members, store: TCPStore) -> bool:
 
 def _recover(node: Node, disk: Disk, members: Members, together: _Together) -> None:
     stored = _newest(node)
-    mine = _Copies(disk, node.index, stored.age)
+    mine = _Copies(disk, node, stored.age)
     chosen = _agree(node, members, together, mine, stored)
     kept = [chosen.kept]
     if chosen.offers:
@@ -211,18 +211,19 @@ class _Copies:
 
     Args:
         disk: where they are looked for. Where it fails there are none, or fewer: it need not be there.
-        by: number of this worker.
+        node: this worker.
         newest: the newest checkpoint in storage; of older steps nobody needs anything.
     """
 
-    def __init__(self, disk: Disk, by: int, newest: Age) -> None:
+    def __init__(self, disk: Disk, node: Node, newest: Age) -> None:
+        self._refused = node.tell_refused
         self._copies: defaultdict[Offer, list[Copy]] = defaultdict(list)
         self._whole: set[Offer] = set()
         try:
-            for copy in disk.found():
+            for copy in disk.found(self._refused):
                 part = copy.word.part
                 if copy.age.step > newest.step:
-                    offer = Offer(by, copy.age, copy.manifest.reason, part.node, part.of)
+                    offer = Offer(node.index, copy.age, copy.manifest.reason, part.node, part.of)
                     self._copies[offer].append(copy)
         except (ElasticError, OSError) as error:
             log.warning("this machine's disk cannot be read, and is done without: %s", error)
@@ -236,9 +237,11 @@ class _Copies:
         """Whether there is one that is what was written. Others, before it, are not offered again."""
         copies = self._copies[offer]
         while copies and offer not in self._whole:
-            if copies[0].is_whole():
+            damage = copies[0].damage()
+            if damage is None:
                 self._whole.add(offer)
             else:
+                self._refused(offer.age.step, damage)
                 del copies[0]
         return bool(copies)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 from airflow_elastic.adapters import checkpoints, journal, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.mailbox import CheckpointTrouble
+from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
 from airflow_elastic.core.machine import replay
@@ -62,12 +62,14 @@ class Room:
     Attributes:
         folder: on the worker's own disk; there only while a checkpoint is being restored.
         procs: ranks of the worker.
+        worker: its name.
         disk: the run's folder on the worker's own disk, in which agents keep what is saved; None where they do not.
         loans: files that other workers' agents have in memory, by their keys.
     """
 
     folder: Path
     procs: int
+    worker: str = "node-0"
     disk: Path | None = None
     loans: Mapping[str, Loan] = field(default_factory=dict)
 
@@ -168,6 +170,7 @@ class Restorer:
             try:
                 if not self._is_damaged(step):
                     log.warning("checkpoint %d is whole where it is stored, and stays: %s", step, reason)
+                    self._tell_refused(step, f"{reason}. Where it is stored it is whole, and stays", newest)
                     continue
                 trouble = CheckpointTrouble(self._attempt, step, reason, newest)
                 keeping.set_aside(self._store, trouble, by="rank 0")
@@ -225,11 +228,14 @@ class Restorer:
         memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}
         nearby = self._nearby(manifest)
         damages = self._read(reader.plan(state, memory), nearby)
-        if damages and any(self._ranks.gather(bool(memory or nearby))):
-            log.warning("%s: reading again, from storage alone", "; ".join(damages))
+        if any(damages) and any(self._ranks.gather(bool(memory or nearby))):
+            log.warning("%s: reading again, from storage alone", _all_of(damages))
+            mine = damages[self._ranks.rank]
             damages = self._read(reader.plan(state, {}), Nearby())
-        if damages:
-            raise CheckpointDamaged("; ".join(damages))
+            if mine is not None and not any(damages):
+                self._tell_refused(manifest.step, f"{mine}. It was read from storage instead")
+        if any(damages):
+            raise CheckpointDamaged(_all_of(damages))
         options = StateDictOptions(strict=not unused)
         model, optimizer = unpacked(state["model"]), state["optimizer"]
         with as_read(objects.optimizers):
@@ -262,8 +268,16 @@ class Restorer:
         }
         return Nearby(disk, lent)
 
-    def _read(self, loading: Loading, nearby: Nearby) -> list[str]:
-        """Returns what any rank has found to be damaged, to all ranks alike; none of them reads any more after this."""
+    def _tell_refused(self, step: int, reason: str, newest: int | None = None) -> None:
+        """Have the controller know of a copy that was not what was committed: it may be a machine that is bad."""
+        trouble = CheckpointTrouble(self._attempt, step, reason, newest)
+        try:
+            Mailbox(self._store).post("refused", by=self._room.worker, checkpoint=trouble)
+        except StoreError as error:
+            log.warning("that a copy of checkpoint %d was not used cannot be told: %s", step, error)
+
+    def _read(self, loading: Loading, nearby: Nearby) -> list[str | None]:
+        """Returns what each rank has found to be damaged, to all ranks; none of them reads any more after this."""
         near: Files = Nearest(self._store, nearby)
         fetched = 0
         if self._fetching is not None:
@@ -293,14 +307,18 @@ class Restorer:
                 *((loading.file_bytes - from_others - from_disk) / 1e9, time.monotonic() - began),
             )
             told = self._ranks.gather((trouble, damage))
-            damages = sorted({one for _, one in told if one})
+            damages = [one for _, one in told]
             for each, _ in told:
-                if isinstance(each, StoreError) or (each is not None and not damages):
+                if isinstance(each, StoreError) or (each is not None and not any(damages)):
                     raise each
             return damages
         finally:
             if self._fetching is not None:
                 self._fetching.clear()
+
+
+def _all_of(damages: Iterable[str | None]) -> str:
+    return "; ".join(sorted({one for one in damages if one}))
 
 
 def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:

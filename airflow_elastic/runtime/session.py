@@ -80,7 +80,13 @@ class Session:
         self._restorer: Restorer | None = None
         if uri:
             procs = stage.procs if stage else 1
-            room = Room(surroundings.restore_folder, procs, surroundings.disk, surroundings.loans)
+            room = Room(
+                surroundings.restore_folder,
+                procs,
+                surroundings.worker,
+                disk=surroundings.disk,
+                loans=surroundings.loans,
+            )
             self._restorer = Restorer(
                 open_store(uri),
                 self._ranks,

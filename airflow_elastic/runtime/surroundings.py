@@ -27,6 +27,7 @@ class Surroundings:
     generation: int
     checkpoint: CheckpointPolicy | None
     page: Path | None
+    worker: str = "node-0"
     disk: Path | None = None
     loans: Mapping[str, Loan] = field(default_factory=dict)
 
@@ -51,6 +52,7 @@ class Surroundings:
             generation=int(env.get("AIRFLOW_ELASTIC_GENERATION", "1")),
             checkpoint=decode(CheckpointPolicy, json.loads(policy)) if policy else None,
             page=Path(f"{prefix}-rank-{rank}.page") if prefix else None,
+            worker=env.get("AIRFLOW_ELASTIC_WORKER", "node-0"),
             disk=Path(env["AIRFLOW_ELASTIC_DISK"]) if "AIRFLOW_ELASTIC_DISK" in env else None,
             loans=found_loans(),
         )

@@ -109,6 +109,20 @@ class PruneRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyRefused:
+    """A worker found its copy of a checkpoint, in memory or on a disk, to be other than what was saved, and did not use
+    it. `newest`: what was restored instead, where that is another checkpoint.
+    """
+
+    at: float
+    attempt: int
+    step: int
+    worker: str
+    reason: str
+    newest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RanksFailed:
     """A worker's ranks have failed after `step`, and its agent stands by. Why the attempt ends, its peers tell, too."""
 
@@ -257,6 +271,7 @@ Event = (
     | SaveFailed
     | CheckpointQuarantined
     | PruneRefused
+    | CopyRefused
     | RanksFailed
     | RejoinRefused
     | WorkersEnded

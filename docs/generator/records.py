@@ -73,6 +73,14 @@ def example_document() -> dict[str, Any]:
             "node-0",
             "/mnt/runs/digits: nothing was removed, as what would stay (650) is damaged",
         ),
+        ev.CopyRefused(
+            t + 86,
+            2,
+            500,
+            "node-1",
+            "model.0.weight in the memory of this worker's agent is not what was committed: its bytes have changed. It "
+            "was read from storage instead",
+        ),
     )
     progress = Progress(
         2,

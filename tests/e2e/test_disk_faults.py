@@ -96,7 +96,7 @@ class Run:
 
     def _check(self, workers: list[Worker]) -> None:
         disk, store, loaded = workers[0].node.disk, Far(self.machines.run), objects(1)
-        room = Room(self.machines.base / "room", 1, disk.root if disk else None)
+        room = Room(self.machines.base / "room", 1, disk=disk.root if disk else None)
         manifest = Restorer(store, Ranks(0, 1, None), attempt=self.attempt, room=room).restore(loaded)
         if self._in_storage is None:
             assert manifest is None

@@ -206,7 +206,7 @@ def test_what_is_on_the_disk_is_not_read_from_storage(
         harm(bin_file)
     far, loaded = Far(machines.run), objects(1)
     assert workers[0].node.disk is not None
-    room = Room(tmp_path / "room", 1, workers[0].node.disk.root)
+    room = Room(tmp_path / "room", 1, disk=workers[0].node.disk.root)
     room.folder.mkdir()  # one rank alone fetches nothing there, and has nothing to remove
     assert Restorer(far, Ranks(0, 1, None), attempt=2, room=room).restore(loaded) is not None
     assert same(loaded, objects(6))

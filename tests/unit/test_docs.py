@@ -181,7 +181,7 @@ def documented() -> dict[str, set[str]]:
     return found
 
 
-_OPEN = {"attempts", "ranks", "seconds", "metrics", "newest", "unsaved", "unpruned", "waiting"}
+_OPEN = {"attempts", "ranks", "seconds", "metrics", "newest", "unsaved", "unpruned", "bad_copy", "waiting"}
 
 
 def fields(value: dict[str, Any], prefix: str = "") -> set[str]:

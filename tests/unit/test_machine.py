@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_elastic.core.machine import create, due, evolve
-from airflow_elastic.core.state import Cause, FailureKind, Phase, Unpruned, Unsaved
+from airflow_elastic.core.state import BadCopy, Cause, FailureKind, Phase, Unpruned, Unsaved
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -431,6 +431,16 @@ def test_a_damaged_checkpoint_that_nobody_knew_of_is_news() -> None:
     state = story(*LIVE, ev.CheckpointCommitted(1.5, 1, 10, "k"))
     aside = evolve(state, ev.CheckpointQuarantined(5.0, 1, 20, 10, "its bytes have changed"))
     assert (aside.damaged, aside.checkpoint) == ({20}, state.checkpoint)
+
+
+def test_a_copy_that_was_refused_stays_known() -> None:
+    state = story(*LIVE, ev.CheckpointCommitted(1.5, 1, 20, "k"), ev.CheckpointCommitted(1.6, 1, 10, "k"))
+    refused = evolve(state, ev.CopyRefused(2.0, 1, 20, "node-1", "its bytes have changed"))
+    assert refused.bad_copy == BadCopy(20, "node-1", "its bytes have changed", attempt=1)
+    assert (refused.attempt, refused.checkpoint) == (state.attempt, state.checkpoint)
+    assert evolve(refused, ev.CheckpointCommitted(3.0, 1, 30, "k")).bad_copy == refused.bad_copy
+    older = evolve(state, ev.CopyRefused(2.0, 1, 20, "node-1", "its bytes have changed", newest=10))
+    assert (older.attempt.from_step, older.checkpoint) == (10, state.checkpoint), "in storage it is whole"
 
 
 def test_a_save_that_failed_is_known_until_another_one_succeeds() -> None:

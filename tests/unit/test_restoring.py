@@ -20,6 +20,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Reader, Store, untold
 from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.control.look import events_of
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.runtime import randomness, restoring
 from airflow_elastic.runtime.apart import take_apart
@@ -28,6 +29,7 @@ from airflow_elastic.runtime.loading import Told
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
@@ -67,6 +69,10 @@ def test_memory_that_is_not_what_was_committed_is_left_for_storage(
     assert same(saved, loaded)
     assert "model.0.weight in the memory of this worker's agent is not what was committed" in caplog.text
     assert "reading again, from storage alone" in caplog.text
+    (news,) = Mailbox(worker.store).read()
+    (event,) = events_of(news, 1.0)
+    why = "model.0.weight in the memory of this worker's agent is not what was committed: its bytes have changed"
+    assert event == ev.CopyRefused(1.0, 2, 7, "node-0", f"{why}. It was read from storage instead")
 
 
 class OfItsOwn(torch.nn.Linear):
@@ -226,7 +232,10 @@ def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: py
     assert manifest is not None
     assert manifest.step == 5
     store = open_store(str(tmp_path))
-    assert (checkpoints.steps(store), keeping.quarantined(store), Mailbox(store).read()) == ([5, 9], {}, [])
+    assert (checkpoints.steps(store), keeping.quarantined(store)) == ([5, 9], {})
+    (news,) = Mailbox(store).read()
+    why = "a bit has flipped. Where it is stored it is whole, and stays"
+    assert list(events_of(news, 1.0)) == [ev.CopyRefused(1.0, 2, 9, "node-0", why, newest=5)]
 
 
 def test_a_generator_that_was_not_there_keeps_its_own_seed(

@@ -49,6 +49,26 @@ LOST = JobStatus((WorkerStatus("node-0", WorkerPhase.RUNNING), WorkerStatus("nod
 DONE = JobStatus((WorkerStatus("node-0", WorkerPhase.SUCCEEDED),))
 
 
+def test_copies_that_are_not_used_are_told_with_what_was_read_instead() -> None:
+    _, _, refused, older, again = tell(
+        [
+            created(),
+            ev.AttemptSubmitted(1, 1, "mnist-a1"),
+            ev.CopyRefused(2, 1, 300, "node-1", "its bytes have changed. It was read from storage instead"),
+            ev.CopyRefused(3, 1, 300, "node-0", "its bytes have changed", newest=200),
+            ev.CopyRefused(4, 1, 300, "node-0", "its bytes have changed", newest=200),
+        ]
+    )
+    assert refused == (
+        "a copy of checkpoint 300 was not used by node-1: its bytes have changed. It was read from storage instead"
+    )
+    assert (
+        older
+        == "a copy of checkpoint 300 was not used by node-0: its bytes have changed; training goes on from 200"
+    )
+    assert again is None
+
+
 def test_trouble_with_checkpoints_is_told() -> None:
     _, _, unsaved, _, aside, and_before, twice = tell(
         [
