@@ -33,7 +33,8 @@ _RUN_BYTES = 16 << 20  # read with one request
 _TURN_BYTES = 64 << 20  # read by one thread before it tells, where requests take less time than taking turns
 _TURNS = 8  # of each thread at the least, that none waits long for the last one
 _GAP_BYTES = 1 << 20  # that are rather read than asked around
-_STRETCH_BYTES = 2 * BLOCK_BYTES  # with one call: more of them cost more than the cache gives back
+_STRETCH_BYTES = 2 * BLOCK_BYTES  # taken at once: fewer of them are less to keep count of
+_PART_BYTES = 256 << 10  # read and summed up at once: of more, the processor's cache has lost what came first
 
 _CPUS = os.cpu_count() or 1
 _NEAR_READERS = min(4, _CPUS)  # the disk, or memory, is the limit soon
@@ -193,10 +194,9 @@ class _Filling:
         first, last = self._needed
         inside = first <= at and end <= last
         room = whole[at - first : end - first] if inside else _scratch(end - at)
-        _fill(reader, room)
         expected = self._entry.checksums[at // BLOCK_BYTES :]
         for (begin, behind), checksum in zip(blocks(end - at), expected, strict=False):
-            if checksums.of(room[begin:behind]) != checksum:
+            if _fill_and_sum(reader, room[begin:behind]) != checksum:
                 raise CheckpointDamaged(
                     f"{self._entry.key} in {self._where} is not what was committed: its bytes have changed"
                 )
@@ -303,6 +303,15 @@ def _fill(reader: Reader, room: memoryview) -> None:
         if not count:
             raise CheckpointDamaged("a file of it ends before its end")
         at += count
+
+
+def _fill_and_sum(reader: Reader, room: memoryview) -> str:
+    digest = checksums.Crc64()
+    for at in range(0, len(room), _PART_BYTES):
+        part = room[at : at + _PART_BYTES]
+        _fill(reader, part)
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def _of(slot: Slot) -> _Source:
