@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from airflow_elastic.spec.errors import InvalidInput
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -51,9 +53,27 @@ def take_apart(state: Any) -> tuple[Rest, dict[str, torch.Tensor]]:
     return Rest(_walk(state, apart)), tensors
 
 
-def put_together(rest: Rest, tensors: dict[str, torch.Tensor]) -> Any:
-    """The state again."""
-    return _walk(rest.value, lambda value, name: tensors[value.name] if isinstance(value, Held) else value)
+def put_together(rest: object, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The state again.
+
+    Args:
+        rest: a Rest, unless somebody else has written the checkpoint.
+        tensors: what it names.
+
+    Raises:
+        InvalidInput: it is none, or names others.
+    """
+
+    def back(value: Any, name: str) -> Any:
+        if isinstance(value, Held):
+            if value.name not in tensors:
+                raise InvalidInput(f"names a tensor, {value.name!r}, that the checkpoint does not have")
+            return tensors[value.name]
+        return value
+
+    if not isinstance(rest, Rest):
+        raise InvalidInput(f"is a {type(rest).__name__}, and no state as airflow-elastic writes them")
+    return _walk(rest.value, back)
 
 
 def _walk(value: Any, leaf: Callable[[Any, str], Any], name: str = "") -> Any:

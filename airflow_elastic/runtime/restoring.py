@@ -236,6 +236,7 @@ class Restorer:
                 self._tell_refused(manifest.step, f"{mine}. It was read from storage instead")
         if any(damages):
             raise CheckpointDamaged(_all_of(damages))
+        loaded = {name: self._object(name, state[other_key(name)], manifest) for name in others}
         options = StateDictOptions(strict=not unused)
         model, optimizer = unpacked(state["model"]), state["optimizer"]
         with as_read(objects.optimizers):
@@ -250,10 +251,22 @@ class Restorer:
                     options=options,
                 )
         for name, other in others.items():
-            loaded = state[other_key(name)]
-            other.load_state_dict(put_together(loaded["rest"], loaded["tensors"]))
+            other.load_state_dict(loaded[name])
         if state[random_key]:
             randomness.put_back(state[random_key])
+
+    def _object(self, name: str, parts: Mapping[str, Any], manifest: Manifest) -> Any:
+        """The state of one of the script's own objects. Raises InvalidInput where somebody else wrote it."""
+        try:
+            return put_together(parts["rest"], parts["tensors"])
+        except InvalidInput as error:
+            raise self._not_ours(manifest, f"its {name!r} {error}") from error
+
+    def _not_ours(self, manifest: Manifest, why: str) -> InvalidInput:
+        return InvalidInput(
+            f"checkpoint {manifest.step} of {self._store.uri} is whole, but {why}. Where somebody else wrote it, "
+            f"remove {layout.manifest(manifest.step)} to go on from the one before. Nothing was changed there"
+        )
 
     def _nearby(self, manifest: Manifest) -> Nearby:
         """Which of its files need not be read from storage."""
@@ -293,11 +306,7 @@ class Restorer:
             except StoreError as error:
                 trouble = StoreError(str(error))
             except InvalidInput as error:
-                step = loading.manifest.step
-                trouble = InvalidInput(
-                    f"checkpoint {step} of {self._store.uri} is whole, but {error}. Where somebody else wrote it, "
-                    f"remove {layout.manifest(step)} to go on from the one before. Nothing was changed there"
-                )
+                trouble = self._not_ours(loading.manifest, str(error))
             lent = [key for key in nearby.memory if nearby.loan(key)]
             from_disk, from_others = loading.bytes_of(nearby.disk), loading.bytes_of(lent)
             log.info(

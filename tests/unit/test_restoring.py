@@ -23,7 +23,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control.look import events_of
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.runtime import randomness, restoring
-from airflow_elastic.runtime.apart import take_apart
+from airflow_elastic.runtime.apart import Held, Rest, take_apart
 from airflow_elastic.runtime.flat_reader import Loading
 from airflow_elastic.runtime.loading import Told
 from airflow_elastic.runtime.ranks import Ranks
@@ -461,6 +461,21 @@ def test_a_hostile_checkpoint_with_all_its_checksums_is_never_unpickled(
     assert manifest is not None
     assert manifest.step == 5
     assert torch.equal(good.model[0].weight, loaded.model[0].weight)  # type: ignore[index, union-attr]
+
+
+@pytest.mark.parametrize(
+    ("rest", "why"),
+    [
+        ({"last_epoch": 3}, "is a dict, and no state as airflow-elastic writes them"),
+        (Rest({"table": Held("/table")}), "names a tensor, '/table', that the checkpoint does not have"),
+    ],
+)
+def test_an_object_that_somebody_else_has_written_is_refused(rest: object, why: str, tmp_path: Path) -> None:
+    with forging("other.schedule.rest", rest, "pickle"):
+        save(tmp_path, 9, objects(2))
+    with pytest.raises(InvalidInput, match=f"checkpoint 9 of .* is whole, but its 'schedule' {why}"):
+        restorer(tmp_path).restore(objects(1))
+    assert checkpoints.steps(open_store(str(tmp_path))) == [9]
 
 
 class Noting(torch.nn.Linear):
