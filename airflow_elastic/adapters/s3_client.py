@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CONNECT_S, READ_S = 5, 30
-ATTEMPTS = 6  # of one request; botocore's standard mode waits up to 20 s, with jitter, between two of them
+ATTEMPTS = 6  # of one request; botocore waits up to 1, 2, 4, 8 and 16 s, with jitter, between them
 
 #: Requests at once, of one process: what several of them bring together is far more than one can.
 CONNECTIONS = min(32, 4 * len(os.sched_getaffinity(0)))
@@ -77,10 +77,12 @@ def _make(factory: ClientFactory | None, s3: dict[str, Any] | None) -> Any:
         raise StoreUnfit(
             "an s3:// URI needs boto3, which is not installed here: pip install 'airflow-elastic[s3]'"
         ) from None
+    # Not mode "standard": that has a budget of retries, which answers of 404 do not fill up again. Who looks again and
+    # again for what is not there yet, as workers and controllers do, would have none left on a bad day.
     config = Config(
         connect_timeout=CONNECT_S,
         read_timeout=READ_S,
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+        retries={"mode": "legacy", "total_max_attempts": ATTEMPTS},
         max_pool_connections=CONNECTIONS,
         user_agent_extra="airflow-elastic",
         s3=s3,

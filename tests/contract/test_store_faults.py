@@ -60,6 +60,18 @@ def test_one_winner_although_answers_are_lost(faults: s3.FaultProxy) -> None:
         assert faults.hits() == [3, 2]
 
 
+def test_a_long_life_of_looking_for_what_is_not_there_wears_out_no_patience(
+    faults: s3.FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """botocore's standard mode gives each client a budget of retries, which answers of 404 never fill up again."""
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda seconds: None)
+    store = faults.server.store()
+    for _ in range(120):
+        faults.rules({"do": "reject", "method": "GET", "count": 1})
+        assert store.get("not/there") is None
+        assert faults.hits() == [1]
+
+
 def test_rejections_are_tried_again(faults: s3.FaultProxy, tmp_path: Path) -> None:
     store = faults.server.store()
     (source := tmp_path / "source").write_bytes(data := secrets.token_bytes(100_000))

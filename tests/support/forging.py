@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import pickle
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from unittest.mock import patch
 
 import torch
 
+from airflow_elastic.adapters.checkpoints import seal_of
 from airflow_elastic.runtime import staging
 from airflow_elastic.runtime.values import to_bytes
 
@@ -25,6 +27,14 @@ class Hostile:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (str(self.path),)
+
+
+def of_release(manifest: bytes, version: int) -> bytes:
+    """The same manifest, as a release with another version of it would have written it."""
+    plain = json.loads(manifest)
+    del plain["seal"]
+    plain["version"] = version
+    return json.dumps({**plain, "seal": seal_of(plain)}).encode()
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError, StoreError
 from airflow_elastic.spec.manifest import Manifest, StoredFile
+from tests.support.forging import of_release
 
 POLICY = CheckpointPolicy(keep_last=2)
 LOSSES = {10: 0.9, 20: 0.2, 30: 0.5, 40: 0.4, 50: 0.6}
@@ -167,7 +168,7 @@ def test_a_removal_that_was_cut_off_is_gone_on_with(store: Store, monkeypatch: p
 def test_what_cannot_be_read_is_nothing_to_go_on_from(store: Store) -> None:
     """Of a newer release, of another step, of another run: it neither counts nor is it removed."""
     manifest = store.get("checkpoints/manifests/000000000050.json") or b""
-    store.put("checkpoints/manifests/000000000060.json", manifest.replace(b'"version": 2', b'"version": 3'))
+    store.put("checkpoints/manifests/000000000060.json", of_release(manifest, 3))
     store.put("checkpoints/manifests/000000000070.json", manifest)
     assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 20, 30, 40]
     assert checkpoints.steps(store) == [50, 60, 70]

@@ -31,6 +31,7 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 from tests.support.builders import created
+from tests.support.forging import of_release
 from tests.support.saving import Worker, objects, restorer, same, save
 
 
@@ -213,15 +214,25 @@ def test_a_manifest_that_cannot_be_read_costs_no_files(tmp_path: Path) -> None:
     save(tmp_path, 5, objects(1))
     save(tmp_path, 9, objects(2))
     path = tmp_path / layout.manifest(9)
-    newer = path.read_text().replace('"version": 2', '"version": 3')
-    assert newer != path.read_text()
-    path.write_text(newer)
+    path.write_bytes(of_release(path.read_bytes(), 3))
     store = open_store(str(tmp_path))
     assert keeping.uncommitted(store, 2) == []
     assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
     assert keeping.uncommitted(store, 3) == []
     assert store.list(layout.checkpoint_data(9, 1, 1))
     assert keeping.quarantined(store) == {}, "another release may read it"
+
+
+@pytest.mark.parametrize("bad", ['"versiom": 2', '"version": 3', '"version": "2"', '"version": 0'])
+def test_a_version_that_has_changed_is_no_other_release(bad: str, tmp_path: Path) -> None:
+    """Else it would stand in the way of its own step for ever."""
+    save(tmp_path, 5, objects(1))
+    save(tmp_path, 9, objects(2))
+    path = tmp_path / layout.manifest(9)
+    path.write_text(path.read_text().replace('"version": 2', bad))
+    assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
+    assert checkpoints.steps(store := open_store(str(tmp_path))) == [5]
+    assert list(keeping.quarantined(store)) == [9]
 
 
 def test_a_commit_whose_answer_was_lost_is_not_undone(
