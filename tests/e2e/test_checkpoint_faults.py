@@ -140,7 +140,8 @@ class Run:
         after = checkpoints.steps(self.store)
         lost = set(before) - set(after)  # but for those that are older than the newest, which are kept
         # One that cannot be read is left alone.
-        kept = [step for step in after if step not in self.damaged and step not in wanted]
+        others = {*wanted, *self.stand_ins(after)}
+        kept = [step for step in after if step not in self.damaged and step not in others]
         assert all(step < min(kept) for step in lost), lost
         assert not lost & wanted
         assert len(after) >= min(len(before), self.place.keep)
@@ -151,6 +152,14 @@ class Run:
         for step in checkpoints.steps(self.store) if self.every else ():
             firsts.setdefault(step // self.every, step)  # type: ignore[operator]
         return {*self.pinned, *(step for interval, step in firsts.items() if interval)} - self.damaged
+
+    def stand_ins(self, there: Sequence[int]) -> set[int]:
+        """What stays for the first of so many steps, where nobody can read that one."""
+        firsts: dict[int, int] = {}
+        for step in there if self.every else ():
+            if step not in self.damaged:
+                firsts.setdefault(step // self.every, step)  # type: ignore[operator]
+        return set(firsts.values())
 
     def save_until_somebody_is_killed(self, first: int) -> None:
         saving = self.saving(first)
