@@ -62,16 +62,16 @@ class Room:
     Attributes:
         folder: on the worker's own disk; there only while a checkpoint is being restored.
         procs: ranks of the worker.
-        worker: its name.
         disk: the run's folder on the worker's own disk, in which agents keep what is saved; None where they do not.
         loans: files that other workers' agents have in memory, by their keys.
+        worker: the worker's name.
     """
 
     folder: Path
     procs: int
-    worker: str = "node-0"
     disk: Path | None = None
     loans: Mapping[str, Loan] = field(default_factory=dict)
+    worker: str = "node-0"
 
 
 class Restorer:

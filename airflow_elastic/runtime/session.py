@@ -80,13 +80,8 @@ class Session:
         self._restorer: Restorer | None = None
         if uri:
             procs = stage.procs if stage else 1
-            room = Room(
-                surroundings.restore_folder,
-                procs,
-                surroundings.worker,
-                disk=surroundings.disk,
-                loans=surroundings.loans,
-            )
+            disk, loans, worker = surroundings.disk, surroundings.loans, surroundings.worker
+            room = Room(surroundings.restore_folder, procs, disk, loans, worker)
             self._restorer = Restorer(
                 open_store(uri),
                 self._ranks,

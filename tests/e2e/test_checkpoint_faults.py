@@ -148,18 +148,19 @@ class Run:
 
     def wanted(self) -> set[int]:
         """What stays however old it is, and nobody has damaged: what is pinned, and the first of so many steps."""
-        firsts: dict[int, int] = {}
-        for step in checkpoints.steps(self.store) if self.every else ():
-            firsts.setdefault(step // self.every, step)  # type: ignore[operator]
+        firsts = self.firsts(checkpoints.steps(self.store))
         return {*self.pinned, *(step for interval, step in firsts.items() if interval)} - self.damaged
 
     def stand_ins(self, there: Sequence[int]) -> set[int]:
         """What stays for the first of so many steps, where nobody can read that one."""
+        return set(self.firsts([step for step in there if step not in self.damaged]).values())
+
+    def firsts(self, there: Sequence[int]) -> dict[int, int]:
+        """The first of each so many steps, by the number of these; none where they do not stay."""
         firsts: dict[int, int] = {}
         for step in there if self.every else ():
-            if step not in self.damaged:
-                firsts.setdefault(step // self.every, step)  # type: ignore[operator]
-        return set(firsts.values())
+            firsts.setdefault(step // self.every, step)  # type: ignore[operator]
+        return firsts
 
     def save_until_somebody_is_killed(self, first: int) -> None:
         saving = self.saving(first)
