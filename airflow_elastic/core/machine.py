@@ -15,7 +15,6 @@ from airflow_elastic.core.classify import classify
 from airflow_elastic.core.restart import End, Restart, decide, may_rejoin
 from airflow_elastic.core.state import (
     Attempt,
-    BadCopy,
     Cause,
     Checkpoint,
     Ending,
@@ -23,8 +22,8 @@ from airflow_elastic.core.state import (
     FailureKind,
     Phase,
     RunState,
+    Trouble,
     Unpruned,
-    Unsaved,
 )
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
@@ -108,7 +107,7 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.CheckpointCommitted():
             return _committed(state, event)
         case ev.SaveFailed():
-            return replace(state, unsaved=Unsaved(event.step, event.worker, event.reason, event.attempt))
+            return replace(state, unsaved=Trouble(event.step, event.worker, event.reason, event.attempt))
         case ev.PruneRefused():
             return replace(state, unpruned=Unpruned(event.step, event.reason))
         case ev.CheckpointQuarantined():
@@ -203,7 +202,7 @@ def _quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:
 def _copy_refused(state: RunState, event: ev.CopyRefused) -> RunState:
     if event.newest is not None and event.attempt == state.attempt.number:
         state = state.with_attempt(from_step=event.newest)
-    return replace(state, bad_copy=BadCopy(event.step, event.worker, event.reason, event.attempt))
+    return replace(state, bad_copy=Trouble(event.step, event.worker, event.reason, event.attempt))
 
 
 def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:

@@ -187,8 +187,8 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsaved:
-    """A checkpoint that could not be written: its step, the worker that could not, why, and of which attempt."""
+class Trouble:
+    """What a worker has met with a checkpoint: its step, the worker, what is wrong, and of which attempt."""
 
     step: int
     worker: str
@@ -202,16 +202,6 @@ class Unpruned:
 
     step: int
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class BadCopy:
-    """A worker's copy of a checkpoint that was not used: its step, the worker, what is wrong, and of which attempt."""
-
-    step: int
-    worker: str
-    reason: str
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +259,9 @@ class RunState:
     checkpoint: Checkpoint | None = None
     checkpoints: int = 0
     damaged: frozenset[int] = frozenset()
-    unsaved: Unsaved | None = None
+    unsaved: Trouble | None = None
     unpruned: Unpruned | None = None
-    bad_copy: BadCopy | None = None
+    bad_copy: Trouble | None = None
     restarts_used: int = 0
     planned_steps: frozenset[str] = frozenset()
     saves: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.runs import Run, start_run
 from airflow_elastic.control.waits import WORDS_SECONDS, Waits
 from airflow_elastic.control.watching import Watching
-from airflow_elastic.core.state import Unsaved
+from airflow_elastic.core.state import Trouble
 from airflow_elastic.core.tell import waiting
 from airflow_elastic.engines.api import Job
 from airflow_elastic.spec import events as ev
@@ -148,7 +148,7 @@ async def test_what_a_run_could_not_save_at_its_end_is_told(tmp_path: Path) -> N
         await until(lambda: run.state.label == "running", "its workers")
         run.ask_stop(by="ada")
         await until(lambda: run.state.ended, "the end")
-    assert run.state.unsaved == Unsaved(300, "node-1", "no space left", attempt=1)
+    assert run.state.unsaved == Trouble(300, "node-1", "no space left", attempt=1)
     assert engine.box.read() == []
 
 
