@@ -160,7 +160,10 @@ class Staged:
     def wait_for_death(self, mine: Death, step: int) -> None:
         """Train on for some steps, and no further."""
         if self.step is not None and step >= self.step + mine.order["later"]:
+            late = time.monotonic() + 60.0
             while not mine.hit.exists():
+                if time.monotonic() > late:
+                    raise AssertionError(f"nobody came to {mine.order}: does the phase have so many points?")
                 time.sleep(0.005)
 
 
@@ -229,7 +232,7 @@ def in_persister(module: ModuleType) -> None:
 
         @contextlib.contextmanager
         def at_pace(size: int) -> Iterator[None]:
-            with doing(point), pace(size):
+            with pace(size):
                 point("before its data")
                 yield
                 point("behind its data")
@@ -238,7 +241,8 @@ def in_persister(module: ModuleType) -> None:
             point("behind all")
             moved()
 
-        return write_files(store, held, data, attempt, on, at_pace, by)
+        with doing(point):
+            return write_files(store, held, data, attempt, on, at_pace, by)
 
     def telling(store: Any, part: Any) -> Any:
         one = part.manifest
