@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Superseded(ElasticError):
-    """A newer attempt of the run has begun: this one may not write any more."""
+    """A newer attempt of the run has begun, or another run where this one lay: this one may not write any more."""
 
 
 _NAME = "part-"
@@ -49,11 +49,35 @@ class Part:
         return f"{self.manifest.data}{_NAME}{self.node:04d}.json"
 
 
+def check_run(store: Store, run: str) -> str:
+    """Refuse to write into another run: this one was removed, and one was begun anew in its place.
+
+    Where there is none, the folder may be only out of sight, and nothing is said.
+
+    Args:
+        store: where the run lies.
+        run: which it was (`journal.identity`) when this worker began; empty where that is not known.
+
+    Returns:
+        Which it is.
+
+    Raises:
+        Superseded: it is another one.
+        StoreError: the storage failed.
+    """
+    here = journal.identity(store)
+    if run and here and here != run:
+        raise Superseded(
+            f"another run has begun at {store.uri}: nothing of this one is written there any more"
+        )
+    return here
+
+
 def tell(store: Store, part: Part) -> bool:
     """Tell of a part, and make the checkpoint exist if it was the last one; returns whether this has made it exist.
 
     Raises:
-        Superseded: a newer attempt has begun; nothing was committed.
+        Superseded: a newer attempt has begun, or another run; nothing was committed.
         StoreError: the storage failed.
         CheckpointDamaged: something that is no checkpoint of this step stands where its manifest belongs.
     """
@@ -90,8 +114,8 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
     if [one.key for one in parts] != keys:
         log.warning("of what workers told of %s one is a copy, it is no checkpoint", part.manifest.data)
         return False
-    if len({one.manifest.reason for one in parts}) > 1:
-        return False  # a step that was saved more than once: they may be of different states
+    if len({(one.manifest.reason, one.manifest.run) for one in parts}) > 1:
+        return False  # a step that was saved more than once, or by workers of two runs: of different states
     committed = _commit(store, parts)
     try:
         store.delete(keys)
@@ -101,7 +125,7 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
 
 
 def _commit(store: Store, parts: list[Part]) -> bool:
-    """Make it exist out of all its parts, unless a newer attempt has begun."""
+    """Make it exist out of all its parts, unless a newer attempt has begun, or another run."""
     files = sorted((file for one in parts for file in one.manifest.files), key=lambda file: file.key)
     first = min(parts, key=lambda one: one.node)
     manifest = replace(
@@ -109,7 +133,7 @@ def _commit(store: Store, parts: list[Part]) -> bool:
         files=tuple(files),
         created_at=time.time(),
         journal=journal.newest(store),
-        run=journal.identity(store),
+        run=check_run(store, first.manifest.run),
     )
     _check_fence(store, manifest.attempt)
     if checkpoints.commit(store, manifest):

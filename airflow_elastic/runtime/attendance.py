@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from airflow_elastic.adapters.parts import check_run
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
@@ -31,19 +32,24 @@ class Attendance:
         self._seen: bytes | None = None
         self._seen_at = self._looked_at = clock()
 
-    def missed(self) -> float | None:
+    def missed(self, run: str) -> float | None:
         """Seconds since a controller was last seen, once they are too many; None until then.
 
         Where storage is out of reach, nobody can be seen, nor could anything be saved: the time begins anew.
 
+        Args:
+            run: which one is to be carried on, as `check_run` takes it: whoever carries on another is not of ours.
+
         Raises:
             StoreError: storage is out of reach.
+            Superseded: another run has begun where this one lay.
         """
         now = self._clock()
         if now - self._looked_at < max(1.0, self._seconds / _LOOKS):
             return None
         self._looked_at = now
         try:
+            check_run(self._store, run)
             status = self._store.get(layout.STATUS)
         except StoreError:
             self._seen_at = now

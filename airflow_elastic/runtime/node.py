@@ -8,10 +8,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters import page
+from airflow_elastic.adapters import journal, page
 from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, attempt_of
 from airflow_elastic.adapters.linux import out_of_memory_kills
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
@@ -146,6 +147,15 @@ class Node:
         """How many workers, with this one, share what this one has: those of the local engine, the machine."""
         members = self.members or self.files.newest_members()
         return len(members.nodes) if members and self.address == LOCALHOST else 1
+
+    @cached_property
+    def run(self) -> str:
+        """Which run this worker was started for: another one may begin where it lay.
+
+        Raises:
+            StoreError: storage is out of reach, and it has not been read before.
+        """
+        return journal.identity(self.store)
 
     @property
     def generation(self) -> int:

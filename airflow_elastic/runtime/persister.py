@@ -15,7 +15,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.jobfiles import attempt_of
 from airflow_elastic.adapters.linux import readable
 from airflow_elastic.adapters.page import Page
-from airflow_elastic.adapters.parts import Part, Superseded, tell
+from airflow_elastic.adapters.parts import Part, Superseded, check_run, tell
 from airflow_elastic.adapters.store import at_once
 from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.slots import IN_BETWEEN
@@ -208,21 +208,23 @@ class Persister:
         size, staged_at = sum(one.kept_bytes for _, one in held), held[0][0].finished_at / 1e9
         is_own = worker == node.index  # a lost one's is awaited
         pace, by = (self._throttling.pace, None) if is_own else (at_once, node.index)
-        part = Part(members.nodes.index(worker), len(members.nodes), manifest_of(note, attempt, data, ()))
+        manifest = replace(manifest_of(note, attempt, data, ()), run=node.run)
+        part = Part(members.nodes.index(worker), len(members.nodes), manifest)
         keys = tuple(key for _, one in held for key in file_keys(data, one.rank, by))
         written = Written(note.step, data, part.key, keys)
-        if self._unsettled.counts(written):
-            return True
-        self._unsettled.begin(written)
         try:
-            with self._throttling.sending(size, staged_at) if is_own else contextlib.nullcontext():
-                files, _ = write_files(node.store, held, data, attempt, self._move, pace, by)
-        except ElasticError:
-            self._unsettled.failed(written)
-            raise
-        self._unsettled.tell(written)
-        try:
-            return tell(node.store, replace(part, manifest=manifest_of(note, attempt, data, files)))
+            check_run(node.store, node.run)  # its files have the same names
+            if self._unsettled.counts(written):
+                return True
+            self._unsettled.begin(written)
+            try:
+                with self._throttling.sending(size, staged_at) if is_own else contextlib.nullcontext():
+                    files, _ = write_files(node.store, held, data, attempt, self._move, pace, by)
+            except ElasticError:
+                self._unsettled.failed(written)
+                raise
+            self._unsettled.tell(written)
+            return tell(node.store, replace(part, manifest=replace(manifest, files=tuple(files))))
         except Superseded as error:
             log.warning("%s", error)
             if attempt == node.attempt:

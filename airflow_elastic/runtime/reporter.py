@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters.parts import Superseded
 from airflow_elastic.adapters.reports import read_orders, write_progress
 from airflow_elastic.runtime.attendance import Attendance
 from airflow_elastic.spec import layout
@@ -104,10 +105,18 @@ class Reporter:
 
     def _see_controller(self) -> None:
         node = self._node
-        if node.stop_at is None and (seconds := self._attendance.missed()) is not None:
+        if node.stop_at is not None:
+            return
+        try:
+            seconds = self._attendance.missed(node.run)
+        except Superseded as error:
+            node.unattended = str(error)
+        else:
+            if seconds is None:
+                return
             node.unattended = f"no controller has written the run's status for {seconds:.0f} s"
-            log.warning("%s: the worker saves and ends", node.unattended)
-            node.stop()
+        log.warning("%s: the worker saves and ends", node.unattended)
+        node.stop()
 
     def _send_logs(self) -> None:
         for path in self._node.logs.glob("*.log"):

@@ -99,6 +99,27 @@ async def test_a_run_that_nobody_looks_after_saves_and_ends_and_goes_on_at_no_co
     assert left_over(tmp_path) == []
 
 
+async def test_of_a_run_that_was_removed_nothing_is_left_for_the_one_begun_in_its_place(
+    tmp_path: Path,
+) -> None:
+    """Where somebody has removed the folder of a run that was at work, and the task runs again."""
+    spec = training("--epochs=400", "--step-seconds=0.02")
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(3)
+        driven.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await driven.task
+        old = left_over(tmp_path / "run")
+        shutil.rmtree(tmp_path / "run")
+        assert any(one.alive for one in old)
+        async with driving(tmp_path / "run", training("--epochs=1")) as again:
+            await again.at_step(1)
+            assert not any(one.alive for one in old)
+            state = await again.end()
+        assert (state.outcome, len(state.attempts)) == ("succeeded", 1), state.reason
+    assert left_over(tmp_path / "run") == []
+
+
 async def test_a_frozen_worker_is_ended_by_the_clock(tmp_path: Path) -> None:
     spec = training("--epochs=6", "--step-seconds=0.05", health=Health(no_progress_seconds=3.0))
     async with driving(tmp_path, spec) as driven:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_elastic.adapters.folder import FolderStore
+from airflow_elastic.adapters.journal import Journal, identity
+from airflow_elastic.adapters.parts import Superseded
 from airflow_elastic.core.document import document
 from airflow_elastic.runtime.attendance import Attendance
 from airflow_elastic.runtime.patience import Patience
@@ -15,7 +18,7 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.status import Wait, Waiting
-from tests.support.builders import story
+from tests.support.builders import created, story
 
 
 class _Unreachable(FolderStore):
@@ -35,7 +38,7 @@ def store(tmp_path: Path) -> _Unreachable:
 def _looks(attendance: Attendance, clock: list[float], until: float) -> float | None:
     while clock[0] < until:
         clock[0] += 1.0
-        if (missed := attendance.missed()) is not None:
+        if (missed := attendance.missed("a-run")) is not None:
             return missed
     return None
 
@@ -54,6 +57,21 @@ def test_a_run_that_never_had_a_status_is_unattended_too(store: _Unreachable) ->
     assert _looks(Attendance(store, 60.0, lambda: clock[0]), clock, 70.0) == pytest.approx(60.0, abs=3.0)
 
 
+def test_whoever_carries_on_another_run_in_its_place_is_not_its_controller(store: _Unreachable) -> None:
+    clock = [0.0]
+    Journal(store).append(0, created())
+    run, attendance = identity(store), Attendance(store, 60.0, lambda: clock[0])
+    clock[0] += 3.0
+    assert attendance.missed(run) is None
+    store.delete([layout.journal_entry(0)])
+    clock[0] += 3.0
+    assert attendance.missed(run) is None, "what is out of sight is not replaced"
+    Journal(store).append(0, replace(created(), at=1.0))
+    clock[0] += 3.0
+    with pytest.raises(Superseded, match="another run has begun at"):
+        attendance.missed(run)
+
+
 def test_while_storage_is_out_of_reach_the_time_does_not_run(store: _Unreachable) -> None:
     clock = [0.0]
     store.put(layout.STATUS, b"1")
@@ -63,7 +81,7 @@ def test_while_storage_is_out_of_reach_the_time_does_not_run(store: _Unreachable
     for _ in range(200):
         clock[0] += 2.0
         with pytest.raises(StoreError):
-            attendance.missed()
+            attendance.missed("a-run")
     store.broken = False
     assert _looks(attendance, clock, clock[0] + 50.0) is None
     assert _looks(attendance, clock, clock[0] + 15.0) is not None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import platform
+import shutil
 import subprocess
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +359,31 @@ def test_a_superseded_attempt_commits_nothing(tmp_path: Path, caplog: pytest.Log
     assert "attempt 2 has begun: attempt 1 commits nothing any more" in caplog.text
     assert late.node.stop_at is not None, "it trains on for nothing"
     assert checkpoints.steps(store) == [5]
+
+
+def test_what_was_begun_anew_where_a_run_was_removed_is_left_alone_by_who_still_trains_for_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its attempt has the same number, and so have its files the same names."""
+    store = open_store(str(tmp_path / "run"))
+    Journal(store).append(0, replace(created(), at=1.0))
+    old = save(tmp_path / "run", 5, objects(1))
+    shutil.rmtree(tmp_path / "run")
+    Journal(store).append(0, replace(created(), at=2.0))
+    saved = objects(2)
+    save(tmp_path / "run", 10, saved)
+    with caplog.at_level(logging.WARNING):
+        old.save(objects(3), 10, Position(1, 10, 100), reason="script", metrics={})
+        old.save(objects(3), 15, Position(1, 10, 150), reason="script", metrics={})
+    assert (
+        f"another run has begun at {store.uri}: nothing of this one is written there any more" in caplog.text
+    )
+    assert old.node.stop_at is not None, "it trains on for nothing"
+    assert checkpoints.steps(store) == [10]
+    assert keeping.uncommitted(store, before_attempt=2) == []
+    into = objects(4)
+    assert restorer(tmp_path / "run").restore(into) is not None
+    assert same(into, saved)
 
 
 def test_a_step_committed_before_stays_what_it_was(tmp_path: Path) -> None:
