@@ -97,8 +97,8 @@ class LocalEngine:
 
     def _submit(self, job: Job) -> None:
         secrets(job.spec, os.environ)
-        if not state_folder(job.run_uri).exists():
-            _host(job).stop()  # of a run that was removed while it was at work
+        if not any(state_folder(job.run_uri).glob("*/job.json")):
+            _host(job).stop()  # of a run that was removed while it was at work, and may still write there
         files = job_files(job)
         record = _record(job)
         if files.closed:
