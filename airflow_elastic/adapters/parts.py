@@ -73,6 +73,19 @@ def check_run(store: Store, run: str) -> str:
     return here
 
 
+def check_there(store: Store, run: str) -> str:
+    """As `check_run`, and that there is one: what is written where a run was removed would be the next one's.
+
+    Raises:
+        Superseded: it is another one.
+        StoreError: there is none, or the storage failed.
+    """
+    here = check_run(store, run)
+    if run and not here:
+        raise StoreError(f"there is no run at {store.uri} any more: it was removed, or is out of sight")
+    return here
+
+
 def tell(store: Store, part: Part) -> bool:
     """Tell of a part, and make the checkpoint exist if it was the last one; returns whether this has made it exist.
 
@@ -133,7 +146,7 @@ def _commit(store: Store, parts: list[Part]) -> bool:
         files=tuple(files),
         created_at=time.time(),
         journal=journal.newest(store),
-        run=check_run(store, first.manifest.run),
+        run=check_there(store, first.manifest.run),
     )
     _check_fence(store, manifest.attempt)
     if checkpoints.commit(store, manifest):

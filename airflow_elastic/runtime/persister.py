@@ -15,7 +15,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.jobfiles import attempt_of
 from airflow_elastic.adapters.linux import readable
 from airflow_elastic.adapters.page import Page
-from airflow_elastic.adapters.parts import Part, Superseded, check_run, tell
+from airflow_elastic.adapters.parts import Part, Superseded, check_there, tell
 from airflow_elastic.adapters.store import at_once
 from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.slots import IN_BETWEEN
@@ -213,7 +213,7 @@ class Persister:
         keys = tuple(key for _, one in held for key in file_keys(data, one.rank, by))
         written = Written(note.step, data, part.key, keys)
         try:
-            check_run(node.store, node.run)  # its files have the same names
+            check_there(node.store, node.run)  # its files have the same names
             if self._unsettled.counts(written):
                 return True
             self._unsettled.begin(written)

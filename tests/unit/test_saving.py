@@ -369,6 +369,9 @@ def test_what_was_begun_anew_where_a_run_was_removed_is_left_alone_by_who_still_
     Journal(store).append(0, replace(created(), at=1.0))
     old = save(tmp_path / "run", 5, objects(1))
     shutil.rmtree(tmp_path / "run")
+    with pytest.raises(StoreError, match="there is no run at"):
+        old.save(objects(3), 7, Position(1, 10, 70), reason="script", metrics={})
+    assert checkpoints.steps(store) == [], "the next run would begin with it"
     Journal(store).append(0, replace(created(), at=2.0))
     saved = objects(2)
     save(tmp_path / "run", 10, saved)
