@@ -49,7 +49,7 @@ class Part:
         return f"{self.manifest.data}{_NAME}{self.node:04d}.json"
 
 
-def check_run(store: Store, run: str) -> str:
+def check_same_run(store: Store, run: str) -> str:
     """Refuse to write into another run: this one was removed, and one was begun anew in its place.
 
     Where there is none, the folder may be only out of sight, and nothing is said.
@@ -74,13 +74,13 @@ def check_run(store: Store, run: str) -> str:
 
 
 def check_there(store: Store, run: str) -> str:
-    """As `check_run`, and that there is one: what is written where a run was removed would be the next one's.
+    """As `check_same_run`, and that there is one: what is written where a run was removed would be the next one's.
 
     Raises:
         Superseded: it is another one.
         StoreError: there is none, or the storage failed.
     """
-    here = check_run(store, run)
+    here = check_same_run(store, run)
     if run and not here:
         raise StoreError(f"there is no run at {store.uri} any more: it was removed, or is out of sight")
     return here

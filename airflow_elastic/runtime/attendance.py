@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from airflow_elastic.adapters.parts import check_run
+from airflow_elastic.adapters.parts import check_same_run
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
@@ -38,7 +38,7 @@ class Attendance:
         Where storage is out of reach, nobody can be seen, nor could anything be saved: the time begins anew.
 
         Args:
-            run: which one is to be carried on, as `check_run` takes it: whoever carries on another is not of ours.
+            run: which one is to be carried on, as `check_same_run` takes it: whoever carries on another is not of ours.
 
         Raises:
             StoreError: storage is out of reach.
@@ -49,7 +49,7 @@ class Attendance:
             return None
         self._looked_at = now
         try:
-            check_run(self._store, run)
+            check_same_run(self._store, run)
             status = self._store.get(layout.STATUS)
         except StoreError:
             self._seen_at = now

@@ -253,10 +253,15 @@ class _Copies:
 def _as_ours(node: Node, members: Members, old: Manifest, data: str) -> Manifest:
     """What the manifest of a part is to be, in this attempt's name."""
     files = tuple(replace(file, key=data + file.key.removeprefix(old.data)) for file in old.files)
-    ours = replace(
-        old, attempt=node.attempt, generation=members.generation, data=data, files=files, run=node.run
+    return replace(
+        old,
+        attempt=node.attempt,
+        generation=members.generation,
+        created_at=time.time(),
+        data=data,
+        files=files,
+        run=node.run,
     )
-    return replace(ours, created_at=time.time())
 
 
 def _write(node: Node, parts: Sequence[tuple[Copy, Manifest]], together: _Together) -> str | None:
