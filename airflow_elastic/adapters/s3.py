@@ -19,7 +19,7 @@ from airflow_elastic.adapters.s3_errors import (
     status_of,
     store_error,
 )
-from airflow_elastic.adapters.s3_stream import ROUNDS, Stream, back_off
+from airflow_elastic.adapters.s3_stream import ROUNDS, Stream, ask, back_off
 from airflow_elastic.adapters.store import Entry, at_once, untold
 from airflow_elastic.spec.errors import StoreError
 
@@ -224,7 +224,7 @@ class S3Store:
         with self._told("read", key):
             for round_ in range(ROUNDS):
                 try:
-                    answer = self._clients.get().get_object(**where)
+                    answer = ask(self._clients.get(), where)
                 except Exception as exc:
                     if is_missing(exc):
                         return None

@@ -136,6 +136,11 @@ def is_client_error(exc: BaseException) -> bool:
     return type(exc).__module__.partition(".")[0] in {"boto3", "botocore", "s3transfer", "urllib3"}
 
 
+def is_answer_cut(exc: BaseException) -> bool:
+    """Whether the rest of an answer did not come: of one that tells of an error botocore leaves this as it is."""
+    return type(exc).__module__.partition(".")[0] == "urllib3"
+
+
 def store_error(exc: BaseException, uri: str, bucket: str, endpoint: str, doing: str, key: str) -> StoreError:
     """The sentence for an error met while `doing` something to `key`; "" is the store as a whole.
 

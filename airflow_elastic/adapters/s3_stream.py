@@ -6,7 +6,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters.s3_errors import is_client_error, is_missing, status_of
+from airflow_elastic.adapters.s3_errors import is_answer_cut, is_client_error, is_missing, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ class Stream:
         if self._body is not None:
             return True
         try:
-            answer = self._client().get_object(**self._where, Range=f"bytes={self._at}-{self._end - 1}")
+            answer = ask(self._client(), {**self._where, "Range": f"bytes={self._at}-{self._end - 1}"})
         except Exception as exc:
             if is_missing(exc) or status_of(exc) == 416:  # nothing from there on
                 return False
@@ -83,6 +83,21 @@ class Stream:
         while self._skip:
             count = len(self._body.read(min(self._skip, _AT_ONCE)))
             self._skip = self._skip - count if count else 0
+
+
+def ask(client: Any, where: dict[str, str]) -> dict[str, Any]:
+    """The answer to a request to get an object. Raises whatever the client does, after several tries.
+
+    botocore does not repeat it where the answer says that there is no such object, or no such range, and breaks off.
+    """
+    for round_ in range(ROUNDS):
+        try:
+            return dict(client.get_object(**where))
+        except Exception as exc:
+            if not is_answer_cut(exc) or round_ == ROUNDS - 1:
+                raise
+        back_off(round_)
+    raise AssertionError("unreachable: the last round returns or raises")
 
 
 def back_off(round_: int) -> None:

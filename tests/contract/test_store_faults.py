@@ -22,7 +22,9 @@ from airflow_elastic.spec.errors import StoreError
 from tests.support import s3
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Callable
+
+    from airflow_elastic.adapters.store import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -181,6 +183,28 @@ def test_bodies_that_stop_are_read_again(faults: s3.FaultProxy, tmp_path: Path) 
     store.download("k", tmp_path / "target")
     assert (tmp_path / "target").read_bytes() == data
     assert faults.hits() == [2]
+
+
+@pytest.mark.parametrize("do", ["cut", "stall"])
+def test_an_answer_that_there_is_nothing_may_break_off_too(do: str, faults: s3.FaultProxy) -> None:
+    store = soon_tired(faults)
+    store.put("short", b"12345")
+    answers: list[tuple[Callable[[], object], object]] = [
+        (lambda: store.get("absent"), None),
+        (lambda: store.read_from("short", 5), b""),
+        (lambda: _streamed(store, "absent"), b""),
+        (lambda: _streamed(store, "short", 5), b""),
+    ]
+    for ask, answer in answers:
+        faults.rules({"do": do, "method": "GET", "bytes": 10, "count": 1})
+        assert ask() == answer
+        assert faults.hits() == [1]
+
+
+def _streamed(store: Store, key: str, start: int = 0) -> bytes:
+    room = bytearray(5)
+    with store.stream(key, start, len(room)) as stream:
+        return bytes(room[: stream.readinto(memoryview(room))])
 
 
 def test_a_slow_server_is_no_broken_one(faults: s3.FaultProxy) -> None:
