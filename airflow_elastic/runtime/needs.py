@@ -23,10 +23,11 @@ from airflow_elastic.spec.index import Blob, Piece
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An entry of a checkpoint, and the key of the file that it lies in."""
+    """An entry of a checkpoint, the key of the file that it lies in, and the size of the blocks that have checksums."""
 
     file: str
     entry: Piece | Blob
+    block_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

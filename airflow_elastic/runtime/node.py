@@ -136,6 +136,7 @@ class Node:
             "AIRFLOW_ELASTIC_GENERATION": str(self.generation),
             "AIRFLOW_ELASTIC_JOB": record.name,
             "AIRFLOW_ELASTIC_WORKER": f"node-{self.index}",
+            "AIRFLOW_ELASTIC_PROCESSORS": str(threads),
             "AIRFLOW_ELASTIC_RANK_FILES": str(self.rank_files),
             "AIRFLOW_ELASTIC_CHECKPOINT": json.dumps(encode(spec.checkpoint)),
             **({"AIRFLOW_ELASTIC_DISK": str(self.disk.root)} if self.disk else {}),

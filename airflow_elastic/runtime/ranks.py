@@ -44,6 +44,10 @@ class Ranks:
         dist.all_gather_object(parts, mine, group=self.group)
         return parts
 
+    def any(self, mine: bool) -> bool:
+        """Whether it is so for any rank."""
+        return bool(self.largest(float(mine))()[0])
+
     def from_first(self, make: Callable[[], T]) -> T:
         """What `make` returns on rank 0, on every rank; what it raises there is raised on every rank."""
         if self.group is None:

@@ -38,7 +38,7 @@ from airflow_elastic.runtime.fetching import Fetching
 from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there
-from airflow_elastic.runtime.loading import Loading, Told
+from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizers import as_read, make_room
 from airflow_elastic.runtime.ranks import Ranks
@@ -65,6 +65,7 @@ class Room:
         disk: the run's folder on the worker's own disk, in which agents keep what is saved; None where they do not.
         loans: files that other workers' agents have in memory, by their keys.
         worker: the worker's name.
+        processors: how many this rank has for itself.
     """
 
     folder: Path
@@ -72,6 +73,7 @@ class Room:
     disk: Path | None = None
     loans: Mapping[str, Loan] = field(default_factory=dict)
     worker: str = "node-0"
+    processors: int = PROCESSORS
 
 
 class Restorer:
@@ -289,6 +291,9 @@ class Restorer:
         except StoreError as error:
             log.warning("that a copy of checkpoint %d was not used cannot be told: %s", step, error)
 
+    def _tell(self, fetched: int, done: int, whole: int) -> None:
+        self._told(fetched + done, fetched + whole)
+
     def _read(self, loading: Loading, nearby: Nearby) -> list[str | None]:
         """Returns what each rank has found to be damaged, to all ranks; none of them reads any more after this."""
         near: Files = Nearest(self._store, nearby)
@@ -300,7 +305,8 @@ class Restorer:
         trouble: ElasticError | None = None
         try:
             try:
-                loading.read(near, lambda done, whole: self._told(fetched + done, fetched + whole))
+                tell = partial(self._tell, fetched)
+                loading.read(near, tell, self._room.processors)
             except CheckpointDamaged as error:
                 damage = str(error)
             except StoreError as error:
@@ -315,6 +321,10 @@ class Restorer:
                 *(loading.manifest.step, loading.memory_bytes / 1e9, from_others / 1e9, from_disk / 1e9),
                 *((loading.file_bytes - from_others - from_disk) / 1e9, time.monotonic() - began),
             )
+            if not self._ranks.any(
+                trouble is not None or damage is not None
+            ):  # a third of what it takes to tell more
+                return [None] * self._ranks.world_size
             told = self._ranks.gather((trouble, damage))
             damages = [one for _, one in told]
             for each, _ in told:

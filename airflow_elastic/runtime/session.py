@@ -81,7 +81,7 @@ class Session:
         if uri:
             procs = stage.procs if stage else 1
             disk, loans, worker = surroundings.disk, surroundings.loans, surroundings.worker
-            room = Room(surroundings.restore_folder, procs, disk, loans, worker)
+            room = Room(surroundings.restore_folder, procs, disk, loans, worker, surroundings.processors)
             self._restorer = Restorer(
                 open_store(uri),
                 self._ranks,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from airflow_elastic.adapters.jobfiles import RESTORE
 from airflow_elastic.runtime.borrowing import Loan, found_loans
+from airflow_elastic.runtime.loading import PROCESSORS
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode
 
@@ -30,6 +31,7 @@ class Surroundings:
     worker: str = "node-0"
     disk: Path | None = None
     loans: Mapping[str, Loan] = field(default_factory=dict)
+    processors: int = PROCESSORS
 
     @property
     def restore_folder(self) -> Path:
@@ -55,4 +57,5 @@ class Surroundings:
             worker=env.get("AIRFLOW_ELASTIC_WORKER", "node-0"),
             disk=Path(env["AIRFLOW_ELASTIC_DISK"]) if "AIRFLOW_ELASTIC_DISK" in env else None,
             loans=found_loans(),
+            processors=int(env.get("AIRFLOW_ELASTIC_PROCESSORS", PROCESSORS)),
         )

@@ -12,7 +12,7 @@ from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.store import at_once
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
-from airflow_elastic.spec.index import Blob, Index, Piece, blocks
+from airflow_elastic.spec.index import BLOCK_BYTES, Blob, Index, Piece, blocks
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _checked(index: Index, data: memoryview) -> tuple[Index, str]:
     for entry in sorted(entries, key=lambda one: one.at):
         whole.update(data[done : entry.at])
         found = []
-        for begin, end in blocks(entry.size):
+        for begin, end in blocks(entry.size, BLOCK_BYTES):
             block = checksums.Crc64()
             block.update(data[entry.at + begin : entry.at + end])
             whole.append(block, end - begin)
@@ -127,5 +127,6 @@ def _checked(index: Index, data: memoryview) -> tuple[Index, str]:
     described = Index(
         tuple(replace(piece, checksums=of[id(piece)]) for piece in index.pieces),
         tuple(replace(blob, checksums=of[id(blob)]) for blob in index.blobs),
+        BLOCK_BYTES,
     )
     return described, whole.hexdigest()

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-#: Each so many bytes of an entry, from its first on, have a checksum of their own: who needs a part reads no more.
-BLOCK_BYTES = 512 << 10
+#: Each so many bytes of an entry, from its first on, have a checksum of their own: who needs a part reads no more. Of
+#: smaller blocks less is read in vain at another world size, and more has to be told.
+BLOCK_BYTES = 128 << 10
+
+_FORMER_BLOCK_BYTES = 512 << 10  # of what was written before an index told it
 
 
-def blocks(size: int) -> Iterator[tuple[int, int]]:
+def blocks(size: int, each: int) -> Iterator[tuple[int, int]]:
     """The first byte of each block of so many bytes, and the one behind its last."""
-    return ((at, min(size, at + BLOCK_BYTES)) for at in range(0, size, BLOCK_BYTES))
+    return ((at, min(size, at + each)) for at in range(0, size, each))
+
+
+def block_count(size: int, each: int) -> int:
+    """How many blocks so many bytes have."""
+    return -(-size // each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,8 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """All that one rank's file holds."""
+    """All that one rank's file holds, and how large the blocks are that have checksums."""
 
     pieces: tuple[Piece, ...]
     blobs: tuple[Blob, ...]
+    block_bytes: int = _FORMER_BLOCK_BYTES

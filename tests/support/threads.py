@@ -22,6 +22,9 @@ class Thread(Ranks):
         self._barrier.wait(60)
         return told
 
+    def any(self, mine: bool) -> bool:
+        return any(self.gather(mine))
+
 
 def together(world: int, work: Any) -> list[Any]:
     """What `work` returns for each of so many ranks, all at once."""

@@ -21,12 +21,13 @@ from airflow_elastic.adapters import checkpoints, checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.store import Reader
-from airflow_elastic.runtime import loading
+from airflow_elastic.runtime import filling, loading, writing
+from airflow_elastic.runtime.filling import Filling
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.needs import Need, Stored, parts
 from airflow_elastic.runtime.restoring import read_indexes
 from airflow_elastic.runtime.saving import Position, Stateful
-from airflow_elastic.spec import index
+from airflow_elastic.spec import index, layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.index import Index, Piece
 from airflow_elastic.spec.manifest import Manifest, StoredFile
@@ -67,9 +68,9 @@ def model(seed: int) -> torch.nn.Module:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
-    for module in (index, loading):
-        monkeypatch.setattr(module, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(loading, "_STRETCH_BYTES", 300)
+    monkeypatch.setattr(writing, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(filling, "_PART_BYTES", 250)
+    monkeypatch.setattr(filling, "_STRETCH_BYTES", 300)
     return 300
 
 
@@ -129,34 +130,41 @@ def slices(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
     return shape, offsets, lengths
 
 
-@given(slices(), st.sampled_from([torch.float32, torch.float64]), st.integers(0, 2**30), st.booleans())
+@given(
+    slices(),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.integers(0, 2**30),
+    st.booleans(),
+    st.sampled_from([4, 16, 20, 48, 100]),
+)
 def test_of_an_entry_only_the_blocks_are_read_that_are_needed(
-    part: tuple[list[int], list[int], list[int]], dtype: torch.dtype, seed: int, strided: bool
+    part: tuple[list[int], list[int], list[int]], dtype: torch.dtype, seed: int, strided: bool, block: int
 ) -> None:
     shape, offsets, lengths = part
     stored = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
     data = stored.numpy().tobytes()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (index, loading):
-            patch.setattr(module, "BLOCK_BYTES", 16)
-        patch.setattr(loading, "_STRETCH_BYTES", 48)
-        sums = tuple(checksums.of(data[a:b]) for a, b in index.blocks(len(data)))
+        patch.setattr(filling, "_STRETCH_BYTES", 48)
+        patch.setattr(filling, "_PART_BYTES", 36)
+        sums = tuple(checksums.of(data[a:b]) for a, b in index.blocks(len(data), block))
         whole = tuple(shape)
         piece = Piece("a", "float32", whole, (0,) * len(shape), whole, 0, len(data), sums)
         target = (
             torch.zeros([*lengths, 2], dtype=dtype)[..., 0] if strided else torch.zeros(lengths, dtype=dtype)
         )
-        filling = loading._Filling(Need(Stored("file", piece), tuple(offsets), target), "here")
-        for one in reversed(filling.stretches(0)):
-            filling.take(one.at, one.end, io.BytesIO(data[one.at : one.end]))
+        one_entry = Filling(Need(Stored("file", piece, block), tuple(offsets), target), "here")
+        for one in reversed(one_entry.stretches(0)):
+            one_entry.take(one.at, one.end, io.BytesIO(data[one.at : one.end]))
         expected = stored
         for dim, (at, size) in enumerate(zip(offsets, lengths, strict=True)):
             expected = expected.narrow(dim, at, size)
         assert torch.equal(target, expected.to(dtype))
+        stretches = one_entry.stretches(0)
+        assert [one.at % block for one in stretches] == [0] * len(stretches), "each begins where a block does"
         if lengths[1:] == shape[1:]:
             row = len(data) // shape[0]
-            needed = -(-(offsets[0] + lengths[0]) * row // 16) - offsets[0] * row // 16
-            assert sum(-(-one.size // 16) for one in filling.stretches(0)) == needed
+            needed = -(-(offsets[0] + lengths[0]) * row // block) - offsets[0] * row // block
+            assert sum(-(-one.size // block) for one in stretches) == needed
 
 
 @st.composite
@@ -178,7 +186,7 @@ def test_whatever_the_pieces_a_part_of_a_tensor_is_made_up_of_them(
     shape, boxes = saved
     whole = torch.arange(math.prod(shape)).view(shape)
     stored = [
-        Stored(str(i), Piece("a", "int64", tuple(shape), tuple(at), tuple(of), 0, 0))
+        Stored(str(i), Piece("a", "int64", tuple(shape), tuple(at), tuple(of), 0, 0), 16)
         for i, (at, of) in enumerate(boxes)
     ]
     offsets = [data.draw(st.integers(0, size - 1)) for size in shape]
@@ -197,10 +205,11 @@ def box(tensor: torch.Tensor, at: Sequence[int], of: Sequence[int]) -> torch.Ten
     return tensor
 
 
-def checkpoint_of(files: dict[str, list[Piece]]) -> tuple[Manifest, dict[str, bytes]]:
+def checkpoint_of(files: dict[str, list[Piece]], block: int = 16) -> tuple[Manifest, dict[str, bytes]]:
     """A checkpoint whose ranks' files hold these pieces."""
     indexes = {
-        f"{name}.json": json.dumps(encode(Index(tuple(one), ()))).encode() for name, one in files.items()
+        f"{name}.json": json.dumps(encode(Index(tuple(one), (), block))).encode()
+        for name, one in files.items()
     }
     stored = (
         StoredFile(key, len(data), {checksums.ALGORITHM: checksums.of(data)}) for key, data in indexes.items()
@@ -244,3 +253,28 @@ def test_an_index_that_is_none_is_damage_whatever_its_checksum_says(
     manifest, indexes = checkpoint_of({"rank-0": [row(0), row(1), replace(row(2), **forged)]})
     with pytest.raises(CheckpointDamaged, match=f"is no index of a rank's file: .*{said}"):
         FlatReader(manifest, indexes)
+
+
+@pytest.mark.parametrize("block", [0, -1, 1 << 30, 10**30])
+def test_an_index_of_blocks_that_nobody_could_read_is_damage(block: int) -> None:
+    manifest, indexes = checkpoint_of({"rank-0": [row(0), row(1), row(2)]}, block)
+    with pytest.raises(CheckpointDamaged, match=f"is no index of a rank's file: blocks of {block} bytes"):
+        FlatReader(manifest, indexes)
+
+
+def test_what_was_written_before_an_index_told_the_size_of_its_blocks_is_read(tmp_path: Path) -> None:
+    saved, folder = torch.rand(600, 600), layout.checkpoint_data(1, 1, 1)
+    data = saved.numpy().tobytes()  # 1.44 MB: three blocks of 512 KiB
+    sums = tuple(checksums.of(data[at : at + (512 << 10)]) for at in range(0, len(data), 512 << 10))
+    piece = Piece("weight", "float32", (600, 600), (0, 0), (600, 600), 0, len(data), sums)
+    plain = encode(Index((piece,), ()))
+    del plain["block_bytes"]
+    store, told = FolderStore(tmp_path), json.dumps(plain).encode()
+    store.put(f"{folder}rank-0.bin", data)
+    files = tuple(
+        StoredFile(f"{folder}{name}", len(one), {checksums.ALGORITHM: checksums.of(one)})
+        for name, one in (("rank-0.bin", data), ("rank-0.json", told))
+    )
+    manifest, target = Manifest(1, 1, 1, 1, 0.0, folder, files), torch.zeros(600, 600)
+    FlatReader(manifest, {files[1].key: told}).plan({"weight": target}, {}).read(store)
+    assert torch.equal(target, saved)

@@ -222,8 +222,8 @@ def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: py
     save(tmp_path, 9, objects(2))
     read = Loading.read
 
-    def bad_memory(self: Loading, store: Store, told: Told) -> None:
-        read(self, store, told)
+    def bad_memory(self: Loading, store: Store, told: Told, processors: int) -> None:
+        read(self, store, told, processors)
         if self.manifest.step == 9:
             raise CheckpointDamaged("a bit has flipped")
 

@@ -74,7 +74,9 @@ else:
     whole = sum(size for _, size in files)
     share = whole // world
     room = bytearray(share)
-    restorer = Restorer(open_store(uri), ranks, attempt=2, room=Room(Path(uri, "room"), 1))
+    share_of_processors = max(1, (os.cpu_count() or 1) // world)  # as the agent of a worker tells its ranks
+    room_of_rank = Room(Path(uri, "room"), 1, processors=share_of_processors)
+    restorer = Restorer(open_store(uri), ranks, attempt=2, room=room_of_rank)
     reads, restores = [], []
     for _ in range(rounds + 1):
         reads.append(together(raw_read))

@@ -1,0 +1,180 @@
+"""One entry of a checkpoint on its way into a state: which of its blocks are read, into which memory; their checksums.
+
+Only those blocks are read in which there is something that is needed. Each is checked while it is still in the
+processor's cache, and goes straight to where it belongs.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from airflow_elastic.adapters import checksums
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.store import Reader
+from airflow_elastic.runtime.needs import Need
+from airflow_elastic.runtime.values import from_bytes
+from airflow_elastic.spec.index import Blob, Piece
+
+_STRETCH_BYTES = 1 << 20  # at the most: fewer of them are less to keep count of
+_PART_BYTES = (
+    512 << 10
+)  # read at once, and then checked: of more, the processor's cache loses what came first
+_SCRATCH_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Blocks of an entry that are read together, from byte `at` of it to before `end`; `place` is where they lie."""
+
+    filling: Filling
+    at: int
+    end: int
+    place: int
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.end - self.at
+
+
+class Filling:
+    """What fills a part of a state.
+
+    Args:
+        need: the entry, and where it goes.
+        where: what it is read from, for whom it may concern.
+    """
+
+    def __init__(self, need: Need, where: str) -> None:
+        self._need, self._entry, self._where = need, need.stored.entry, where
+        self._lock = threading.Lock()
+        self._left = 0
+
+    def stretches(self, start: int) -> list[Stretch]:
+        """What has to be read of it, where it begins at this byte: blocks of which all is needed, several at once; and
+        at its edges those of which only a part is, each by itself.
+        """
+        block, size, (first, last) = self._need.stored.block_bytes, self._entry.size, self._needed
+        edge = first - first % block
+        low = first if edge == first else edge + block
+        high = last if last == size else last - last % block
+        bounds = [(edge, min(size, edge + block))] if edge < first else []
+        step = max(block, _STRETCH_BYTES - _STRETCH_BYTES % block)
+        bounds += [(at, min(high, at + step)) for at in range(low, high, step)]
+        if low <= high < last:
+            bounds.append((high, min(size, high + block)))
+        bounds = bounds or [(0, 0)]
+        self._left = len(bounds)
+        return [Stretch(self, at, end, start + at) for at, end in bounds]
+
+    @cached_property
+    def _needed(self) -> tuple[int, int]:
+        """The first byte of the entry that is needed, and the one behind the last: of rows that follow each other."""
+        if not isinstance(self._entry, Piece) or self._target is None or not self._entry.lengths:
+            return (0, self._entry.size)
+        (start, *others), (count, *rest) = self._need.start, self._target.shape
+        if any(others) or tuple(rest) != self._entry.lengths[1:]:
+            return (0, self._entry.size)
+        row = self._entry.size // self._entry.lengths[0]
+        return (start * row, (start + count) * row)
+
+    @property
+    def _target(self) -> torch.Tensor | None:
+        """Where it is to be in the state; None where that is no tensor."""
+        return self._need.target if isinstance(self._need.target, torch.Tensor) else None
+
+    @cached_property
+    def _stored(self) -> torch.Tensor:
+        """What is needed of it, as it is stored: the target itself, where it belongs there as it is."""
+        first, last = self._needed
+        if self._target is None or isinstance(self._entry, Blob):
+            return torch.empty(last - first, dtype=torch.uint8)
+        target, dtype = self._target, getattr(torch, self._entry.dtype)
+        same = target.dtype is dtype and target.device.type == "cpu" and target.is_contiguous()
+        if same and target.numel() * target.element_size() == last - first:
+            return target
+        lengths = self._entry.lengths
+        if last - first < self._entry.size:
+            lengths = (target.shape[0], *lengths[1:])
+        return torch.empty(lengths, dtype=dtype)
+
+    @cached_property
+    def _whole(self) -> memoryview:
+        """The same as bytes."""
+        stored = self._stored
+        flat = stored.as_strided((stored.numel(),), (1,))  # of one element alone, a view may have any stride
+        return flat.view(torch.uint8).numpy().data if stored.numel() else memoryview(b"")
+
+    def take(self, at: int, end: int, reader: Reader) -> None:
+        """Read a stretch, and check it. Raises CheckpointDamaged where it is not what was committed."""
+        with self._lock:  # not had before it is needed: there may be more than there is memory
+            whole = self._whole
+        first, last = self._needed
+        inside = first <= at and end <= last
+        room = whole[at - first : end - first] if inside else _scratch(end - at)
+        self._fill(room, at, reader)
+        if not inside:
+            low, high = max(at, first), min(end, last)
+            whole[low - first : high - first] = room[low - at : high - at]
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        self._put_into_place()
+
+    def _fill(self, room: memoryview, at: int, reader: Reader) -> None:
+        """Read the blocks from byte `at` of the entry on."""
+        block = self._need.stored.block_bytes
+        expected = iter(self._entry.checksums[at // block :])
+        step = max(block, _PART_BYTES - _PART_BYTES % block)
+        for begin in range(0, len(room), step):
+            part = room[begin : begin + step]
+            _read(reader, part)
+            for low in range(0, len(part), block):
+                if checksums.of(part[low : low + block]) != next(expected):
+                    raise CheckpointDamaged(
+                        f"{self._entry.key} in {self._where} is not what was committed: its bytes have changed"
+                    )
+
+    def unpickle(self) -> None:
+        """Put what is no tensor into its place, when all that is read is known to be what was committed."""
+        if not isinstance(self._need.target, torch.Tensor):
+            self._need.target(from_bytes(self._entry.key, self._stored.numpy().tobytes()))
+
+    def _put_into_place(self) -> None:
+        target, stored = self._need.target, self._stored
+        if isinstance(target, torch.Tensor) and stored is not target:
+            for dim, (start, length) in enumerate(zip(self._need.start, target.shape, strict=True)):
+                if stored.shape[dim] != length:
+                    stored = stored.narrow(dim, start, length)
+            target.copy_(stored)
+            del self._stored, self._whole
+
+
+def skip(reader: Reader, size: int) -> None:
+    """Read what nobody needs."""
+    _read(reader, _scratch(size))
+
+
+_own = threading.local()
+
+
+def _scratch(size: int) -> memoryview:
+    """Memory of this thread's own: to have new one each time takes longer than to read."""
+    scratch: memoryview | None = getattr(_own, "scratch", None)
+    if scratch is None or len(scratch) < size:
+        scratch = _own.scratch = memoryview(bytearray(max(size, _SCRATCH_BYTES)))
+    return scratch[:size]
+
+
+def _read(reader: Reader, room: memoryview) -> None:
+    at = reader.readinto(room) if room else 0
+    while at < len(room):
+        count = reader.readinto(room[at:])
+        if not count:
+            raise CheckpointDamaged("a file of it ends before its end")
+        at += count
