@@ -157,7 +157,8 @@ class Filling:
 
 def skip(reader: Reader, size: int) -> None:
     """Read what nobody needs."""
-    _read(reader, _scratch(size))
+    for at in range(0, size, _SCRATCH_BYTES):
+        _read(reader, _scratch(min(_SCRATCH_BYTES, size - at)))
 
 
 _own = threading.local()

@@ -2,72 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import boto3
-import obstore
 import pytest
 import torch
 from boto3.s3.transfer import TransferConfig
 
 from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position
+from tests.bench.clients import PART, Obstore, a_bucket
 from tests.bench.figures import count, heading, median, spread, verdict
 from tests.bench.test_checkpoint import build, size_of, timed
 from tests.support.saving import Worker
 
 ROUNDS = count("ROUNDS", 5)
-PART = 16 << 20
 
 
 @pytest.fixture
 def bucket() -> Iterator[str]:
-    endpoint = os.environ.get("ELASTIC_TEST_S3_ENDPOINT")
-    if not endpoint:
-        pytest.skip(
-            "set ELASTIC_TEST_S3_ENDPOINT, and AWS_* for its credentials, to a real S3 server to run this"
-        )
-    os.environ["AWS_ENDPOINT_URL"] = endpoint
-    name = f"bench-{secrets.token_hex(4)}"
-    boto3.client("s3").create_bucket(Bucket=name)
-    yield name
-    store = open_store(f"s3://{name}")
-    store.delete([entry.key for entry in store.list()])
-    boto3.client("s3").delete_bucket(Bucket=name)
-
-
-class Obstore:
-    """The Rust client, by which reference figures were taken."""
-
-    def __init__(self, bucket: str) -> None:
-        session = boto3.session.Session()
-        found = session.get_credentials()
-        assert found is not None
-        self._store = obstore.store.S3Store(
-            bucket,
-            endpoint=os.environ["AWS_ENDPOINT_URL"],
-            access_key_id=found.access_key,
-            secret_access_key=found.secret_key,
-            region=session.region_name or "us-east-1",
-            virtual_hosted_style_request=False,
-            client_options={"allow_http": True},
-        )
-
-    def put(self, data: memoryview) -> None:
-        obstore.put(self._store, "obstore", data, use_multipart=True, chunk_size=PART, max_concurrency=8)
-
-    def get(self, size: int) -> None:
-        starts = list(range(0, size, PART))
-        ends = [min(size, start + PART) for start in starts]
-        obstore.get_ranges(self._store, "obstore", starts=starts, ends=ends)
+    with a_bucket() as name:
+        yield name
 
 
 class Boto:
@@ -112,11 +72,11 @@ def test_to_s3_and_back(bucket: str, tmp_path: Path) -> None:
         if number == 1:
             figures.clear()  # the first round opens connections, and does not count
         worker.saver.save(objects, number + 1, Position(), reason="script", metrics={})
-        note("obstore put", timed(partial(theirs.put, memory)))
+        note("obstore put", timed(partial(theirs.put, "obstore", memory)))
         note("boto3 upload_file", timed(botos.put))
         note("ours: one object", timed(partial(worker.store.write, "one", memory)))
         note("ours: committed", timed(worker.persister.flush))
-        note("obstore get", timed(partial(theirs.get, size)))
+        note("obstore get", timed(partial(theirs.get, "obstore", 0, size)))
         note("boto3 download", timed(botos.get))
         note("ours: restored, verified", timed(partial(restore, worker.store, tmp_path / "room", objects)))
     for name, seconds in figures.items():

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_elastic.testing.ports import free_port
+from tests.bench.clients import a_bucket
 from tests.bench.figures import count, heading, median, spread, verdict
 
 MEGABYTES = count("MEGABYTES", 1024)
@@ -19,7 +20,7 @@ ROUNDS = count("ROUNDS", 5)
 ROOT = Path(__file__).parents[2]
 
 
-def run(uri: Path, world: int, what: str) -> dict[str, Any]:
+def run(uri: str | Path, world: int, what: str, room: Path) -> dict[str, Any]:
     """The ranks of one world; returns what the first one said."""
     command = [
         sys.executable,
@@ -32,6 +33,7 @@ def run(uri: Path, world: int, what: str) -> dict[str, Any]:
     ]
     shared = {
         **os.environ,
+        "BENCH_ROOM": str(room),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(world),
@@ -48,19 +50,34 @@ def run(uri: Path, world: int, what: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.bench
-@pytest.mark.timeout(3600)
-def test_restoring_at_another_world_size(tmp_path: Path) -> None:
-    heading(f"{MEGABYTES / 1e3:.3f} GB sharded by FSDP2, saved by N ranks and restored by M, {ROUNDS} rounds")
+def compare(where: str, uri: str | Path, how: str, room: Path) -> None:
     for saved, restored in ((2, 2), (2, 4), (4, 2), (3, 5)):
-        uri = tmp_path / f"{saved}-{restored}"
-        run(uri, saved, "save")
-        figures = run(uri, restored, "restore")
-        print(f"  {saved} → {restored}: one read of the same bytes  {spread(figures['read'])}")
+        run(f"{uri}/{saved}-{restored}", saved, "save", room)
+        figures = run(f"{uri}/{saved}-{restored}", restored, how, room)
+        print(f"  {saved} → {restored}, {where}: one read of the same bytes  {spread(figures['read'])}")
         print(f"         restored, verified          {spread(figures['restore'])}")
         verdict(
-            f"{saved} → {restored} over one read",
+            f"{saved} → {restored}, {where}, over one read",
             median(figures["restore"]) / median(figures["read"]),
             1.5,
             "x",
         )
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("how", "where"), [("restore", "page cache"), ("cold", "disk")])
+def test_restoring_at_another_world_size(how: str, where: str, tmp_path: Path) -> None:
+    heading(f"{MEGABYTES / 1e3:.3f} GB sharded by FSDP2, saved by N ranks and restored by M, {ROUNDS} rounds")
+    compare(where, tmp_path, how, tmp_path / "room")
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+def test_restoring_at_another_world_size_from_s3(tmp_path: Path) -> None:
+    with a_bucket() as bucket:
+        heading(
+            f"{MEGABYTES / 1e3:.3f} GB sharded by FSDP2, saved by N ranks and restored by M, {ROUNDS} rounds; "
+            "an S3 server on this machine"
+        )
+        compare("S3, obstore", f"s3://{bucket}", "restore", tmp_path)

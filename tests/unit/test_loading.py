@@ -80,7 +80,9 @@ def test_what_is_read_at_any_number_of_goes_is_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: int, run: int, gap: int, far: bool
 ) -> None:
     monkeypatch.setattr(loading, "_RUN_BYTES", run)
-    monkeypatch.setattr(loading, "_GAP_BYTES", gap)
+    monkeypatch.setattr(loading, "_FAR_GAP_BYTES", gap)
+    monkeypatch.setattr(loading, "_NEAR_GAP_BYTES", gap)
+    monkeypatch.setattr(filling, "_SCRATCH_BYTES", 30)
     saved = model(3)
     Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
     store: Far = Far(tmp_path)

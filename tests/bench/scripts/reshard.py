@@ -1,6 +1,7 @@
 """One rank that saves a model sharded by FSDP2, or restores it at another world size and measures that.
 
-`reshard.py RUN_URI save|restore ROUNDS MEGABYTES`, with torch's environment of a rank. Rank 0 prints JSON.
+`reshard.py RUN_URI save|restore|cold ROUNDS MEGABYTES`, with torch's environment of a rank. Rank 0 prints JSON. `cold`
+restores from the disk: before each turn the kernel has to forget what it has of the files.
 """
 
 import json
@@ -18,6 +19,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
+from tests.bench.clients import Obstore
 from tests.support.saving import Worker
 
 uri, what, rounds, megabytes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -51,16 +53,40 @@ def together(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def raw_read() -> None:
-    """Each rank reads its share of all bytes into memory in use: less cannot be done."""
-    at, left = rank * share, share
-    for path, size in files:
-        begin, end = max(0, at), min(size, at + left)
-        if begin < end and at < size:
-            with path.open("rb", buffering=0) as file:
-                file.seek(begin)
-                file.readinto(memoryview(room)[: end - begin])
-        at -= size
+class Raw:
+    """All bytes of the checkpoint's large files, each rank reading its share of them: less cannot be done."""
+
+    def __init__(self) -> None:
+        self._store = open_store(uri)
+        entries = [entry for entry in self._store.list("checkpoints/data/") if entry.key.endswith(".bin")]
+        self.whole = sum(entry.size for entry in entries)
+        at, end = self.whole // world * rank, self.whole // world * (rank + 1)
+        self._mine: list[tuple[str, int, int]] = []
+        for entry in entries:
+            low, high = max(0, at), min(entry.size, end)
+            if low < high:
+                self._mine.append((entry.key, low, high))
+            at, end = at - entry.size, end - entry.size
+        self._room = memoryview(bytearray(max((high - low for _, low, high in self._mine), default=0)))
+        bucket, _, self._below = uri.removeprefix("s3://").partition("/")
+        self._client = Obstore(bucket) if uri.startswith("s3://") else None
+
+    def read(self) -> None:
+        """Of files, into memory in use; of objects, by the fastest other client there is."""
+        for key, low, high in self._mine:
+            if self._client is not None:
+                self._client.get(f"{self._below}/{key}", low, high)
+                continue
+            with Path(uri, key).open("rb", buffering=0) as file:
+                file.seek(low)
+                file.readinto(self._room[: high - low])
+
+    def forget(self) -> None:
+        """Have the kernel read the rank's share from the disk again."""
+        for key in {key for key, _, _ in self._mine} if what == "cold" else ():
+            with Path(uri, key).open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 if what == "save":
@@ -70,17 +96,16 @@ if what == "save":
     worker.persister.flush()
     dist.barrier()
 else:
-    files = [(path, path.stat().st_size) for path in sorted(Path(uri).glob("checkpoints/data/**/*.bin"))]
-    whole = sum(size for _, size in files)
-    share = whole // world
-    room = bytearray(share)
-    share_of_processors = max(1, (os.cpu_count() or 1) // world)  # as the agent of a worker tells its ranks
-    room_of_rank = Room(Path(uri, "room"), 1, processors=share_of_processors)
-    restorer = Restorer(open_store(uri), ranks, attempt=2, room=room_of_rank)
+    raw = Raw()
+    processors = max(1, (os.cpu_count() or 1) // world)  # as the agent of a worker tells its ranks
+    room = Room(Path(os.environ["BENCH_ROOM"]), 1, processors=processors)
+    restorer = Restorer(open_store(uri), ranks, attempt=2, room=room)
     reads, restores = [], []
     for _ in range(rounds + 1):
-        reads.append(together(raw_read))
+        raw.forget()
+        reads.append(together(raw.read))
+        raw.forget()
         restores.append(together(lambda: restorer.restore(objects)))
     if rank == 0:
-        print(json.dumps({"bytes": whole, "read": reads[1:], "restore": restores[1:]}))
+        print(json.dumps({"bytes": raw.whole, "read": reads[1:], "restore": restores[1:]}))
 dist.destroy_process_group()
