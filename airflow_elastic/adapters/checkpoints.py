@@ -16,7 +16,7 @@ from airflow_elastic.adapters.keys import key_problem
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import ElasticError, SpecError
-from airflow_elastic.spec.manifest import MANIFEST_VERSION, Manifest, StoredFile
+from airflow_elastic.spec.manifest import READABLE_VERSIONS, Manifest, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -102,12 +102,14 @@ def parsed(data: bytes) -> Manifest:
     try:
         plain = json.loads(data)
         version, seal = plain.get("version"), plain.pop(_SEAL, None)
-        is_others = isinstance(version, int) and version != MANIFEST_VERSION
+        is_others = isinstance(version, int) and version not in READABLE_VERSIONS
         # First: a version that has changed is nobody's. Only what another release leaves without a seal is believed so.
         if seal != seal_of(plain) and not (is_others and seal is None):
             raise ValueError("its bytes have changed")
         if is_others:
-            raise OtherVersion(f"version {version}; this release reads {MANIFEST_VERSION}")
+            raise OtherVersion(
+                f"version {version}; this release reads {', '.join(map(str, READABLE_VERSIONS))}"
+            )
         return decode(Manifest, plain)
     except (ValueError, AttributeError, SpecError) as error:
         raise CheckpointDamaged(str(error)) from error

@@ -19,7 +19,7 @@ from airflow_elastic.runtime.needs import Need
 from airflow_elastic.runtime.values import from_bytes
 from airflow_elastic.spec.index import Blob, Piece
 
-_STRETCH_BYTES = 1 << 20  # at the most: fewer of them are less to keep count of
+_STRETCH_BYTES = 1 << 20  # or a block: fewer of them are less to keep count of
 _PART_BYTES = (
     512 << 10
 )  # read at once, and then checked: of more, the processor's cache loses what came first
@@ -129,7 +129,7 @@ class Filling:
     def _fill(self, room: memoryview, at: int, reader: Reader) -> None:
         """Read the blocks from byte `at` of the entry on."""
         block = self._need.stored.block_bytes
-        expected = iter(self._entry.checksums[at // block :])
+        expected = iter(self._entry.checksums[at // block : -(-(at + len(room)) // block)])
         step = max(block, _PART_BYTES - _PART_BYTES % block)
         for begin in range(0, len(room), step):
             part = room[begin : begin + step]
@@ -173,7 +173,7 @@ def _scratch(size: int) -> memoryview:
 
 
 def _read(reader: Reader, room: memoryview) -> None:
-    at = reader.readinto(room) if room else 0
+    at = 0
     while at < len(room):
         count = reader.readinto(room[at:])
         if not count:

@@ -24,7 +24,7 @@ from airflow_elastic.runtime.loading import Loading
 from airflow_elastic.runtime.needs import Stored, find_needs
 from airflow_elastic.runtime.stage import Memory
 from airflow_elastic.runtime.values import from_bytes
-from airflow_elastic.spec.index import Blob, Index, Piece, block_count
+from airflow_elastic.spec.index import FORMER_BLOCK_BYTES, Blob, Index, Piece, block_count
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 
@@ -41,15 +41,15 @@ class FlatReader:
 
     def __init__(self, manifest: Manifest, indexes: Mapping[str, bytes]) -> None:
         self._manifest = manifest
+        sizes = {file.key: file.size for file in manifest.files}
         # A piece may be there more than once: of a tensor on a mesh beside which there are others, each has it written.
         found: dict[tuple[str, tuple[int, ...]], Stored] = {}
         for file in index_files(manifest):
-            index, key = _index(file, indexes[file.key]), file.key.removesuffix(".json") + ".bin"
+            key = file.key.removesuffix(".json") + ".bin"
+            index, each = _index(file, indexes[file.key], sizes.get(key, 0))
             entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
             for entry in entries:
-                found[entry.key, entry.offsets if isinstance(entry, Piece) else ()] = Stored(
-                    key, entry, index.block_bytes
-                )
+                found[entry.key, entry.offsets if isinstance(entry, Piece) else ()] = Stored(key, entry, each)
         self._stored: dict[str, list[Stored]] = defaultdict(list)
         for (name, _), stored in found.items():
             self._stored[name].append(stored)
@@ -93,7 +93,10 @@ class FlatReader:
 
     def _check_whole(self, name: str) -> None:
         """Here, where all ranks find the same, and not where each looks for its own part."""
-        pieces = [one.entry for one in self._stored[name] if isinstance(one.entry, Piece)]
+        entries = [one.entry for one in self._stored[name]]
+        pieces = [entry for entry in entries if isinstance(entry, Piece)]
+        if len({(piece.shape, piece.dtype) for piece in pieces}) > 1 or 0 < len(pieces) < len(entries):
+            raise CheckpointDamaged(f"{name} is stored as several things that are no parts of one tensor")
         have, all_ = sum(prod(one.lengths) for one in pieces), prod(pieces[0].shape) if pieces else 0
         if have < all_:
             raise CheckpointDamaged(f"of {name}, {all_ - have} of {all_} numbers are stored nowhere")
@@ -134,7 +137,8 @@ def index_files(manifest: Manifest) -> list[StoredFile]:
     return [file for file in manifest.files if file.key.endswith(".json")]
 
 
-def _index(file: StoredFile, data: bytes) -> Index:
+def _index(file: StoredFile, data: bytes, size: int) -> tuple[Index, int]:
+    """What lies where in a file of this size, and how large its blocks are."""
     if len(data) != file.size:
         missing = f"has {len(data)} bytes instead of {file.size}" if data else "is missing"
         raise CheckpointDamaged(f"{file.key} {missing}")
@@ -145,7 +149,7 @@ def _index(file: StoredFile, data: bytes) -> Index:
         for piece in index.pieces:
             _check(piece)
         entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
-        each = index.block_bytes
+        each = FORMER_BLOCK_BYTES if index.block_bytes is None else index.block_bytes
         if each not in _BLOCK_BYTES:
             raise ValueError(f"blocks of {each} bytes")
         for entry in entries:
@@ -153,9 +157,11 @@ def _index(file: StoredFile, data: bytes) -> Index:
                 raise ValueError(
                     f"{entry.key} has {len(entry.checksums)} checksums for {entry.size} bytes from {entry.at} on"
                 )
-    except ValueError as error:  # msgspec's are such, too
+            if entry.at + entry.size > size:
+                raise ValueError(f"{entry.key} ends at byte {entry.at + entry.size} of {size}")
+    except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors, too
         raise CheckpointDamaged(f"{file.key} is no index of a rank's file: {error}") from error
-    return index
+    return index, each
 
 
 def _check(piece: Piece) -> None:

@@ -35,6 +35,10 @@ PROCESSORS = os.cpu_count() or 1
 Told = Callable[[int, int], None]
 
 
+def untold(done: int, whole: int) -> None:
+    """Told to nobody."""
+
+
 class Loading:
     """One state that is being filled from a checkpoint.
 
@@ -69,7 +73,7 @@ class Loading:
         """How many of the bytes that are read come from these files."""
         return sum(size for key, size in self.needed.items() if key in keys)
 
-    def read(self, store: Files, told: Told = lambda done, whole: None, processors: int = PROCESSORS) -> None:
+    def read(self, store: Files, told: Told = untold, processors: int = PROCESSORS) -> None:
         """Read everything. What was read before something turned out to be damaged is in the state already.
 
         Args:

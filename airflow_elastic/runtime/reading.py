@@ -20,6 +20,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed, unpacked
 from airflow_elastic.runtime.fit import TO_READ, check_fit
 from airflow_elastic.runtime.flat_reader import FlatReader
+from airflow_elastic.runtime.loading import Told, untold
 from airflow_elastic.runtime.restoring import check_run, read_indexes
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
@@ -65,35 +66,40 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
     return manifest
 
 
-def read_weights(run: str | Store, step: int | None = None) -> tuple[Manifest, dict[str, Any]]:
+def read_weights(
+    run: str | Store, step: int | None = None, told: Told = untold
+) -> tuple[Manifest, dict[str, Any]]:
     """Read the model of a run's checkpoint where there is no such model: its tensors, whole, by their names.
 
-    Args and errors are those of `load_model`.
+    `told` is called with the bytes that are read so far, and all that are to be; other args and errors are those of
+    `load_model`.
     """
 
     def room(reader: FlatReader, what: str) -> dict[str, Any]:
         names = [name for name in reader.kinds if name.startswith(_MODEL)]
         return {name.removeprefix(_MODEL): reader.room(name) for name in names}
 
-    return _read(run, step, room)
+    return _read(run, step, room, told)
 
 
 _Room = Callable[[FlatReader, str], dict[str, Any]]
 
 
-def _read(run: str | Store, step: int | None, room: _Room) -> tuple[Manifest, dict[str, Any]]:
+def _read(
+    run: str | Store, step: int | None, room: _Room, told: Told = untold
+) -> tuple[Manifest, dict[str, Any]]:
     store = open_store(run) if isinstance(run, str) else run
     if store.get(layout.journal_entry(0)) is None and not checkpoints.steps(store):
         raise RunMissing(f"{store.uri} holds no run, and no checkpoint: check the URI")
-    return _read_newest(store, room) if step is None else _read_step(store, step, room)
+    return _read_newest(store, room, told) if step is None else _read_step(store, step, room, told)
 
 
-def _read_newest(store: Store, room: _Room) -> tuple[Manifest, dict[str, Any]]:
+def _read_newest(store: Store, room: _Room, told: Told) -> tuple[Manifest, dict[str, Any]]:
     while True:
         steps = checkpoints.steps(store)
         for step in reversed(steps):
             try:
-                return _read_step(store, step, room)
+                return _read_step(store, step, room, told)
             except CheckpointDamaged as error:
                 log.warning("%s; trying the one before it", error)
         # Of a run that goes on, what was listed may have been removed meanwhile for something newer.
@@ -102,7 +108,7 @@ def _read_newest(store: Store, room: _Room) -> tuple[Manifest, dict[str, Any]]:
             raise CheckpointDamaged(f"{none} in {store.uri}: look with `airflow-elastic verify`")
 
 
-def _read_step(store: Store, step: int, room: _Room) -> tuple[Manifest, dict[str, Any]]:
+def _read_step(store: Store, step: int, room: _Room, told: Told) -> tuple[Manifest, dict[str, Any]]:
     manifest = checkpoints.read(store, step)
     what = f"checkpoint {step} of {store.uri}"
     check_run(
@@ -114,7 +120,7 @@ def _read_step(store: Store, step: int, room: _Room) -> tuple[Manifest, dict[str
         reader = FlatReader(manifest, read_indexes(store, manifest))
         state = {"model": room(reader, what)}
         loading = reader.plan(state, {})
-        loading.read(store)
+        loading.read(store, told)
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{what} is damaged: {error}") from error
     except InvalidInput as error:

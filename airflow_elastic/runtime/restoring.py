@@ -38,7 +38,7 @@ from airflow_elastic.runtime.fetching import Fetching
 from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there
-from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told
+from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizers import as_read, make_room
 from airflow_elastic.runtime.ranks import Ranks
@@ -96,7 +96,7 @@ class Restorer:
         attempt: int,
         room: Room,
         stage: Stage | None = None,
-        told: Told = lambda done, whole: None,
+        told: Told = untold,
     ) -> None:
         self._store, self._ranks, self._attempt, self._room = store, ranks, attempt, room
         self._stage, self._told = stage, told
@@ -230,7 +230,7 @@ class Restorer:
         memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}
         nearby = self._nearby(manifest)
         damages = self._read(reader.plan(state, memory), nearby)
-        if any(damages) and any(self._ranks.gather(bool(memory or nearby))):
+        if any(damages) and self._ranks.any(bool(memory or nearby)):
             log.warning("%s: reading again, from storage alone", _all_of(damages))
             mine = damages[self._ranks.rank]
             damages = self._read(reader.plan(state, {}), Nearby())
@@ -321,9 +321,8 @@ class Restorer:
                 *(loading.manifest.step, loading.memory_bytes / 1e9, from_others / 1e9, from_disk / 1e9),
                 *((loading.file_bytes - from_others - from_disk) / 1e9, time.monotonic() - began),
             )
-            if not self._ranks.any(
-                trouble is not None or damage is not None
-            ):  # a third of what it takes to tell more
+            # As a rule nothing is wrong, and to say that takes a third of what it takes to say more.
+            if not self._ranks.any(bool(trouble or damage)):
                 return [None] * self._ranks.world_size
             told = self._ranks.gather((trouble, damage))
             damages = [one for _, one in told]

@@ -25,6 +25,7 @@ from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.footprint import check_memory, footprint
 from airflow_elastic.runtime.optimizers import make_room
 from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.replicas import check_alike
 from airflow_elastic.runtime.slots import COUNT, DISK, IN_BETWEEN, MEMORY, Note
 from airflow_elastic.runtime.stage import Spared, Stage
 from airflow_elastic.runtime.staging import Layout, Place, lay_out
@@ -101,6 +102,7 @@ class Saver:
     ) -> None:
         self._ranks, self._generation, self._stage, self._words = ranks, generation, stage, words
         self._place = Place(ranks.rank, ranks.world_size, stage.procs)
+        self._compared = False
         self._staged = -1  # of what is to be written
         self._newest = -1
         self._for_disk: list[int] = []  # the newest steps that are to come to the disk
@@ -129,22 +131,22 @@ class Saver:
         Raises:
             InvalidInput: the state cannot be kept, or there is not enough memory for it.
         """
-        if reason in _CAN_BE_LEFT_OUT:
-            (busy,) = self._ranks.largest(float(self._busy()))()
-            if busy:
-                log.info("step %d is not saved: step %d is still being written", step, self._staged)
-                return False
+        if reason in _CAN_BE_LEFT_OUT and self._ranks.any(self._busy()):
+            log.info("step %d is not saved: step %d is still being written", step, self._staged)
+            return False
         if reason in IN_BETWEEN and step == self._staged:
             return False
         self.join()
         spare = self._needed if reason in IN_BETWEEN else self._unwritten
-        if reason in IN_BETWEEN and (self._policy.buddies or self._policy.disk):
-            (held_up,) = self._ranks.largest(float(self._held_up(reason)))()
-            if held_up:
-                return False
+        others_wait = self._policy.buddies or self._policy.disk
+        if reason in IN_BETWEEN and others_wait and self._ranks.any(self._held_up(reason)):
+            return False
         if reason not in (*IN_BETWEEN, BREAKPOINT):
             self._wait_until_written()
         plan = self._plan(objects)
+        if not self._compared:
+            check_alike(plan.alike, self._ranks)
+            self._compared = True
         note = Note(
             step=step,
             generation=self._generation,

@@ -24,8 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from airflow_elastic.adapters.memory import free_bytes
-from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.consumed import Account
 from airflow_elastic.spec.index import Index
 
@@ -95,6 +96,17 @@ class Note:
     metrics: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     account: Account | None = None
+
+
+def _plain(value: Any) -> str:
+    """Strings of other types, as torch's version and names that a script has made, are strings."""
+    if isinstance(value, str):
+        return str(value)
+    raise NotImplementedError(f"a note has no {type(value).__name__}")
+
+
+_encoded = msgspec.json.Encoder(enc_hook=_plain).encode
+_decoded = msgspec.json.Decoder(Note).decode
 
 
 class Slot:
@@ -167,7 +179,7 @@ class Slot:
 
     def finish(self, data_bytes: int, note: Note) -> None:
         """The data is whole: from now on the slot holds it."""
-        text = json.dumps(encode(note)).encode()
+        text = _encoded(note)  # training waits for it
         at = HEADER_BYTES + data_bytes
         mapped = self._mapped(at + len(text))
         mapped[at : at + len(text)] = text
@@ -180,7 +192,7 @@ class Slot:
         """What the slot holds; None where it holds nothing whole."""
         whole, at, size, *_ = self._header()
         # Read, and not mapped: ranks look into the slots of others, too.
-        return decode(Note, json.loads(os.pread(self._descriptor, size, at))) if whole else None
+        return _decoded(os.pread(self._descriptor, size, at)) if whole else None
 
     @property
     def age(self) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ workers writes it to storage. Who does what follows from the names and sizes alo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -85,6 +85,7 @@ class Layout:
         rest: what stays in memory only.
         kept_bytes: how much is written to storage.
         total_bytes: all of it.
+        alike: what all ranks are taken to have alike, by name, whoever keeps it.
     """
 
     parts: tuple[tuple[int, _Part], ...]
@@ -93,6 +94,7 @@ class Layout:
     rest: Index
     kept_bytes: int
     total_bytes: int
+    alike: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def slow_parts(self) -> list[tuple[int, _Part]]:
@@ -161,9 +163,9 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
             if place.rank == 0:
                 parts.append(_whole(key, value, kept=True))
         else:
-            alike.append((key, value.detach()))
+            alike.append((key, value))
     parts += _share(alike, place)
-    return _arrange(parts, values)
+    return replace(_arrange(parts, values), alike=dict(alike))
 
 
 def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:

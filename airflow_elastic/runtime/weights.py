@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -22,6 +24,7 @@ from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed
 from airflow_elastic.runtime.fit import TO_READ, check_fit, kind_of
+from airflow_elastic.runtime.loading import Told, untold
 from airflow_elastic.runtime.reading import read_weights
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
 from airflow_elastic.spec.manifest import Manifest
@@ -30,7 +33,9 @@ from airflow_elastic.spec.manifest import Manifest
 SUFFIXES = {".pt": "torch", ".pth": "torch", ".bin": "torch", ".safetensors": "safetensors"}
 
 
-def export_weights(run: str | Store, path: str | Path, step: int | None = None) -> Manifest:
+def export_weights(
+    run: str | Store, path: str | Path, step: int | None = None, told: Told = untold
+) -> Manifest:
     """Write the model of a run's checkpoint into one file, whole, whatever number of ranks has saved it.
 
     Args:
@@ -38,6 +43,7 @@ def export_weights(run: str | Store, path: str | Path, step: int | None = None) 
         path: of the file, made or replaced at once. `.pt`, `.pth` and `.bin` are a state dict as `torch.save` writes
             it, for `torch.load(path, weights_only=True)`; `.safetensors` has step and run in its metadata.
         step: of the checkpoint. Default: the newest one that is whole.
+        told: called with the bytes that are read so far, and all that are to be. Default: nobody is told.
 
     Returns:
         The manifest of the checkpoint.
@@ -48,7 +54,7 @@ def export_weights(run: str | Store, path: str | Path, step: int | None = None) 
     """
     path = Path(path)
     write = {"torch": _write_torch, "safetensors": _write_safetensors}[_format_of(path)]
-    manifest, weights = read_weights(run, step)
+    manifest, weights = read_weights(run, step, told)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -153,8 +159,24 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
 def main() -> int:
     """Export, as the words of the command line say; what is wrong is said in a sentence."""
     run, path, *step = sys.argv[1:]
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    reading = progress.add_task("reading", total=None)
+
+    def told(done: int, whole: int) -> None:
+        progress.update(reading, completed=done, total=whole)
+        if done == whole:
+            progress.update(reading, description=f"writing {Path(path).name}")
+
     try:
-        manifest = export_weights(run, path, int(step[0]) if step else None)
+        with progress:
+            manifest = export_weights(run, path, int(step[0]) if step else None, told)
     except ElasticError as error:
         sys.stderr.write(f"{error}\n")
         return 2 if isinstance(error, InvalidInput) else 1

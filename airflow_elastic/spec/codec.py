@@ -22,7 +22,7 @@ from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 
 T = TypeVar("T")
 
-#: A value of such a type is what it has to be, and most values are: indexes of checkpoints have thousands.
+#: A value of such a type is what it has to be, and most values are.
 _EXACT = (str, int, bool)
 
 _PLAIN: dict[type, str] = {str: "a string", int: "an integer", bool: "true or false", float: "a number"}
@@ -55,7 +55,7 @@ def decode(cls: type[T], data: Any) -> T:
 _Decoder = Callable[[Any], Any]
 
 
-@cache  # what a hint asks for is found out once: indexes of checkpoints have thousands of entries, and ranks wait
+@cache  # what a hint asks for is found out once: notes about a neighbour's state have thousands of entries
 def _decoder(hint: Any) -> _Decoder:
     """What decodes a value of this type."""
     origin = get_origin(hint)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 #: smaller blocks less is read in vain at another world size, and more has to be told.
 BLOCK_BYTES = 128 << 10
 
-_FORMER_BLOCK_BYTES = 512 << 10  # of what was written before an index told it
+FORMER_BLOCK_BYTES = 512 << 10  # of what was written before an index told it
 
 
 def blocks(size: int, each: int) -> Iterator[tuple[int, int]]:
@@ -62,8 +62,8 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """All that one rank's file holds, and how large the blocks are that have checksums."""
+    """All that one rank's file holds, and how large the blocks are that have checksums: None before they have some."""
 
     pieces: tuple[Piece, ...]
     blobs: tuple[Blob, ...]
-    block_bytes: int = _FORMER_BLOCK_BYTES
+    block_bytes: int | None = None

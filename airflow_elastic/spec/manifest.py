@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: Version of the manifest's form. Readers refuse a newer one; fields may be added within a version.
-MANIFEST_VERSION = 2
+#: Version of a checkpoint's form: of its manifest and its indexes. Readers refuse others than these.
+MANIFEST_VERSION = 3
+READABLE_VERSIONS = (2, MANIFEST_VERSION)  # before 3 an index did not say how large its blocks are
 
 
 @dataclass(frozen=True, slots=True)

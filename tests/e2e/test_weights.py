@@ -46,6 +46,17 @@ def test_what_is_exported_is_what_was_saved(tmp_path: Path, name: str) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
 
 
+def test_an_export_tells_how_far_it_is(tmp_path: Path) -> None:
+    save(str(tmp_path / "run"), 10)
+    told: list[tuple[int, int]] = []
+    elastic.export_weights(
+        str(tmp_path / "run"), tmp_path / "model.pt", told=lambda *so_far: told.append(so_far)
+    )
+    size = sum(one.numel() * one.element_size() for one in network().state_dict().values())
+    assert told[0] == (0, size)
+    assert told[-1] == (size, size)
+
+
 def test_others_read_it_without_us(tmp_path: Path) -> None:
     save(str(tmp_path / "run"), 10)
     elastic.export_weights(str(tmp_path / "run"), tmp_path / "model.pt")

@@ -22,6 +22,18 @@ class Thread(Ranks):
         self._barrier.wait(60)
         return told
 
+    def from_first(self, make: Any) -> Any:
+        box: tuple[Any, Exception | None] = (None, None)
+        if self.rank == 0:
+            try:
+                box = (make(), None)
+            except Exception as error:
+                box = (None, error)
+        result, error = self.gather(box)[0]
+        if error is not None:
+            raise error
+        return result
+
     def any(self, mine: bool) -> bool:
         return any(self.gather(mine))
 

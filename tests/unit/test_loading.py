@@ -213,9 +213,10 @@ def checkpoint_of(files: dict[str, list[Piece]], block: int = 16) -> tuple[Manif
         f"{name}.json": json.dumps(encode(Index(tuple(one), (), block))).encode()
         for name, one in files.items()
     }
-    stored = (
+    stored = [
         StoredFile(key, len(data), {checksums.ALGORITHM: checksums.of(data)}) for key, data in indexes.items()
-    )
+    ]
+    stored += [StoredFile(f"{name}.bin", 64, {}) for name in files]
     return Manifest(1, 1, 1, 1, 0.0, "", tuple(stored)), indexes
 
 
@@ -247,6 +248,8 @@ def test_a_checkpoint_with_a_hole_is_damaged_for_every_rank() -> None:
         ({"checksums": ()}, "has 0 checksums for 16 bytes from"),
         ({"at": -1}, "has 1 checksums for 16 bytes from"),
         ({"size": 4}, r"has 4 bytes for \(1, 4\) of float32"),
+        ({"at": 49}, "model.weight ends at byte 65 of 64"),
+        ({"at": 2**70}, f"model.weight ends at byte {2**70 + 16} of 64"),
     ],
 )
 def test_an_index_that_is_none_is_damage_whatever_its_checksum_says(
@@ -255,6 +258,24 @@ def test_an_index_that_is_none_is_damage_whatever_its_checksum_says(
     manifest, indexes = checkpoint_of({"rank-0": [row(0), row(1), replace(row(2), **forged)]})
     with pytest.raises(CheckpointDamaged, match=f"is no index of a rank's file: .*{said}"):
         FlatReader(manifest, indexes)
+
+
+def test_an_index_so_deep_that_nobody_can_read_it_is_damage() -> None:
+    manifest, indexes = checkpoint_of({"rank-0": [row(0), row(1), row(2)]})
+    deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"," + indexes["rank-0.json"][1:]
+    files = (
+        StoredFile("rank-0.json", len(deep), {checksums.ALGORITHM: checksums.of(deep)}),
+        manifest.files[1],
+    )
+    with pytest.raises(CheckpointDamaged, match="is no index of a rank's file"):
+        FlatReader(replace(manifest, files=files), {"rank-0.json": deep})
+
+
+@pytest.mark.parametrize("other", [{"shape": (3, 4, 1)}, {"dtype": "int32"}])
+def test_parts_of_several_tensors_are_none_of_one(other: dict[str, Any]) -> None:
+    extra = {"offsets": (2, 0, 0), "lengths": (1, 4, 1)} if "shape" in other else {}
+    with pytest.raises(CheckpointDamaged, match=r"model.weight is stored as several things"):
+        FlatReader(*checkpoint_of({"rank-0": [row(0), row(1), replace(row(2), **other, **extra)]}))
 
 
 @pytest.mark.parametrize("block", [0, -1, 1 << 30, 10**30])
@@ -270,13 +291,13 @@ def test_what_was_written_before_an_index_told_the_size_of_its_blocks_is_read(tm
     sums = tuple(checksums.of(data[at : at + (512 << 10)]) for at in range(0, len(data), 512 << 10))
     piece = Piece("weight", "float32", (600, 600), (0, 0), (600, 600), 0, len(data), sums)
     plain = encode(Index((piece,), ()))
-    del plain["block_bytes"]
+    assert "block_bytes" not in plain
     store, told = FolderStore(tmp_path), json.dumps(plain).encode()
     store.put(f"{folder}rank-0.bin", data)
     files = tuple(
         StoredFile(f"{folder}{name}", len(one), {checksums.ALGORITHM: checksums.of(one)})
         for name, one in (("rank-0.bin", data), ("rank-0.json", told))
     )
-    manifest, target = Manifest(1, 1, 1, 1, 0.0, folder, files), torch.zeros(600, 600)
+    manifest, target = Manifest(1, 1, 1, 1, 0.0, folder, files, version=2), torch.zeros(600, 600)
     FlatReader(manifest, {files[1].key: told}).plan({"weight": target}, {}).read(store)
     assert torch.equal(target, saved)

@@ -168,7 +168,7 @@ def test_a_removal_that_was_cut_off_is_gone_on_with(store: Store, monkeypatch: p
 def test_what_cannot_be_read_is_nothing_to_go_on_from(store: Store) -> None:
     """Of a newer release, of another step, of another run: it neither counts nor is it removed."""
     manifest = store.get("checkpoints/manifests/000000000050.json") or b""
-    store.put("checkpoints/manifests/000000000060.json", of_release(manifest, 3))
+    store.put("checkpoints/manifests/000000000060.json", of_release(manifest, 4))
     store.put("checkpoints/manifests/000000000070.json", manifest)
     assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 20, 30, 40]
     assert checkpoints.steps(store) == [50, 60, 70]

@@ -19,8 +19,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from airflow_elastic.runtime.slots import ENVIRONMENT, Note, Slots
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.staging import Layout, Place, lay_out
+from airflow_elastic.spec.consumed import Account, Consumed, Ended, Span
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.index import Index
+from airflow_elastic.spec.index import Blob, Index, Piece
 
 STATES = st.dictionaries(
     st.sampled_from("abcdefgh"),
@@ -86,6 +87,25 @@ def test_own_objects_that_differ_among_ranks_cost_no_tensor_of_the_model() -> No
 
 def note(step: int) -> Note:
     return Note(step, 1, 0, 1, 0, 0, 0, "steps", 4, Index((), ()), Index((), ()))
+
+
+class Named(str):
+    """As torch's version is, and names that a script may have made."""
+
+
+def test_a_note_comes_back_as_it_was() -> None:
+    consumed = Consumed(3, 0, (5, 2), (Span(1, 0, 4),), (Ended(1, 4),))
+    pieces = (Piece(Named("other.ä"), "float32", (2, 3), (0, 0), (2, 3), 0, 24),)
+    noted = Note(
+        *(7, 1, 0, 1, 0, 0, 0, "steps", 24, Index(pieces, (Blob("b", 24, 3),)), Index((), ())),
+        metrics={Named("loss"): 0.1},
+        versions={"torch": torch.__version__},
+        account=Account(1, 1, 0, 1, 0, 10, (consumed,)),
+    )
+    slot = Slots(1).of[0][0]
+    slot.room(27)
+    slot.finish(27, noted)
+    assert slot.note() == noted
 
 
 def stage(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> Stage:

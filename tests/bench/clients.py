@@ -1,0 +1,61 @@
+"""Other clients of S3, by which floors are measured, and a bucket for them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import boto3
+import obstore
+import pytest
+
+from airflow_elastic.adapters.stores import open_store
+
+PART = 16 << 20
+
+
+@contextmanager
+def a_bucket() -> Iterator[str]:
+    """A bucket of a real server, for as long as a bench takes; without a server the bench is skipped."""
+    endpoint = os.environ.get("ELASTIC_TEST_S3_ENDPOINT")
+    if not endpoint:
+        pytest.skip(
+            "set ELASTIC_TEST_S3_ENDPOINT, and AWS_* for its credentials, to a real S3 server to run this"
+        )
+    os.environ["AWS_ENDPOINT_URL"] = endpoint
+    name = f"bench-{secrets.token_hex(4)}"
+    boto3.client("s3").create_bucket(Bucket=name)
+    yield name
+    store = open_store(f"s3://{name}")
+    store.delete([entry.key for entry in store.list()])
+    boto3.client("s3").delete_bucket(Bucket=name)
+
+
+class Obstore:
+    """The Rust client, by which reference figures were taken."""
+
+    def __init__(self, bucket: str) -> None:
+        session = boto3.session.Session()
+        found = session.get_credentials()
+        assert found is not None
+        self._store = obstore.store.S3Store(
+            bucket,
+            endpoint=os.environ["AWS_ENDPOINT_URL"],
+            access_key_id=found.access_key,
+            secret_access_key=found.secret_key,
+            region=session.region_name or "us-east-1",
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+        )
+
+    def put(self, key: str, data: memoryview) -> None:
+        """Upload."""
+        obstore.put(self._store, key, data, use_multipart=True, chunk_size=PART, max_concurrency=8)
+
+    def get(self, key: str, start: int, end: int) -> None:
+        """Download from one byte to before another."""
+        starts = list(range(start, end, PART))
+        ends = [min(end, each + PART) for each in starts]
+        obstore.get_ranges(self._store, key, starts=starts, ends=ends)

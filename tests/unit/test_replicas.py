@@ -1,0 +1,92 @@
+"""What a checkpoint holds once for all ranks is the same on all of them, or that is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.replicas import check_alike
+from airflow_elastic.runtime.saving import Position, Saver, Stateful
+from airflow_elastic.spec.errors import InvalidInput
+from tests.support.saving import Worker
+from tests.support.threads import together
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    random = torch.rand(4, 6, generator=generator)
+    return {
+        "model.a": random,
+        "model.strided": random.t(),
+        "model.none": torch.empty(0),
+        "model.half": random.bfloat16(),
+        "model.flags": random > 0.5,
+        "model.waves": torch.complex(random, random),
+        "optimizer.step": torch.tensor(7.0),
+    }
+
+
+def found(each: list[dict[str, torch.Tensor]]) -> list[bool]:
+    return together(len(each), lambda ranks: check_alike(each[ranks.rank], ranks))
+
+
+def test_replicas_are_alike(caplog: pytest.LogCaptureFixture) -> None:
+    assert found([tensors() for _ in range(3)]) == [True] * 3
+    assert check_alike(tensors(), Ranks(0, 1, None))
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("name", [name for name, one in tensors().items() if one.numel()])
+def test_a_bit_that_differs_on_any_rank_is_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    each = [tensors() for _ in range(3)]
+    other = each[2][name].clone(memory_format=torch.contiguous_format)
+    other.view(-1)[-1] = ~other.view(-1)[-1] if other.dtype is torch.bool else other.view(-1)[-1] + 1
+    each[2][name] = other
+    assert found(each) == [False] * 3
+    assert f"ranks differ in 1 of 7 tensors that are not sharded ({name})" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (
+            torch.ones(4, 7),
+            r"Of model.a rank 0 has \(4, 6\) of torch.float32, rank 1 \(4, 7\) of torch.float32",
+        ),
+        (torch.ones(4, 6).double(), r"rank 1 \(4, 6\) of torch.float64"),
+        (None, r"ranks have not the same state: model.a. .* rank 1 nothing\. .* shard it as DTensors"),
+    ],
+)
+def test_other_tensors_are_refused_on_all_ranks(other: torch.Tensor | None, said: str) -> None:
+    each = [tensors(), tensors()]
+    del each[1]["model.a"]
+    if other is not None:
+        each[1]["model.a"] = other
+
+    def told(ranks: Ranks) -> str:
+        with pytest.raises(InvalidInput, match=said) as raised:
+            check_alike(each[ranks.rank], ranks)
+        return str(raised.value)
+
+    first, second = together(2, told)
+    assert first == second is not None
+
+
+def test_a_save_of_ranks_that_train_by_themselves_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = [Worker(str(tmp_path), index=index, of=2) for index in range(2)]
+    models = [torch.nn.Linear(3, 2) for _ in range(2)]
+
+    def save(ranks: Ranks) -> None:
+        worker = workers[ranks.rank]
+        saver = Saver(ranks, generation=1, stage=worker.stage, words=worker.words)
+        for step in (1, 2):
+            saver.save(Stateful(models[ranks.rank], (), {}), step, Position(), reason="memory", metrics={})
+
+    together(2, save)
+    told = [record for record in caplog.records if "ranks differ in 2 of 2" in record.getMessage()]
+    assert len(told) == 2, "each rank says so once"
