@@ -36,14 +36,16 @@ from tests.support.saving import Worker
 MEGABYTES = count("MEGABYTES", 1024)
 ROUNDS = count("ROUNDS", 5)
 TENSORS = 36  # of the model; AdamW has two more for each
+DEVICE = torch.device(os.environ.get("ELASTIC_BENCH_DEVICE", "cpu"))
 
 
 def build() -> Stateful:
-    """A model with its optimizer, of the size asked for."""
+    """A model with its optimizer, of the size asked for, on the device asked for."""
     torch.set_num_threads(1)
     torch.manual_seed(7)
     side = max(8, int((MEGABYTES * 1e6 / 4 / 3 / TENSORS) ** 0.5))
     model = torch.nn.Sequential(*(torch.nn.Linear(side, side, bias=False) for _ in range(TENSORS)))
+    model.to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -62,9 +64,26 @@ def size_of(objects: Stateful) -> int:
 def timed(call: Callable[[], Any]) -> float:
     """Seconds that it takes, when the disk has nothing left to do for whoever had his turn before."""
     os.sync()
+    settle()
     began = time.perf_counter()
     call()
+    settle()
     return time.perf_counter() - began
+
+
+def settle() -> None:
+    """Wait for what a GPU still has to do."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def memory_for(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A state as one tensor where the model is, and memory in use on the CPU: one copy between them is the floor.
+
+    Of floats, as torch copies bytes slower; pinned where the model is on a GPU.
+    """
+    source, target = torch.ones(size // 4, device=DEVICE), torch.ones(size // 4)
+    return source, target.pin_memory() if DEVICE.type == "cuda" else target
 
 
 def raw_write(path: Path, data: memoryview) -> None:
@@ -128,7 +147,7 @@ def test_a_save_stops_training_for_less_than_torchs_own(tmp_path: Path) -> None:
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB: how long training waits for a save, {ROUNDS} rounds")
     worker = Worker(str(tmp_path / "run"), keep_last=1)
-    source, target = torch.ones(size // 4), torch.ones(size // 4)  # torch copies bytes slower than floats
+    source, target = memory_for(size)
     figures: dict[str, list[float]] = {}
     with torchs_asynchronous(flat_state(objects), tmp_path / "dcp") as others:
         for number in range(ROUNDS + 1):
@@ -155,9 +174,9 @@ def test_a_save_that_is_copied_while_training_goes_on(tmp_path: Path) -> None:
     policy = CheckpointPolicy(overlap=True)
     saver = Saver(Ranks(0, 1, None), generation=1, stage=worker.stage, words=worker.words, policy=policy)
     saver.attend(objects.optimizers)
-    source, target = torch.ones(size // 4), torch.ones(size // 4)  # torch copies bytes slower than floats
-    matrix, out = torch.rand(1024, 1024), torch.empty(1024, 1024)
-    settle = objects.optimizers[0].step  # with no gradients it does nothing but wait
+    source, target = memory_for(size)
+    matrix, out = torch.rand(1024, 1024, device=DEVICE), torch.empty(1024, 1024, device=DEVICE)
+    step = objects.optimizers[0].step  # with no gradients it does nothing but wait
     objects.optimizers[0].zero_grad()
 
     def train() -> None:
@@ -171,7 +190,7 @@ def test_a_save_that_is_copied_while_training_goes_on(tmp_path: Path) -> None:
         figures.setdefault("memcpy", []).append(timed(lambda: target.copy_(source)))
         alone = timed(train)
         began = timed(lambda n=number: saver.save(objects, n + 1, Position(), reason="steps", metrics={}))  # type: ignore[misc]
-        beside, waited = timed(train), timed(settle)
+        beside, waited = timed(train), timed(step)
         figures.setdefault("a step alone", []).append(alone)
         figures.setdefault("save returns after", []).append(began)
         figures.setdefault("the optimizer waits", []).append(waited)
@@ -199,7 +218,7 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB in {3 * TENSORS} tensors and more, one rank, {ROUNDS} rounds")
     worker = Worker(str(tmp_path / "run"), keep_last=1)
-    source, target = torch.ones(size // 4), torch.ones(size // 4)  # torch copies bytes slower than floats
+    source, target = memory_for(size)
     flat = flat_state(objects)
     figures: dict[str, list[float]] = {}
 
