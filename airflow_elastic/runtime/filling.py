@@ -20,9 +20,7 @@ from airflow_elastic.runtime.values import from_bytes
 from airflow_elastic.spec.index import Blob, Piece
 
 _STRETCH_BYTES = 1 << 20  # or a block: fewer of them are less to keep count of
-_PART_BYTES = (
-    512 << 10
-)  # read at once, and then checked: of more, the processor's cache loses what came first
+_PART_BYTES = 512 << 10  # read at once, then checked: of more, the processor's cache loses what came first
 _SCRATCH_BYTES = 1 << 20
 
 
