@@ -291,9 +291,6 @@ class Restorer:
         except StoreError as error:
             log.warning("that a copy of checkpoint %d was not used cannot be told: %s", step, error)
 
-    def _tell(self, fetched: int, done: int, whole: int) -> None:
-        self._told(fetched + done, fetched + whole)
-
     def _read(self, loading: Loading, nearby: Nearby) -> list[str | None]:
         """Returns what each rank has found to be damaged, to all ranks; none of them reads any more after this."""
         near: Files = Nearest(self._store, nearby)
@@ -305,8 +302,11 @@ class Restorer:
         trouble: ElasticError | None = None
         try:
             try:
-                tell = partial(self._tell, fetched)
-                loading.read(near, tell, self._room.processors)
+                loading.read(
+                    near,
+                    lambda done, whole: self._told(fetched + done, fetched + whole),
+                    self._room.processors,
+                )
             except CheckpointDamaged as error:
                 damage = str(error)
             except StoreError as error:

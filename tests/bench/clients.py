@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import boto3
 import obstore
@@ -27,10 +28,22 @@ def a_bucket() -> Iterator[str]:
     os.environ["AWS_ENDPOINT_URL"] = endpoint
     name = f"bench-{secrets.token_hex(4)}"
     boto3.client("s3").create_bucket(Bucket=name)
-    yield name
-    store = open_store(f"s3://{name}")
-    store.delete([entry.key for entry in store.list()])
-    boto3.client("s3").delete_bucket(Bucket=name)
+    try:
+        yield name
+    finally:
+        store = open_store(f"s3://{name}")
+        store.delete([entry.key for entry in store.list()])
+        boto3.client("s3").delete_bucket(Bucket=name)
+
+
+@contextmanager
+def a_run(where: str, folder: Path) -> Iterator[str]:
+    """The URI of a run in a `folder`, or in a bucket of its own (`s3`)."""
+    if where == "folder":
+        yield str(folder / "run")
+        return
+    with a_bucket() as bucket:
+        yield f"s3://{bucket}/run"
 
 
 class Obstore:

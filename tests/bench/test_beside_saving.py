@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from airflow_elastic.adapters import page
-from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.saving import Position, Stateful
+from tests.bench.clients import a_run
 from tests.bench.figures import count, heading, interval, median, verdict
 from tests.bench.test_checkpoint import build, size_of
 from tests.support.saving import Worker
@@ -84,29 +84,12 @@ def train_for_ever(step: Callable[[], None]) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("where", ["folder", "s3"])
 def test_training_beside_writing(where: str, tmp_path: Path) -> None:
-    endpoint = os.environ.get("ELASTIC_TEST_S3_ENDPOINT")
-    if where == "s3" and not endpoint:
-        pytest.skip(
-            "set ELASTIC_TEST_S3_ENDPOINT, and AWS_* for its credentials, to a real S3 server to run this"
-        )
-    uri = str(tmp_path / "run")
-    if where == "s3":
-        import boto3
-
-        os.environ["AWS_ENDPOINT_URL"] = str(endpoint)
-        uri = f"s3://bench-beside-{os.getpid()}/run"
-        boto3.client("s3").create_bucket(Bucket=f"bench-beside-{os.getpid()}")
-    objects = build()
-    heading(f"steps of {STEP_SECONDS} s while {size_of(objects) / 1e9:.3f} GB are written to a {where}")
-    try:
+    with a_run(where, tmp_path) as uri:
+        objects = build()
+        heading(f"steps of {STEP_SECONDS} s while {size_of(objects) / 1e9:.3f} GB are written to a {where}")
         # An S3 server of this machine would compete with training itself, where no processor is to spare.
         for ranks in (1, 2) if where == "folder" else (1,):
             _measure(uri, objects, ranks, EVERY_SECONDS[where])
-    finally:
-        if where == "s3":
-            store = open_store(uri)
-            store.delete([entry.key for entry in store.list()])
-            boto3.client("s3").delete_bucket(Bucket=f"bench-beside-{os.getpid()}")
 
 
 def _measure(uri: str, objects: Stateful, ranks: int, every: float) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.runtime.saving import Position
-from tests.bench.clients import a_bucket
+from tests.bench.clients import a_run
 from tests.bench.figures import count, heading, median, spread, verdict
 from tests.bench.test_checkpoint import build, size_of
 from tests.support.saving import Worker
@@ -48,11 +48,8 @@ def peak() -> Iterator[list[int]]:
 @pytest.mark.parametrize("where", ["folder", "s3"])
 def test_memory_of_saves(where: str, tmp_path: Path) -> None:
     """The rank and its agent in one process: what is taken beside the model is theirs together."""
-    if where == "folder":
-        _measure(where, str(tmp_path / "run"))
-        return
-    with a_bucket() as bucket:
-        _measure(where, f"s3://{bucket}/run")
+    with a_run(where, tmp_path) as uri:
+        _measure(where, uri)
 
 
 def _measure(where: str, uri: str) -> None:
