@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from torch._C._distributed_c10d import TCPStore
 
 from airflow_elastic.adapters.gather import RankWords, Told, gather, gather_files, words_of
+from airflow_elastic.adapters.jobfiles import attempt_of
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_elastic.adapters.jobfiles import Members
     from airflow_elastic.runtime.node import Node
     from airflow_elastic.spec.status import Progress
 
@@ -55,8 +57,11 @@ class ThroughLead:
         if self._generation != members.generation:
             self._client = None
             self._generation, self._server = members.generation, store
-        if self._attempt != node.attempt:
-            self._attempt, self._told = node.attempt, {}
+        attempt = attempt_of(
+            node.record, members
+        )  # not the node's: it may be in the next one since we looked
+        if self._attempt != attempt:
+            self._attempt, self._told = attempt, {}
         own = words_of(node.files, node.index, members.generation)
         if not own:
             return None
@@ -76,19 +81,18 @@ class ThroughLead:
         except RuntimeError:  # torch's: the lead, or its store, is gone
             self._client = None
             return None
-        self._keep(ranks)
+        self._keep(members, ranks)
         return (
             gather(node.record, self._attempt, [self._told[number] for number in sorted(self._told)])
             if self._told
             else None
         )
 
-    def _keep(self, ranks: list[RankWords]) -> None:
-        members = self._node.members
-        began = self._node.files.began(self._generation)
-        if began is not None and members is not None:
+    def _keep(self, members: Members, ranks: list[RankWords]) -> None:
+        began = self._node.files.began(members.generation)
+        if began is not None:
             ordered = tuple(sorted(ranks, key=lambda rank: rank.number))
-            self._told[self._generation] = Told(members, began.at, ordered)
+            self._told[members.generation] = Told(members, began.at, ordered)
 
     def _connect(self) -> TCPStore:
         meeting = self._node.files.meeting(self._generation)
