@@ -109,9 +109,25 @@ def _is_claim(pin: bytes | None) -> bool:
     return pin == _CLAIM
 
 
+def note_verified(store: Store, step: int | None) -> None:
+    """Have it known that all of this checkpoint was read from storage, by ranks that went on from it, and was what was
+    committed. It stays until that is known of another one. None: of none.
+    """
+    if step is not None and step != verified(store):
+        store.put(layout.VERIFIED, json.dumps({"step": step}).encode())
+
+
+def verified(store: Store) -> int | None:
+    """The step of the checkpoint of which that was known last."""
+    with contextlib.suppress(ValueError):
+        record = json.loads(store.get(layout.VERIFIED) or b"null")
+        return record["step"] if isinstance(record, dict) and type(record.get("step")) is int else None
+    return None
+
+
 def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
-    """The steps whose checkpoints the policy does not keep, oldest first. Those that cannot be read do not count, and
-    are left alone: another release may read them. So are those of other runs.
+    """The steps whose checkpoints the policy does not keep, oldest first; the one that was verified last stays. Those
+    that cannot be read do not count, and are left alone: another release may read them. So are those of other runs.
 
     Raises:
         CheckpointDamaged: of those that would stay, none has all its files. The run would have nothing to go on from.
@@ -134,7 +150,7 @@ def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
     else:  # a thousand may be kept: only those are read that count as the newest, and those that are to go
         newest = list(islice(filter(manifest, reversed(there)), policy.keep_last))
         saved = {step: {} for step in there if step in newest or (newest and step < newest[-1])}
-    pins = pinned(store)
+    pins = [*pinned(store), *filter(None, [verified(store)])]
     removed = superfluous(saved, policy, pins)
     # That of an interval which stays for those that go has to be one that can be read.
     while unread := [step for step in _stand_ins(removed, saved, policy) if manifest(step) is None]:

@@ -28,6 +28,7 @@ FINISHED: Final = 10  # 1: the script says that training is complete
 SAVES: Final = 11  # how many orders to save were carried out
 RESTORED: Final = 28  # bytes of the checkpoint that are read so far
 TO_RESTORE: Final = 29  # and all that are to be
+VERIFIED: Final = 30  # 1: what all ranks restored came from storage alone, and was what was committed
 WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before
 
 # And these once a second.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from airflow_elastic.cli.find import find_run, json_option, uri_argument
 from airflow_elastic.cli.help import Command
 from airflow_elastic.cli.samples import verify_samples
 from airflow_elastic.core.state import Phase
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.errors import InvalidInput, StoreError
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
@@ -41,7 +42,8 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
 
     Each committed one is compared with its manifest: sizes and checksums of all its files. Exits 1 if any is
     damaged, and names the file. A restart sets a damaged checkpoint aside and takes the one before; those that
-    were set aside are named, too.
+    were set aside are named, too. The newest whole one stays, whatever the run removes, until ranks or this command
+    have read another one whole.
 
     With --samples it checks what the run's ranks have consumed, over all attempts and world sizes, up to the newest
     checkpoint: every sample of an epoch has to count exactly once. The run has to keep that: --account-samples.
@@ -62,6 +64,9 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
     with progress:
         verdicts = [v for step in stored.steps(store) if (v := _verify(store, step, progress)) is not None]
     damaged = [verdict for verdict in verdicts if verdict.problems]
+    whole = [verdict.step for verdict in verdicts if not verdict.problems]
+    with contextlib.suppress(StoreError):  # who looks may have no right to write
+        keeping.note_verified(store, max(whole, default=None))
     if as_json:
         rows = [{**asdict(verdict), "ok": not verdict.problems} for verdict in verdicts]
         aside = [{"step": step, "reason": reason} for step, reason in keeping.quarantined(store).items()]
@@ -77,7 +82,6 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
     if not verdicts:
         click.echo(f"{store.uri} holds no checkpoint yet")
     elif damaged:
-        whole = [verdict.step for verdict in verdicts if not verdict.problems]
         then = f"a restart goes on from {max(whole)}" if whole else "none is left to restart from"
         click.echo(f"{len(damaged)} of {len(verdicts)} checkpoints damaged: {then}")
     return 1 if damaged else 0
@@ -109,8 +113,9 @@ def prune(uri: str, keep: int, dry_run: bool) -> None:
     """Remove old checkpoints and leftovers.
 
     Leftovers are files that ended attempts have written without committing them. The newest N stay, those that were
-    pinned, and what else the run's specification keeps; at least one of them has to have all its files, or nothing is
-    removed. A live attempt is not disturbed.
+    pinned, the one that was last read whole (by ranks that went on from it, or by `airflow-elastic verify`), and what
+    else the run's specification keeps; at least one of them has to have all its files, or nothing is removed. A live
+    attempt is not disturbed.
 
     Example:
       airflow-elastic prune /mnt/runs/mnist --keep 1 --dry-run

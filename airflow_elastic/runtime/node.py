@@ -304,6 +304,15 @@ class Node:
         words = [words for path in self.pages() if (words := page.read_words(path)) is not None]
         return int(min((one[page.STEP] for one in words), default=0))
 
+    def verified(self) -> int | None:
+        """The step of the checkpoint that all ranks of this generation have read from storage alone; None where they
+        began otherwise.
+        """
+        for words in filter(None, map(page.read_words, self.pages())):
+            if words[page.VERIFIED]:
+                return int(words[page.FROM_STEP])
+        return None
+
     def pages(self) -> list[Path]:
         """The pages of this generation's ranks on this worker."""
         return list(self.rank_files.parent.glob(f"{self.rank_files.name}-rank-*.page"))

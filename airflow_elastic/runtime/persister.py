@@ -159,6 +159,7 @@ class Persister:
             self._tell_ranks(newest.step, time.monotonic() - began, written=self._done == self._tried)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             try:
+                keeping.note_verified(self._node.store, self._node.verified())
                 keeping.prune(self._node.store, self._node.record.spec.checkpoint)
             except CheckpointDamaged as error:
                 log.warning("%s", error)

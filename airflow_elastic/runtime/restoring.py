@@ -86,7 +86,12 @@ class Restorer:
         room: needed where the store is no folder of this machine.
         stage: the memory of this worker's agent; None where there is none.
         told: called with the bytes that this rank has fetched for its worker and read so far, and all that it is to.
+
+    Attributes:
+        verified: whether all that all ranks have restored came from storage, and was what was committed.
     """
+
+    verified = False
 
     def __init__(
         self,
@@ -322,7 +327,10 @@ class Restorer:
                 *((loading.file_bytes - from_others - from_disk) / 1e9, time.monotonic() - began),
             )
             # As a rule nothing is wrong, and to say that takes a third of what it takes to say more.
-            if not self._ranks.any(bool(trouble or damage)):
+            elsewhere = loading.memory_bytes + from_disk + from_others
+            wrong, nearer = self._ranks.largest(bool(trouble or damage), bool(elsewhere))()
+            self.verified = not (wrong or nearer)
+            if not wrong:
                 return [None] * self._ranks.world_size
             told = self._ranks.gather((trouble, damage))
             damages = [one for _, one in told]

@@ -146,7 +146,8 @@ class Session:
             self._saver.check_memory(self._objects)
         if self._accountant is not None:
             self._accountant.from_step = self.steps
-        self._voice.restored(self.steps, self._feed.position, time.monotonic() - began)
+        verified = bool(self._restorer and self._restorer.verified)
+        self._voice.restored(self.steps, self._feed.position, time.monotonic() - began, verified=verified)
         if self._policy.auto_interval and self._restorer:
             between = self._restorer.seconds_between_failures()
             self._pace = Pace(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)

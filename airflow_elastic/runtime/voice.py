@@ -76,9 +76,10 @@ class Voice:
         words = self.words
         words[page.RESTORED], words[page.TO_RESTORE], words[page.MOVED_AT] = done, whole, time.time()
 
-    def restored(self, step: int, position: Position, seconds: float) -> None:
-        """Training goes on from `step`."""
+    def restored(self, step: int, position: Position, seconds: float, *, verified: bool) -> None:
+        """Training goes on from `step`. `verified`: storage alone had all that all ranks restored, whole."""
         words = self.words
+        words[page.VERIFIED] = float(verified)
         words[page.STEP] = words[page.FROM_STEP] = float(step)
         words[page.SAMPLES], words[page.RESTORING] = float(position.samples), seconds
         self._noted_step, self._noted_samples = step, position.samples

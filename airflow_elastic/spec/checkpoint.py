@@ -51,7 +51,8 @@ class CheckpointPolicy:
             them: for scripts that change these nowhere but in `optimizer.step()`, which waits for the copy.
         account_samples: keep, with each save, which samples every rank has consumed: `airflow-elastic verify --samples`
             proves from that that each counts once. For scripts that use `loader`.
-        keep_last: committed checkpoints to keep; older ones are removed after a newer one is committed.
+        keep_last: committed checkpoints to keep; older ones are removed after a newer one is committed. The one stays,
+            too, that was read whole last, by ranks that went on from it: what is newer has never been.
         keep_every_steps: of the older ones, the first of every so many steps stays too. Default: none.
         keep_best: the one with the lowest or highest value of a metric stays too: `min` or `max`, and a name that the
             script gives to `step`, or `loss`; e.g. `min val_loss`. What is given to `finish` alone counts where the

@@ -10,6 +10,7 @@ checkpoints/data/000000000340-a0002-g01/ its files
 checkpoints/data/000000000340-a0002-g01-disk/ those of one that was found on workers' disks
 checkpoints/pins/000000000340.json       it is never removed: somebody refers to it
 samples/0002/01/000000000340-rank-0.json  what a rank has consumed, told with a save, where a run accounts for it
+checkpoints/verified.json                the newest one that ranks have read back from here, whole
 checkpoints/quarantine/000000000340.json a damaged one: its manifest, and what is wrong with it
 jobs/<name>/...                          what the workers of a cluster's job share (adapters.jobfiles says what)
 logs/attempt-0002/g01-rank-0.log         output of a rank
@@ -28,6 +29,7 @@ CHECKPOINTS = "checkpoints/"
 MANIFESTS = "checkpoints/manifests/"
 CHECKPOINT_DATA = "checkpoints/data/"
 PINS = "checkpoints/pins/"
+VERIFIED = "checkpoints/verified.json"
 SAMPLES = "samples/"
 QUARANTINE = "checkpoints/quarantine/"
 JOBS = "jobs/"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,15 +48,45 @@ async def test_success_is_the_same_training_as_under_plain_torchrun(tmp_path: Pa
     assert left_over(tmp_path / "run") == []
 
 
-@pytest.mark.slow  # of every commit: a death in each phase
-@pytest.mark.timeout(1800)
-async def test_killed_at_random_it_ends_bit_identical(tmp_path: Path, undisturbed: str) -> None:
-    kills = 50
+def in_all_tiers(folder: Path) -> dict[str, Any]:
+    """Most of what is saved is in memory only, some on disk, and little in storage."""
+    return {
+        "every_steps": 25,
+        "memory_every_steps": 2,
+        "buddies": True,
+        "disk": f"{folder}",
+        "disk_every_steps": 6,
+    }
+
+
+def at_random(tiers: str, words: str, kills: int) -> Any:
+    many = kills >= 50  # of every commit: a death in each phase, and a few of the others
+    marks = [pytest.mark.slow, pytest.mark.timeout(1800)] if many else []
+    return pytest.param(tiers, words, kills, marks=marks, id=f"{tiers}{words}-{kills}")
+
+
+@pytest.mark.parametrize(
+    ("tiers", "words", "kills"),
+    [
+        at_random("all", "--sharded", 4),
+        at_random("storage", "", 50),
+        at_random("all", "", 50),
+        at_random("storage", "--sharded", 50),
+        at_random("all", "--sharded", 50),
+    ],
+)
+async def test_killed_at_random_it_ends_bit_identical(
+    tiers: str, words: str, kills: int, tmp_path: Path
+) -> None:
     seed = random.SystemRandom().getrandbits(32)
-    luck = random.Random(seed)
-    policy = CheckpointPolicy(every_steps=5, overlap=luck.random() < 0.5)
-    spec = training("--epochs=12", "--step-seconds=0.1", f"--out={tmp_path}/out", checkpoint=policy)
-    async with driving(tmp_path / "run", spec) as driven:
+    luck, memory = random.Random(seed), leaks.SharedMemory()
+    for name in ("plain", "disk"):
+        (tmp_path / name).mkdir()
+    undisturbed = await asyncio.to_thread(plain, tmp_path / "plain", "--epochs=12", *words.split())
+    saves = in_all_tiers(tmp_path / "disk") if tiers == "all" else {"every_steps": 5}
+    policy = CheckpointPolicy(**saves, overlap=not words and luck.random() < 0.5)
+    words_of_all = ("--epochs=12", "--step-seconds=0.1", f"--out={tmp_path}/out", *words.split())
+    async with driving(tmp_path / "run", training(*words_of_all, checkpoint=policy)) as driven:
         for number in range(1, kills + 1):
             # Of 120: a test that is slow to look, on a busy machine, still finds it training.
             wanted = luck.randint(1, 80 * number // kills)
@@ -63,10 +94,15 @@ async def test_killed_at_random_it_ends_bit_identical(tmp_path: Path, undisturbe
                 lambda n=number, w=wanted: len(driven.state.attempts) == n and driven.step_now >= w,  # type: ignore[misc]
                 f"step {wanted} of attempt {number}",
             )
-            if luck.random() < 0.5:
-                driven.kill_worker(luck.randint(0, 1))
-            else:
-                driven.kill_rank(luck.randint(0, 1))
+            place = luck.randint(0, 1)
+            luck.choice(
+                (
+                    lambda: driven.kill_worker(place),  # noqa: B023
+                    lambda: driven.kill_rank(place),  # noqa: B023
+                    lambda: driven.kill_nodes(place),  # noqa: B023
+                    lambda: driven.kill_nodes(0, 1),
+                )
+            )()
             await driven.until(lambda n=number: len(driven.state.attempts) > n, f"attempt {number + 1}")  # type: ignore[misc]
         state = await driven.end()
     assert state.outcome == "succeeded", f"seed {seed}: {state.reason}"
@@ -75,6 +111,7 @@ async def test_killed_at_random_it_ends_bit_identical(tmp_path: Path, undisturbe
     assert kinds <= {FailureKind.WORKER_LOST, FailureKind.KILLED}, f"seed {seed}"
     assert (tmp_path / "out").read_text() == undisturbed, f"seed {seed}"
     assert left_over(tmp_path / "run") == []
+    assert (memory.leaks(), leaks.half_written(tmp_path)) == ([], []), f"seed {seed}"
 
 
 @pytest.mark.parametrize("each", [1, pytest.param(9, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
@@ -170,6 +207,25 @@ async def test_a_lost_worker_costs_what_came_after_the_newest_state_in_its_buddy
     assert after.restored_at >= before.last_step - 8 > 0
     assert (tmp_path / "out").read_text() == undisturbed
     assert left_over(tmp_path / "run") == []
+
+
+async def test_what_was_read_back_whole_stays_until_another_one_was(tmp_path: Path) -> None:
+    """The newest ones are committed, and nobody has ever read them."""
+    policy = CheckpointPolicy(every_steps=5, keep_last=1)
+    async with driving(
+        tmp_path / "run", training("--epochs=8", "--step-seconds=0.05", checkpoint=policy)
+    ) as driven:
+        begins = []
+        for attempt in (2, 3):
+            await driven.until(lambda: checkpoints.steps(driven.run.store), "a checkpoint")
+            driven.kill_nodes(0, 1)  # and with them what was in memory
+            await driven.until(lambda n=attempt: len(driven.state.attempts) == n, f"attempt {attempt}")  # type: ignore[misc]
+            begins.append(await driven.gone_on())
+            await driven.at_step(begins[-1] + 10)
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 3)
+    assert 0 < begins[0] < begins[1] < 80
+    assert checkpoints.steps(driven.run.store) == [begins[1], 80]
 
 
 async def test_rescaled_in_place_every_sample_is_consumed_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from airflow_elastic.runtime.ranks import Ranks
@@ -34,8 +35,9 @@ class Thread(Ranks):
             raise error
         return result
 
-    def any(self, mine: bool) -> bool:
-        return any(self.gather(mine))
+    def largest(self, *numbers: float) -> Callable[[], list[float]]:
+        told = self.gather(numbers)
+        return lambda: [float(max(each)) for each in zip(*told, strict=True)]
 
 
 def together(world: int, work: Any) -> list[Any]:

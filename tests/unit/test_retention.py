@@ -130,6 +130,20 @@ def test_what_was_set_aside_takes_no_files_of_another_one_along(store: Store) ->
     assert store.get("logs/attempt-0001/g01-rank-0.log") == b"a line"
 
 
+def test_the_one_that_was_read_whole_last_stays_until_that_is_known_of_another(store: Store) -> None:
+    keeping.note_verified(store, 20)
+    keeping.note_verified(store, None)
+    assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 30, 40]
+    keeping.note_verified(store, 50)
+    assert keeping.prune(store, replace(POLICY, keep_last=1)) == [20]
+
+
+@pytest.mark.parametrize("word", [b"torn", b"[20]", b'{"step": "20"}', b"{}"])
+def test_a_word_of_what_was_read_that_nobody_understands_is_none(store: Store, word: bytes) -> None:
+    store.put("checkpoints/verified.json", word)
+    assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 20, 30, 40]
+
+
 def test_one_that_is_not_there_cannot_be_pinned(store: Store) -> None:
     with pytest.raises(CheckpointDamaged, match="step 15 has no committed checkpoint"):
         keeping.pin(store, 15, by="model 0001")

@@ -4,7 +4,7 @@ Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it
 there in the first attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --out FILE: rank 0
 writes a digest of all weights at the end; --samples FOLDER: every rank writes which samples each of its steps consumed;
 --lag RANK: the forward pass of this rank takes 20 ms more; --width N of the hidden layer; --lr RATE;
---verbose: logs what is only of interest.
+--sharded: by FSDP2, and not DDP; --verbose: logs what is only of interest.
 """
 
 import argparse
@@ -15,6 +15,8 @@ import signal
 import time
 
 import torch
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import airflow_elastic.runtime as elastic
@@ -28,6 +30,7 @@ parser.add_argument("--die-at", type=int, default=-1)
 parser.add_argument("--lag", type=int, default=-1)
 parser.add_argument("--width", type=int, default=16)
 parser.add_argument("--lr", type=float, default=0.05)
+parser.add_argument("--sharded", action="store_true")
 parser.add_argument("--verbose", action="store_true")
 parser.add_argument("--out")
 parser.add_argument("--samples")
@@ -54,7 +57,10 @@ model = torch.nn.Sequential(
     torch.nn.Linear(8, width), torch.nn.Dropout(0.1), Lag(), torch.nn.Linear(width, 1)
 )
 torch.manual_seed(100 + run.rank)
-if run.world_size > 1:
+if options.sharded:
+    fully_shard(model[0])
+    fully_shard(model)
+elif run.world_size > 1:
     model = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.9)
@@ -80,8 +86,10 @@ for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
         with open(name, "a") as file:
             file.write(f"{run.steps + 1} {' '.join(str(round(float(v) * 640)) for v in x[:, 0])}\n")
     run.step(loss)
-if options.out and run.rank == 0:
-    weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
-    with open(options.out, "w") as file:
-        file.write(weights)
+if options.out:
+    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
+    weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in whole)).hexdigest()
+    if run.rank == 0:
+        with open(options.out, "w") as file:
+            file.write(weights)
 run.finish(loss=float(loss.detach()))
