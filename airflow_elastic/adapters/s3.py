@@ -90,10 +90,15 @@ class S3Store:
             self._insist(lambda: self._clients.get().put_object(**self._at(key), Body=data))
 
     def write(self, key: str, data: memoryview, *, pace: Pace = at_once) -> None:
-        self._send("write", key, lambda begin, end: bytes(data[begin:end]), len(data), pace)
+        self._send("write", key, lambda begin, end: data[begin:end], len(data), pace)
 
     def _send(
-        self, doing: str, key: str, read: Callable[[int, int], bytes], size: int, pace: Pace = at_once
+        self,
+        doing: str,
+        key: str,
+        read: Callable[[int, int], bytes | memoryview],
+        size: int,
+        pace: Pace = at_once,
     ) -> None:
         where = self._at(key)
         with self._told(doing, key):
@@ -172,10 +177,7 @@ class S3Store:
         client = self._clients.get()
         with self._told("look for unfinished uploads in", prefix):
             try:
-                pages = client.get_paginator("list_multipart_uploads").paginate(
-                    Bucket=self._bucket, Prefix=full
-                )
-                found = [upload for page in pages for upload in page.get("Uploads", ())]
+                found = s3_bulk.unfinished(client, self._bucket, full)
             except Exception as exc:
                 if code_of(exc) not in _NO_BATCHES and status_of(exc) not in (405, 501):
                     raise

@@ -28,15 +28,46 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.store import Pace
 
-#: Of one part; each connection holds a copy of one while it is sent.
+#: Of one part. What is sent of a file is read into memory, a part for each connection; of memory nothing is copied.
 PART_BYTES = 16 << 20
 
 _AT_ONCE_BYTES = 512 << 20  # of all parts that are being sent
 _MOST_PARTS = 10_000  # of an object: S3's own limit
 
 
+class Block:
+    """Memory as clients take it that send nothing but `bytes` and files without a copy of their own.
+
+    Whoever reads gets all that is left, however little was asked for: a memoryview, which goes to the socket as it is.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self._at = data, 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, size: int = -1) -> memoryview:
+        """What is left."""
+        at, self._at = self._at, len(self._data)
+        return self._data[at:]
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Begin anew, as for another try."""
+        self._at = offset + (len(self._data) if whence == os.SEEK_END else self._at * (whence == os.SEEK_CUR))
+        return self._at
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+
 def send(
-    client: Any, where: dict[str, str], read: Callable[[int, int], bytes], size: int, pace: Pace = at_once
+    client: Any,
+    where: dict[str, str],
+    read: Callable[[int, int], bytes | memoryview],
+    size: int,
+    pace: Pace = at_once,
 ) -> None:
     """Create or replace an object.
 
@@ -52,7 +83,7 @@ def send(
     if size <= PART_BYTES:
         with pace(size):
             data = read(0, size)
-            client.put_object(**where, Body=data, **_checksum(client, data))
+            client.put_object(**where, Body=_body(data), **_checksum(client, data))
         return
     try:
         _send_parts(client, where, read, size, pace)
@@ -64,7 +95,7 @@ def send(
 
 
 def _send_parts(
-    client: Any, where: dict[str, str], read: Callable[[int, int], bytes], size: int, pace: Pace
+    client: Any, where: dict[str, str], read: Callable[[int, int], bytes | memoryview], size: int, pace: Pace
 ) -> None:
     length = max(PART_BYTES, -(-size // _MOST_PARTS))
     kind = {"ChecksumAlgorithm": "CRC32"} if sends_checksums(client) else {}
@@ -88,7 +119,7 @@ def _send_parts(
         data = read(begin, min(size, begin + length))
         if len(data) < min(length, size - begin):
             raise StoreError(f"{where['Key']} became shorter while it was sent: send it again")
-        answer = client.upload_part(**upload, PartNumber=number, Body=data, **_checksum(client, data))
+        answer = client.upload_part(**upload, PartNumber=number, Body=_body(data), **_checksum(client, data))
         known = {name: answer[name] for name in ("ETag", "ChecksumCRC32") if name in answer}
         return {**known, "PartNumber": number}
 
@@ -102,11 +133,31 @@ def _send_parts(
         raise
 
 
-def _checksum(client: Any, data: bytes) -> dict[str, str]:
+def _body(data: bytes | memoryview) -> bytes | Block:
+    return Block(data) if isinstance(data, memoryview) else data
+
+
+def _checksum(client: Any, data: bytes | memoryview) -> dict[str, str]:
     """CRC32: whatever server knows any checksum knows this one."""
     if not sends_checksums(client):
         return {}
     return {"ChecksumCRC32": base64.b64encode(crc32(data).to_bytes(4, "big")).decode()}
+
+
+def unfinished(client: Any, bucket: str, prefix: str) -> list[dict[str, Any]]:
+    """Uploads in parts below a prefix that somebody has begun and neither completed nor given up. Raises whatever the
+    client does.
+
+    MinIO takes a prefix for a whole key there, and lists them all where there is none.
+    """
+    asked = client.get_paginator("list_multipart_uploads")
+    found, server = [], ""
+    for page in asked.paginate(Bucket=bucket, Prefix=prefix):
+        found += page.get("Uploads", ())
+        server = page["ResponseMetadata"].get("HTTPHeaders", {}).get("server", "")
+    if not found and "minio" in server.lower():
+        found = [upload for page in asked.paginate(Bucket=bucket) for upload in page.get("Uploads", ())]
+    return [upload for upload in found if str(upload["Key"]).startswith(prefix)]
 
 
 def fetch(client: Any, where: dict[str, str], file: BinaryIO, told: Callable[[int], None] = untold) -> None:
