@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import select
 import signal
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SYNC_FILE_RANGE_WRITE = 2  # of linux/fs.h
+_MADV_POPULATE_READ = 22  # of linux/mman.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,15 @@ def write_back(descriptor: int, at: int, size: int) -> None:
         ctypes.CDLL(None).sync_file_range(
             *(ctypes.c_int(descriptor), ctypes.c_int64(at), ctypes.c_int64(size)), _SYNC_FILE_RANGE_WRITE
         )
+
+
+def populate(mapped: mmap.mmap) -> None:
+    """Have all pages of a shared mapping at hand, while other threads go on: `mmap` itself would hold Python's lock.
+
+    A kernel before 5.14 does not know it: pages come when they are used.
+    """
+    address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), _MADV_POPULATE_READ)
 
 
 def out_of_memory_kills() -> int:

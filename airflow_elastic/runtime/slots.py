@@ -18,6 +18,7 @@ import json
 import mmap
 import os
 import struct
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from airflow_elastic.adapters.linux import populate
 from airflow_elastic.adapters.memory import free_bytes
 from airflow_elastic.spec.consumed import Account
 from airflow_elastic.spec.index import Index
@@ -48,6 +50,9 @@ _WANTED = struct.Struct("<Q")
 _WANTED_AT = 64
 
 _ZEROS = bytes(1 << 20)
+
+#: How long a rank waits for its agent to provide memory; then it is the first save that maps it.
+_PROVIDED_SECONDS, _POLL_SECONDS = 120.0, 0.02
 
 ENVIRONMENT = "AIRFLOW_ELASTIC_SLOTS"
 
@@ -122,6 +127,9 @@ class Slot:
         if os.fstat(descriptor).st_size < HEADER_BYTES:
             os.ftruncate(descriptor, HEADER_BYTES)
         self._map: mmap.mmap | None = None
+        self._mapping = (
+            threading.Lock()
+        )  # of two threads that need it mapped the second takes what the first has done
 
     @classmethod
     def open(cls, path: str) -> Slot:
@@ -166,6 +174,28 @@ class Slot:
                 os.pwrite(self._descriptor, _ZEROS[: wanted - at], at)
         finally:
             self.release()
+
+    def map_ahead(self, data_bytes: int) -> memoryview | None:
+        """Wait until the agent has provided what was said to be wanted, and map that while other threads go on.
+
+        Returns:
+            What is mapped; None where that did not come to be.
+        """
+        size, until = _file_bytes(data_bytes), time.monotonic() + _PROVIDED_SECONDS
+        # A lock is that of whoever has opened the file, and this thread is not who saves.
+        other = Slot.open(f"/proc/self/fd/{self._descriptor}")
+        while os.fstat(self._descriptor).st_size < size or not other.hold(reading=True):
+            if time.monotonic() > until:
+                return None
+            time.sleep(_POLL_SECONDS)
+        other.release()
+        with self._mapping:
+            if self._map is None or len(self._map) < size:
+                have = os.fstat(self._descriptor).st_size
+                mapped = mmap.mmap(self._descriptor, have, flags=mmap.MAP_SHARED)
+                populate(mapped)
+                self._map = mapped
+            return memoryview(self._map)
 
     def room(self, data_bytes: int) -> memoryview:
         """Memory for so many bytes of data; what the slot held is gone. Its pages are there before anything is copied.
@@ -213,11 +243,12 @@ class Slot:
         return memoryview(self._mapped(HEADER_BYTES + data_bytes))[HEADER_BYTES : HEADER_BYTES + data_bytes]
 
     def _mapped(self, size: int) -> mmap.mmap:
-        if self._map is None or len(self._map) < size:
-            self._grow(size)
-            have = os.fstat(self._descriptor).st_size
-            self._map = mmap.mmap(self._descriptor, have, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        return self._map
+        with self._mapping:
+            if self._map is None or len(self._map) < size:
+                self._grow(size)
+                have = os.fstat(self._descriptor).st_size
+                self._map = mmap.mmap(self._descriptor, have, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            return self._map
 
     def _grow(self, size: int) -> None:
         missing = size - os.fstat(self._descriptor).st_size

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from airflow_elastic.spec.errors import InvalidInput
 if TYPE_CHECKING:
     from airflow_elastic.runtime.slots import Note
     from airflow_elastic.runtime.staging import Layout
+
+log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.005
 
@@ -103,10 +107,22 @@ class Stage:
         return sum(os.fstat(slot.fileno()).st_size for slot in self._slots)
 
     def announce(self, layout: Layout) -> None:
-        """Have the agent provide memory for states like this one."""
+        """Have the agent provide memory for states like this one; it is mapped, and for GPUs pinned, as it comes."""
         for slot in self._slots:
             slot.want(layout.total_bytes)
         self._tell_agent()
+        size, on_gpu = layout.total_bytes, layout.on_gpu
+        threading.Thread(target=self._map_ahead, args=(size, on_gpu), name="mapping", daemon=True).start()
+
+    def _map_ahead(self, size: int, on_gpu: bool) -> None:
+        for slot in self._slots:
+            try:
+                memory = slot.map_ahead(size)
+            except OSError as error:
+                log.info("memory to save into is mapped with the first save: %s", error)
+                return
+            if memory is not None and on_gpu:
+                pin(memory)
 
     def put(self, layout: Layout, note: Note, spare: Spare = Spared) -> None:
         """Copy a state, and tell the agent.

@@ -10,6 +10,7 @@ import mmap
 import os
 import shutil
 import subprocess
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -232,8 +233,11 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
         with warnings.catch_warnings(action="ignore"):  # that there is but one process
             dcp.save(flat, checkpoint_id=str(folder), no_dist=True)
 
+    before = set(threading.enumerate())
     worker.saver.announce(objects)
     print(f"  memory provided in the background within {timed(worker.persister.provide):.3f} s")
+    (mapping,) = {*threading.enumerate()} - before
+    print(f"  and mapped within               {timed(mapping.join):.3f} s")
     print(f"  the first save                  {timed(partial(ours, 1)):.3f} s")
     worker.persister.flush()
     restorer = Restorer(worker.store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1))

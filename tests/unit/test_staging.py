@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -179,6 +181,45 @@ def test_the_agent_provides_memory_before_it_is_needed(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "posix_fallocate", grow)
     mine.put(plan, note(1))
     mine.put(plan, note(2))
+
+
+def announced(mine: Stage, plan: Layout) -> threading.Thread:
+    """The thread that maps what the agent provides."""
+    before = set(threading.enumerate())
+    mine.announce(plan)
+    (mapping,) = {*threading.enumerate()} - before
+    return mapping
+
+
+def test_what_the_agent_has_provided_is_mapped_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(1)
+    mine = stage(slots, monkeypatch)
+    plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
+    mapping = announced(mine, plan)
+    for slot in slots.of[0]:
+        slot.provide()
+    mapping.join(60)
+    assert not mapping.is_alive()
+    with monkeypatch.context() as patch:
+        patch.setattr(mmap, "mmap", None)  # it is not mapped while training waits
+        mine.put(plan, note(1))
+        mine.put(plan, note(2))
+    assert [slot.age for slot in slots.of[0]] == [(1, 1), (1, 2)]
+    assert bytes(slots.of[0][1].data(8)) == bytes(torch.ones(2).numpy())
+
+
+def test_a_save_that_is_earlier_than_its_memory_is_waited_for_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slots = Slots(1)
+    mine = stage(slots, monkeypatch)
+    plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
+    mapping = announced(mine, plan)
+    mine.put(plan, note(1))
+    mine.put(plan, note(2))
+    mapping.join(60)
+    assert not mapping.is_alive()
+    assert [slot.age for slot in slots.of[0]] == [(1, 1), (1, 2)]
 
 
 def test_memory_that_is_not_there_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
