@@ -230,12 +230,16 @@ class Node:
                 self._failed = False
         return self._failed is True
 
-    def flush(self) -> None:
-        """Have what the ranks have saved written to storage, before anything follows that builds on it."""
+    def flush(self) -> bool:
+        """Have what the ranks have saved written to storage, before anything follows that builds on it; returns whether
+        it is there now.
+        """
         try:
             self.persist()
         except ElasticError as error:
             log.warning("the checkpoint could not be written: %s", error)
+            return False
+        return True
 
     @property
     def patience(self) -> float:
@@ -255,7 +259,9 @@ class Node:
         if attempt_of(self.record, members) > self.attempt:
             if self.keeper is not None:
                 self.keeper.without(members.all)
-            self.flush()  # while it still is that attempt's: the one that begins builds on it
+            # While it still is that attempt's: the one that begins builds on it. Twice, as storage that was away may be
+            # back: ranks would find what is older there, and nobody write this any more.
+            self.flush() or self.flush()
             self.keep_logs()
             if self.keeper is not None and self.keeper.lost is not None:
                 self.flush()  # it may have been lost meanwhile, or storage have failed
