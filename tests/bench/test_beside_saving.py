@@ -13,7 +13,11 @@ import pytest
 import torch
 
 from airflow_elastic.adapters import page
+from airflow_elastic.runtime.disk import Disk
+from airflow_elastic.runtime.disk_writer import DiskWriter
+from airflow_elastic.runtime.persister import Persister
 from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.slots import DISK
 from tests.bench.clients import a_run
 from tests.bench.figures import count, heading, interval, median, verdict
 from tests.bench.test_checkpoint import build, size_of
@@ -21,7 +25,7 @@ from tests.support.saving import Worker
 
 ROUNDS = count("ROUNDS", 5)
 STEP_SECONDS = 0.01
-EVERY_SECONDS = {"folder": 0, "s3": count("EVERY", 60)}  # one save, at the least
+EVERY_SECONDS = {"folder": 0, "disk": 0, "s3": count("EVERY", 60)}  # one save, at the least
 
 
 @contextmanager
@@ -70,7 +74,10 @@ def _told(step: Callable[[], None], words: memoryview[float]) -> Callable[[], No
 
 
 def write_for_ever(worker: Worker) -> None:
-    worker.persister.start()
+    writer = DiskWriter(worker.node, worker.node.disk) if worker.node.disk is not None else None
+    if writer is not None:
+        writer.start()
+    Persister(worker.node, writer.news if writer is not None else lambda: None).start()
     while True:
         signal.pause()
 
@@ -82,18 +89,24 @@ def train_for_ever(step: Callable[[], None]) -> None:
 
 @pytest.mark.bench
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("where", ["folder", "s3"])
+@pytest.mark.parametrize("where", ["folder", "disk", "s3"])
 def test_training_beside_writing(where: str, tmp_path: Path) -> None:
-    with a_run(where, tmp_path) as uri:
+    """`disk`: of the worker's machine, and nothing goes to storage."""
+    with a_run("folder" if where == "disk" else where, tmp_path) as uri:
         objects = build()
         heading(f"steps of {STEP_SECONDS} s while {size_of(objects) / 1e9:.3f} GB are written to a {where}")
         # An S3 server of this machine would compete with training itself, where no processor is to spare.
-        for ranks in (1, 2) if where == "folder" else (1,):
-            _measure(uri, objects, ranks, EVERY_SECONDS[where])
+        for ranks in (1,) if where == "s3" else (1, 2):
+            disk = tmp_path / "disk" if where == "disk" else None
+            _measure(uri, objects, ranks, EVERY_SECONDS[where], disk)
 
 
-def _measure(uri: str, objects: Stateful, ranks: int, every: float) -> None:
-    worker = Worker(uri, keep_last=1, attempt=ranks)
+def _measure(uri: str, objects: Stateful, ranks: int, every: float, disk: Path | None) -> None:
+    worker, reason, done = Worker(uri, keep_last=1, attempt=ranks), "script", page.KEPT
+    if disk is not None:
+        disk.mkdir(exist_ok=True)
+        worker.node.disk = Disk.of_run(str(disk), worker.store, 0)
+        reason, done = DISK, page.ON_DISK
     untold, number = calibrated(), 0
     step = _told(untold, worker.words)
     shares: list[float] = []
@@ -106,9 +119,9 @@ def _measure(uri: str, objects: Stateful, ranks: int, every: float) -> None:
             for round_ in range(ROUNDS + 1):
                 before = _steps(step, _two_seconds)
                 number += 1
-                worker.saver.save(objects, number, Position(), reason="script", metrics={})
+                worker.saver.save(objects, number, Position(), reason=reason, metrics={})
                 began = time.perf_counter()
-                during = _steps(step, lambda _, number=number: worker.words[page.KEPT] == number)
+                during = _steps(step, lambda _, number=number: worker.words[done] == number)
                 took = time.perf_counter() - began
                 after = _steps(step, _two_seconds)
                 if round_:  # the first one makes memory
