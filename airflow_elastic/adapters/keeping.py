@@ -101,12 +101,24 @@ def _pins(store: Store, of: Callable[[bytes | None], bool]) -> list[int]:
     return [step for step in checkpoints.steps_below(store, layout.PINS) if of(store.get(layout.pin(step)))]
 
 
-#: Stands where a pin would, while a checkpoint is removed: of a pin and a removal only one can come first.
-_CLAIM = b'{"removing": true}'
+def _claim(data: str) -> bytes:
+    """Stands where a pin would, while a checkpoint is removed: of a pin and a removal only one can come first. It says
+    where the files are, for whoever goes on where the manifest is gone already.
+    """
+    return json.dumps({"removing": data}).encode()
+
+
+def _claimed(pin: bytes | None) -> str | None:
+    """Where the files of a checkpoint are that is being removed; None where this is no claim."""
+    with contextlib.suppress(ValueError):
+        record = json.loads(pin or b"null")
+        if isinstance(record, dict) and isinstance(record.get("removing"), str):
+            return str(record["removing"])
+    return None
 
 
 def _is_claim(pin: bytes | None) -> bool:
-    return pin == _CLAIM
+    return _claimed(pin) is not None
 
 
 def note_verified(store: Store, step: int | None) -> None:
@@ -177,7 +189,7 @@ def _stand_ins(removed: Iterable[int], saved: Iterable[int], policy: CheckpointP
 def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
     """Remove the checkpoints that the policy does not keep; returns their steps. Manifests go first.
 
-    Damaged ones that were set aside go when all that are kept are newer.
+    Damaged ones that were set aside go when all that are kept are newer; and what a removal that was cut off has left.
 
     Files that belong to no manifest are left: `remove_uncommitted` knows when nobody can be writing them.
 
@@ -185,6 +197,7 @@ def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
         CheckpointDamaged: as `to_prune`; nothing was removed.
     """
     removed = to_prune(store, policy)
+    _go_on(store)
     if not removed:
         return []
     oldest = checkpoints.steps(store)[-policy.keep_last :][0]
@@ -197,15 +210,40 @@ def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
 
 def _remove(store: Store, step: int) -> bool:
     """Remove a checkpoint, unless somebody has pinned it since; whoever was killed at this has left its claim."""
-    key = layout.pin(step)
-    if not store.create(key, _CLAIM) and not _is_claim(store.get(key)):
+    key, data = layout.pin(step), _folder(store, step)
+    if data is None:  # somebody else has removed it meanwhile
+        return True
+    if not store.create(key, _claim(data)) and not _is_claim(store.get(key)):
         return False
-    with contextlib.suppress(CheckpointDamaged):  # somebody else has removed it meanwhile
-        data = checkpoints.read(store, step).data
-        store.delete([layout.manifest(step)])
-        store.delete([entry.key for entry in store.list(data)])
-    store.delete([key])
+    if _folder(store, step) not in (data, None):  # and the step was saved again
+        store.delete([key])
+        return False
+    store.delete([layout.manifest(step)])
+    _remove_files(store, step, data)
     return True
+
+
+def _folder(store: Store, step: int) -> str | None:
+    """Where the files of a checkpoint lie; None where there is none that can be read."""
+    with contextlib.suppress(CheckpointDamaged):
+        return checkpoints.read(store, step).data
+    return None
+
+
+def _remove_files(store: Store, step: int, data: str) -> None:
+    """Remove what a checkpoint leaves that has no manifest any more, the claim last."""
+    store.delete([entry.key for entry in store.list(data)])
+    store.delete([layout.pin(step)])
+
+
+def _go_on(store: Store) -> None:
+    """Go on with removals that were cut off behind their manifests: storage has failed, or somebody was killed."""
+    there = set(checkpoints.steps(store))
+    for step in checkpoints.steps_below(store, layout.PINS):
+        data = _claimed(store.get(layout.pin(step))) if step not in there else None
+        # Of its own step, and no other's: whatever a claim says.
+        if data is not None and _step_of(data) == step:
+            _remove_files(store, step, data)
 
 
 def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
@@ -226,6 +264,13 @@ def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
         ):
             stale.append(entry)
     return stale
+
+
+def _step_of(data: str) -> int | None:
+    """Whose files lie in this folder; None where it is none of a checkpoint's."""
+    folder, _, rest = data.removeprefix(layout.CHECKPOINT_DATA).partition("/")
+    number = folder.partition("-")[0]
+    return int(number) if data.startswith(layout.CHECKPOINT_DATA) and not rest and number.isdigit() else None
 
 
 def _folder_of(key: str) -> str:

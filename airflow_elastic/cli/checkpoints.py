@@ -10,7 +10,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from airflow_elastic.adapters import checkpoints as stored
-from airflow_elastic.adapters import keeping
+from airflow_elastic.adapters import journal, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import find_run, json_option, uri_argument
@@ -65,8 +65,10 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
         verdicts = [v for step in stored.steps(store) if (v := _verify(store, step, progress)) is not None]
     damaged = [verdict for verdict in verdicts if verdict.problems]
     whole = [verdict.step for verdict in verdicts if not verdict.problems]
-    with contextlib.suppress(StoreError):  # who looks may have no right to write
-        keeping.note_verified(store, max(whole, default=None))
+    with contextlib.suppress(StoreError, CheckpointDamaged):  # who looks may have no right to write
+        is_ours = journal.is_ours(store)
+        own = [step for step in whole if is_ours(stored.read(store, step))]
+        keeping.note_verified(store, max(own, default=None))
     if as_json:
         rows = [{**asdict(verdict), "ok": not verdict.problems} for verdict in verdicts]
         aside = [{"step": step, "reason": reason} for step, reason in keeping.quarantined(store).items()]

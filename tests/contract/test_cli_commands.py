@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.core.document import STATUS_VERSION
@@ -128,6 +128,7 @@ def test_verify_and_prune(trained: Shell) -> None:
     whole = json.loads(trained("verify", trained.uri, "--json").stdout)
     assert whole["ok"]
     assert [found["step"] for found in whole["checkpoints"]] == all_steps
+    assert keeping.verified(store) == all_steps[-1]
 
     damaged = checkpoints.read(store, all_steps[1]).files[0]
     path = Path(trained.uri, damaged.key)
@@ -165,6 +166,10 @@ def test_verify_and_prune(trained: Shell) -> None:
     refused = trained("prune", trained.uri, "--keep", 1)
     assert refused.returncode == 2
     assert "nothing was removed, as what would stay" in refused.stderr
+    assert checkpoints.steps(store) == all_steps[-2:]
+    assert trained("verify", trained.uri).returncode == 1
+    assert keeping.verified(store) == all_steps[-2], "it stays, whoever asks for fewer"
+    assert trained("prune", trained.uri, "--keep", 1).returncode == 0
     assert checkpoints.steps(store) == all_steps[-2:]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,7 +157,7 @@ def test_a_removal_and_a_pin_exclude_each_other(store: Store, monkeypatch: pytes
     read, tried = checkpoints.read, []
 
     def pin_now(of: Store, step: int) -> Manifest:
-        if step == 10 and of.get("checkpoints/pins/000000000010.json") and not tried:
+        if step == 10 and of.get("checkpoints/pins/000000000010.json") and not tried:  # there is a claim
             tried.append(step)
             with pytest.raises(CheckpointDamaged, match=r"step 10 in .* is being removed"):
                 keeping.pin(of, 10, by="model 0001")
@@ -177,6 +179,57 @@ def test_a_removal_that_was_cut_off_is_gone_on_with(store: Store, monkeypatch: p
     assert keeping.pinned(store) == [], "nobody has pinned it"
     assert keeping.prune(store, POLICY) == [10, 20, 30]
     assert store.list("checkpoints/pins/") == []
+
+
+def test_a_removal_that_was_cut_off_behind_the_manifest_is_gone_on_with(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its files would stay as long as the attempt lives."""
+    delete = store.delete
+
+    def cut(keys: Iterable[str]) -> None:
+        wanted = list(keys)
+        if any("/data/" in key for key in wanted):
+            raise StoreError("cut off")
+        delete(wanted)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", cut)
+        with pytest.raises(StoreError):
+            keeping.prune(store, POLICY)
+    assert checkpoints.steps(store) == [20, 30, 40, 50]
+    assert keeping.pinned(store) == []
+    assert keeping.prune(store, replace(POLICY, keep_last=4)) == [], "there is nothing else to remove"
+    assert [entry.key.split("/")[2][:12] for entry in store.list("checkpoints/data/")] == [
+        f"{step:012d}" for step in (20, 30, 40, 50)
+    ]
+    assert store.list("checkpoints/pins/") == []
+
+
+@pytest.mark.parametrize(
+    "data", ["logs/", "", "checkpoints/data/000000000040-a0001-g01/", "checkpoints/data/"]
+)
+def test_a_claim_takes_no_files_of_another_one_along(store: Store, data: str) -> None:
+    store.put("logs/attempt-0001/g01-rank-0.log", b"a line")
+    before = store.list()
+    store.put("checkpoints/pins/000000000007.json", json.dumps({"removing": data}).encode())
+    assert keeping.prune(store, replace(POLICY, keep_last=5)) == []
+    assert [entry for entry in store.list() if "/pins/" not in entry.key] == before
+
+
+def test_a_step_that_was_saved_again_is_not_removed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, data = store.create, "checkpoints/data/000000000010-a0002-g01/"
+
+    def saved_again(key: str, value: bytes) -> bool:
+        if key == "checkpoints/pins/000000000010.json":
+            store.delete(["checkpoints/manifests/000000000010.json"])
+            checkpoints.commit(store, Manifest(10, 2, 1, 1, 0.0, data, files=()))
+        return create(key, value)
+
+    monkeypatch.setattr(store, "create", saved_again)
+    assert keeping.prune(store, POLICY) == [20, 30]
+    assert checkpoints.read(store, 10).data == data
+    assert keeping.pinned(store) == []
 
 
 def test_what_cannot_be_read_is_nothing_to_go_on_from(store: Store) -> None:
