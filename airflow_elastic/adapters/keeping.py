@@ -122,10 +122,10 @@ def _is_claim(pin: bytes | None) -> bool:
 
 
 def note_verified(store: Store, step: int | None) -> None:
-    """Have it known that all of this checkpoint was read from storage, by ranks that went on from it, and was what was
-    committed. It stays until that is known of another one. None: of none.
+    """Have it known that this checkpoint was read from storage, as ranks do that go on from it, and was what was
+    committed. It stays until that is known of another one. None, or one that is not there any more: of none.
     """
-    if step is not None and step != verified(store):
+    if step is not None and step != verified(store) and step in checkpoints.steps(store):
         store.put(layout.VERIFIED, json.dumps({"step": step}).encode())
 
 
@@ -162,7 +162,8 @@ def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
     else:  # a thousand may be kept: only those are read that count as the newest, and those that are to go
         newest = list(islice(filter(manifest, reversed(there)), policy.keep_last))
         saved = {step: {} for step in there if step in newest or (newest and step < newest[-1])}
-    pins = [*pinned(store), *filter(None, [verified(store)])]
+    known = verified(store)
+    pins = [*pinned(store), *([] if known is None else [known])]
     removed = superfluous(saved, policy, pins)
     # That of an interval which stays for those that go has to be one that can be read.
     while unread := [step for step in _stand_ins(removed, saved, policy) if manifest(step) is None]:
@@ -215,7 +216,8 @@ def _remove(store: Store, step: int) -> bool:
         return True
     if not store.create(key, _claim(data)) and not _is_claim(store.get(key)):
         return False
-    if _folder(store, step) not in (data, None):  # and the step was saved again
+    # The step was saved again meanwhile; or somebody has read it back, and believes that it stays.
+    if _folder(store, step) not in (data, None) or step == verified(store):
         store.delete([key])
         return False
     store.delete([layout.manifest(step)])
@@ -294,6 +296,7 @@ def remove_uncommitted(store: Store, before_attempt: int) -> int:
 
     Only for a time when none of those attempts lives.
     """
+    _go_on(store)  # what claims tell of is known from them alone
     stale = uncommitted(store, before_attempt)
     store.delete([entry.key for entry in stale])
     store.delete([layout.pin(step) for step in _pins(store, of=_is_claim)])

@@ -65,10 +65,7 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
         verdicts = [v for step in stored.steps(store) if (v := _verify(store, step, progress)) is not None]
     damaged = [verdict for verdict in verdicts if verdict.problems]
     whole = [verdict.step for verdict in verdicts if not verdict.problems]
-    with contextlib.suppress(StoreError, CheckpointDamaged):  # who looks may have no right to write
-        is_ours = journal.is_ours(store)
-        own = [step for step in whole if is_ours(stored.read(store, step))]
-        keeping.note_verified(store, max(own, default=None))
+    _note(store, whole)
     if as_json:
         rows = [{**asdict(verdict), "ok": not verdict.problems} for verdict in verdicts]
         aside = [{"step": step, "reason": reason} for step, reason in keeping.quarantined(store).items()]
@@ -87,6 +84,17 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
         then = f"a restart goes on from {max(whole)}" if whole else "none is left to restart from"
         click.echo(f"{len(damaged)} of {len(verdicts)} checkpoints damaged: {then}")
     return 1 if damaged else 0
+
+
+def _note(store: Store, whole: list[int]) -> None:
+    """Have the newest one known to be whole that is the run's own, and is still there."""
+    is_ours = journal.is_ours(store)
+    for step in reversed(whole):
+        with contextlib.suppress(CheckpointDamaged):  # the run has removed it meanwhile
+            if is_ours(stored.read(store, step)):
+                with contextlib.suppress(StoreError):  # who looks may have no right to write
+                    keeping.note_verified(store, step)
+                return
 
 
 def _verify(store: Store, step: int, progress: Progress) -> _Verdict | None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _pinned: dict[int, memoryview] = {}  # by address: what is pinned must stay mapped
-_pinning = threading.Lock()  # a save waits for a thread that is at it
 
 
 class Copying:
@@ -148,12 +147,11 @@ def pin(memory: memoryview) -> None:
     """
     whole = memoryview(memory.obj)
     address = torch.frombuffer(whole, dtype=torch.uint8).data_ptr()
-    with _pinning:
-        if address in _pinned:
-            return
-        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        error = int(runtime.cudaHostRegister(address, len(whole), 0))
-        _pinned[address] = whole
+    if address in _pinned:
+        return
+    _pinned[address] = whole
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    error = int(runtime.cudaHostRegister(address, len(whole), 0))
     if error:
         with contextlib.suppress(RuntimeError):  # CUDA tells of it once more, whoever asks next
             torch.zeros(1, device="cuda")

@@ -230,16 +230,12 @@ class Node:
                 self._failed = False
         return self._failed is True
 
-    def flush(self) -> bool:
-        """Have what the ranks have saved written to storage, before anything follows that builds on it; returns whether
-        it is there now.
-        """
+    def flush(self) -> None:
+        """Have what the ranks have saved written to storage, before anything follows that builds on it."""
         try:
             self.persist()
         except ElasticError as error:
             log.warning("the checkpoint could not be written: %s", error)
-            return False
-        return True
 
     @property
     def patience(self) -> float:
@@ -259,9 +255,7 @@ class Node:
         if attempt_of(self.record, members) > self.attempt:
             if self.keeper is not None:
                 self.keeper.without(members.all)
-            # While it still is that attempt's: the one that begins builds on it. Twice, as storage that was away may be
-            # back: ranks would find what is older there, and nobody write this any more.
-            self.flush() or self.flush()
+            self.flush()  # while it still is that attempt's: the one that begins builds on it
             self.keep_logs()
             if self.keeper is not None and self.keeper.lost is not None:
                 self.flush()  # it may have been lost meanwhile, or storage have failed

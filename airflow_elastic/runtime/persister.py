@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import threading
 import time
@@ -56,7 +55,7 @@ class Persister:
         self._done: tuple[int, int] = (0, -1)
         self._tried: tuple[int, int] = (0, -1)
         self._for_lost: set[tuple[int, int]] = set()
-        self._told_of_grace = False
+        self._noted = 0  # the generation of which it is known what it began from
         self._lock = threading.Lock()  # one at a time: the thread, or whoever flushes
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="persister", daemon=True)
@@ -151,7 +150,6 @@ class Persister:
         try:
             committed = self._write(held, self._node.index)
             self._done = self._tried
-            self._mind_grace(newest.step, time.monotonic() - began)
         except ElasticError as error:
             self._node.tell_unsaved(newest.step, str(error))
             raise
@@ -162,7 +160,7 @@ class Persister:
             self._tell_ranks(newest.step, time.monotonic() - began, written=self._done == self._tried)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             try:
-                keeping.note_verified(self._node.store, self._node.verified())
+                self._note_verified(newest.generation)
                 keeping.prune(self._node.store, self._node.record.spec.checkpoint)
             except CheckpointDamaged as error:
                 log.warning("%s", error)
@@ -171,16 +169,11 @@ class Persister:
                 log.warning("old checkpoints could not be removed, they only take space: %s", error)
         return True
 
-    def _mind_grace(self, step: int, seconds: float) -> None:
-        """Say, once, where a worker that is told to end would be killed before its last state is written."""
-        grace = self._node.record.spec.health.grace_seconds
-        if seconds > grace and not self._told_of_grace and not self._throttling.holds_back:
-            self._told_of_grace = True
-            log.warning(
-                "to write step %d took %.1f s, and workers that are told to end are killed after %g s: what they save "
-                "then may be lost. Raise health.grace_seconds to %d or more, or use faster storage",
-                *(step, seconds, grace, math.ceil(1.5 * seconds)),
-            )
+    def _note_verified(self, generation: int) -> None:
+        """Have it known what the ranks have read back: once, as somebody else may come to know of a newer one."""
+        if self._noted != generation:
+            keeping.note_verified(self._node.store, self._node.verified())
+            self._noted = generation
 
     def _common(self, after: tuple[int, int]) -> list[tuple[int, int]]:
         """Generation and step of the states that all ranks have staged, the older one first."""

@@ -52,7 +52,7 @@ _WANTED_AT = 64
 _ZEROS = bytes(1 << 20)
 
 #: How long a rank waits for its agent to provide memory; then it is the first save that maps it.
-_PROVIDED_SECONDS, _POLL_SECONDS = 120.0, 0.02
+_PROVIDED_SECONDS, _POLL_SECONDS = 600.0, 0.02
 
 ENVIRONMENT = "AIRFLOW_ELASTIC_SLOTS"
 
@@ -154,7 +154,8 @@ class Slot:
 
     def want(self, data_bytes: int) -> None:
         """Say how much data there will be, so that the agent can provide the memory for it while training goes on."""
-        _WANTED.pack_into(self._mapped(HEADER_BYTES), _WANTED_AT, _file_bytes(data_bytes))
+        # Not through the mapping, which would be one of all that an agent has provided for ranks before this one.
+        os.pwrite(self._descriptor, _WANTED.pack(_file_bytes(data_bytes)), _WANTED_AT)
 
     def provide(self) -> None:
         """Provide what was said to be wanted, unless somebody holds the slot.
@@ -164,7 +165,7 @@ class Slot:
         Raises:
             OSError: there is not so much memory.
         """
-        (wanted,) = _WANTED.unpack_from(self._mapped(HEADER_BYTES), _WANTED_AT)
+        (wanted,) = _WANTED.unpack(os.pread(self._descriptor, _WANTED.size, _WANTED_AT))
         if wanted <= os.fstat(self._descriptor).st_size or not self.hold():
             return
         try:
@@ -175,18 +176,18 @@ class Slot:
         finally:
             self.release()
 
-    def map_ahead(self, data_bytes: int) -> memoryview | None:
+    def map_ahead(self, data_bytes: int) -> None:
         """Wait until the agent has provided what was said to be wanted, and map that while other threads go on.
 
-        Returns:
-            What is mapped; None where that did not come to be.
+        Raises:
+            OSError: it cannot be mapped.
         """
         size, until = _file_bytes(data_bytes), time.monotonic() + _PROVIDED_SECONDS
         # A lock is that of whoever has opened the file, and this thread is not who saves.
         other = Slot.open(f"/proc/self/fd/{self._descriptor}")
         while os.fstat(self._descriptor).st_size < size or not other.hold(reading=True):
             if time.monotonic() > until:
-                return None
+                return
             time.sleep(_POLL_SECONDS)
         other.release()
         with self._mapping:
@@ -195,7 +196,6 @@ class Slot:
                 mapped = mmap.mmap(self._descriptor, have, flags=mmap.MAP_SHARED)
                 populate(mapped)
                 self._map = mapped
-            return memoryview(self._map)
 
     def room(self, data_bytes: int) -> memoryview:
         """Memory for so many bytes of data; what the slot held is gone. Its pages are there before anything is copied.

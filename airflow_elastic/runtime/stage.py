@@ -107,22 +107,22 @@ class Stage:
         return sum(os.fstat(slot.fileno()).st_size for slot in self._slots)
 
     def announce(self, layout: Layout) -> None:
-        """Have the agent provide memory for states like this one; it is mapped, and for GPUs pinned, as it comes."""
+        """Have the agent provide memory for states like this one; it is mapped as it comes.
+
+        Not pinned: a thread of ours knows neither the rank's GPU, nor whether a graph is being captured there.
+        """
         for slot in self._slots:
             slot.want(layout.total_bytes)
         self._tell_agent()
-        size, on_gpu = layout.total_bytes, layout.on_gpu
-        threading.Thread(target=self._map_ahead, args=(size, on_gpu), name="mapping", daemon=True).start()
+        size = layout.total_bytes
+        threading.Thread(target=self._map_ahead, args=(size,), name="mapping", daemon=True).start()
 
-    def _map_ahead(self, size: int, on_gpu: bool) -> None:
-        for slot in self._slots:
-            try:
-                memory = slot.map_ahead(size)
-            except OSError as error:
-                log.info("memory to save into is mapped with the first save: %s", error)
-                return
-            if memory is not None and on_gpu:
-                pin(memory)
+    def _map_ahead(self, size: int) -> None:
+        try:
+            for slot in self._slots:
+                slot.map_ahead(size)
+        except OSError as error:
+            log.info("memory to save into is mapped with the first save: %s", error)
 
     def put(self, layout: Layout, note: Note, spare: Spare = Spared) -> None:
         """Copy a state, and tell the agent.

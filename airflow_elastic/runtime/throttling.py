@@ -62,11 +62,6 @@ class Throttling:
             if rate is not None and before is None:
                 log.info("saves are sent at %.3g MB/s, so that training keeps its speed", rate / 1e6)
 
-    @property
-    def holds_back(self) -> bool:
-        """Whether less is sent than could be."""
-        return self._throttle.rate is not None
-
     @contextlib.contextmanager
     def pace(self, size: int) -> Iterator[None]:
         """Around a part of it, of `size` bytes: waits for its turn, unless somebody is in a hurry."""

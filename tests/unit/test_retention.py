@@ -135,9 +135,29 @@ def test_what_was_set_aside_takes_no_files_of_another_one_along(store: Store) ->
 def test_the_one_that_was_read_whole_last_stays_until_that_is_known_of_another(store: Store) -> None:
     keeping.note_verified(store, 20)
     keeping.note_verified(store, None)
+    keeping.note_verified(store, 25)  # it is not there
     assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 30, 40]
     keeping.note_verified(store, 50)
     assert keeping.prune(store, replace(POLICY, keep_last=1)) == [20]
+
+
+def test_the_first_step_of_all_counts_as_well(store: Store) -> None:
+    checkpoints.commit(store, Manifest(0, 1, 1, 1, 0.0, f"checkpoints/data/{0:012d}-a0001-g01/", files=()))
+    keeping.note_verified(store, 0)
+    keeping.prune(store, POLICY)
+    assert checkpoints.steps(store) == [0, 40, 50]
+
+
+def test_one_that_is_read_back_while_it_is_to_go_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = store.create
+
+    def verify(key: str, value: bytes) -> bool:
+        keeping.note_verified(store, 20)
+        return create(key, value)
+
+    monkeypatch.setattr(store, "create", verify)
+    assert keeping.prune(store, POLICY) == [10, 30]
+    assert (checkpoints.steps(store), keeping.pinned(store)) == ([20, 40, 50], [])
 
 
 @pytest.mark.parametrize("word", [b"torn", b"[20]", b'{"step": "20"}', b"{}"])
@@ -181,8 +201,9 @@ def test_a_removal_that_was_cut_off_is_gone_on_with(store: Store, monkeypatch: p
     assert store.list("checkpoints/pins/") == []
 
 
+@pytest.mark.parametrize("by", ["a removal", "the next generation"])
 def test_a_removal_that_was_cut_off_behind_the_manifest_is_gone_on_with(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    by: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else its files would stay as long as the attempt lives."""
     delete = store.delete
@@ -199,7 +220,10 @@ def test_a_removal_that_was_cut_off_behind_the_manifest_is_gone_on_with(
             keeping.prune(store, POLICY)
     assert checkpoints.steps(store) == [20, 30, 40, 50]
     assert keeping.pinned(store) == []
-    assert keeping.prune(store, replace(POLICY, keep_last=4)) == [], "there is nothing else to remove"
+    if by == "a removal":
+        assert keeping.prune(store, replace(POLICY, keep_last=4)) == [], "there is nothing else to remove"
+    else:  # of the same attempt
+        keeping.remove_uncommitted(store, 1)
     assert [entry.key.split("/")[2][:12] for entry in store.list("checkpoints/data/")] == [
         f"{step:012d}" for step in (20, 30, 40, 50)
     ]

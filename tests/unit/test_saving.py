@@ -17,8 +17,7 @@ import torch
 from click.testing import CliRunner
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-from airflow_elastic.adapters import checkpoints, keeping
-from airflow_elastic.adapters.jobfiles import Members
+from airflow_elastic.adapters import checkpoints, keeping, page
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import raise_fence
@@ -33,7 +32,6 @@ from airflow_elastic.runtime.unsettled import Unsettled, Written
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
-from airflow_elastic.spec.run import Health
 from tests.support.builders import created
 from tests.support.forging import of_release
 from tests.support.saving import Worker, objects, restorer, same, save
@@ -58,34 +56,16 @@ def written_by_the_thread(worker: Worker, step: int) -> list[int]:
     return checkpoints.steps(worker.store)
 
 
-@pytest.mark.parametrize(("grace", "told"), [(1e-6, 1), (600.0, 0)])
-def test_a_worker_that_could_not_save_before_it_is_killed_says_so_once(
-    grace: float, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    worker = Worker(str(tmp_path))
-    record = worker.node.record
-    worker.node.record = replace(record, spec=replace(record.spec, health=Health(grace_seconds=grace)))
-    for step in (1, 2):
+def test_what_ranks_began_from_takes_nothing_back_of_what_is_known_since(tmp_path: Path) -> None:
+    """Of a newer checkpoint, which `verify` has read."""
+    save(tmp_path, 1, objects(1), keep_last=1)
+    worker = Worker(str(tmp_path), keep_last=1, generation=2)
+    worker.words[page.FROM_STEP], worker.words[page.VERIFIED] = 1.0, 1.0
+    for step, expected in ((2, [1, 2]), (3, [1, 3]), (4, [3, 4]), (5, [3, 5])):
         worker.save(objects(step), step, Position(), reason="steps", metrics={})
-    assert caplog.text.count("Raise health.grace_seconds") == told
-
-
-def test_what_is_in_memory_is_written_before_another_attempt_begins_though_storage_was_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = Worker(str(tmp_path))
-    worker.node.persist = worker.persister.flush
-    worker.saver.save(objects(1), 7, Position(), reason="memory", metrics={})
-    commit, away = checkpoints.commit, [StoreError("away")]
-
-    def flaky(*what: Any) -> Any:
-        if away:
-            raise away.pop()
-        return commit(*what)
-
-    monkeypatch.setattr(checkpoints, "commit", flaky)
-    worker.node.begin(Members(2, (0,), 0.0, attempt=2))
-    assert (away, checkpoints.steps(worker.store)) == ([], [7])
+        assert checkpoints.steps(worker.store) == expected
+        if step == 3:
+            keeping.note_verified(worker.store, 3)
 
 
 def test_what_is_for_memory_only_is_written_when_something_happens_and_not_before(tmp_path: Path) -> None:

@@ -204,7 +204,13 @@ def test_what_the_agent_has_provided_is_mapped_before_it_is_needed(monkeypatch: 
         patch.setattr(mmap, "mmap", None)  # it is not mapped while training waits
         mine.put(plan, note(1))
         mine.put(plan, note(2))
-    assert [slot.age for slot in slots.of[0]] == [(1, 1), (1, 2)]
+    # Nor for ranks that come later.
+    again = stage(slots, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(mmap, "MAP_POPULATE", None)  # what is mapped beside training is not mapped like this
+        announced(again, plan).join(60)
+        again.put(plan, note(3))
+    assert [slot.age for slot in slots.of[0]] == [(1, 3), (1, 2)]
     assert bytes(slots.of[0][1].data(8)) == bytes(torch.ones(2).numpy())
 
 
