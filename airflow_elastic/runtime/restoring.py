@@ -326,9 +326,9 @@ class Restorer:
                 *(loading.manifest.step, loading.memory_bytes / 1e9, from_others / 1e9, from_disk / 1e9),
                 *((loading.file_bytes - from_others - from_disk) / 1e9, time.monotonic() - began),
             )
-            # As a rule nothing is wrong, and to say that takes a third of what it takes to say more.
             # Of a neighbour that has fallen silent, too: who knows how much it had given before.
             elsewhere = loading.memory_bytes + from_disk + loading.bytes_of(nearby.memory)
+            # As a rule nothing is wrong, and to say that takes a third of what it takes to say more.
             wrong, nearer = self._ranks.largest(bool(trouble or damage), bool(elsewhere))()
             self.verified = not (wrong or nearer)
             if not wrong:

@@ -127,9 +127,7 @@ class Slot:
         if os.fstat(descriptor).st_size < HEADER_BYTES:
             os.ftruncate(descriptor, HEADER_BYTES)
         self._map: mmap.mmap | None = None
-        self._mapping = (
-            threading.Lock()
-        )  # of two threads that need it mapped the second takes what the first has done
+        self._mapping = threading.Lock()  # who comes second takes what the first has mapped
 
     @classmethod
     def open(cls, path: str) -> Slot:

@@ -57,9 +57,7 @@ class ThroughLead:
         if self._generation != members.generation:
             self._client = None
             self._generation, self._server = members.generation, store
-        attempt = attempt_of(
-            node.record, members
-        )  # not the node's: it may be in the next one since we looked
+        attempt = attempt_of(node.record, members)  # the node may be in the next one by now
         if self._attempt != attempt:
             self._attempt, self._told = attempt, {}
         own = words_of(node.files, node.index, members.generation)
