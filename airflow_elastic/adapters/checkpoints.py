@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.keys import key_problem
@@ -19,7 +19,7 @@ from airflow_elastic.spec.errors import ElasticError, SpecError
 from airflow_elastic.spec.manifest import READABLE_VERSIONS, Manifest, StoredFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from airflow_elastic.adapters.store import Store
 
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 #: Where the manifest's own checksum stands in it.
 _SEAL = "seal"
 
-_REQUESTS = 8  # of manifests at once
+_REQUESTS = 8  # at once
+
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 class CheckpointDamaged(ElasticError):
@@ -153,8 +156,15 @@ def readable(store: Store) -> list[Manifest]:
         except CheckpointDamaged:
             return None
 
-    with ThreadPoolExecutor(_REQUESTS) as pool:
-        return [manifest for manifest in pool.map(one, steps(store)) if manifest is not None]
+    return [manifest for manifest in at_once(one, steps(store)) if manifest is not None]
+
+
+def at_once(request: Callable[[_Asked], _Answer], all_: Sequence[_Asked]) -> list[_Answer]:
+    """The answers to several requests, made at the same time; without a thread where there is but one."""
+    if len(all_) <= 1:
+        return [request(one) for one in all_]
+    with ThreadPoolExecutor(min(_REQUESTS, len(all_))) as pool:
+        return list(pool.map(request, all_))
 
 
 def is_complete(store: Store, manifest: Manifest) -> bool:

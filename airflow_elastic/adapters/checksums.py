@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import struct
+from collections.abc import Sequence
 from typing import Protocol
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
@@ -55,3 +57,25 @@ def new(name: str) -> Digest | None:
 def of(data: Data) -> str:
     """The checksum of some bytes, by today's algorithm."""
     return f"{crc64nvme(data):016x}"
+
+
+def joined(parts: Sequence[str], each: int, size: int) -> str:
+    """The checksum of so many bytes, from those of their parts: to compare one takes a tenth of comparing eight.
+
+    Args:
+        parts: of each part, in order, by today's algorithm.
+        each: bytes of a part; the last one may have fewer.
+        size: bytes of all of them.
+
+    Raises:
+        ValueError: one of them is no such checksum.
+    """
+    try:
+        values = struct.unpack(f">{len(parts)}Q", bytes.fromhex("".join(parts)))
+    except struct.error:
+        raise ValueError(f"they have other lengths: {', '.join(parts)}") from None
+    whole, left = 0, size
+    for value in values:
+        whole = combine_crc64nvme(whole, value, min(each, left))
+        left -= each
+    return f"{whole:016x}"

@@ -22,7 +22,7 @@ from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.index import Piece
 from airflow_elastic.spec.manifest import Manifest
 
-_RUN_BYTES = 16 << 20  # read with one request
+_FAR_RUN_BYTES = 16 << 20  # read with one request
 _TURN_BYTES = 64 << 20  # read by one thread before it tells, where requests take less time than taking turns
 _TURNS = 8  # of each thread at the least, that none waits long for the last one
 #: Bytes that are rather read than asked around: of a network, what comes while a request takes its way.
@@ -91,10 +91,10 @@ class Loading:
         done, whole = 0, self.file_bytes + self.memory_bytes
         sources = [(_of(slot), found) for slot, found in self._slots.items()]
         sources += [(partial(store.stream, key), found) for key, found in self._files.items()]
-        gap = _NEAR_GAP_BYTES if is_near else _FAR_GAP_BYTES
-        runs = [(source, run) for source, found in sources for run in _runs(found, gap)]
         readers = min(4, processors) if is_near else min(32, 4 * processors)  # a network wants many requests
         turn = min(_TURN_BYTES, whole // (readers * _TURNS)) if is_near else 0
+        run, gap = (turn, _NEAR_GAP_BYTES) if is_near else (_FAR_RUN_BYTES, _FAR_GAP_BYTES)
+        runs = [(source, one) for source, found in sources for one in _runs(found, run, gap)]
         told(done, whole)
         pool = ThreadPoolExecutor(readers)
         try:
@@ -122,13 +122,13 @@ class Loading:
                 raise CheckpointDamaged(f"{file.key} {has}")
 
 
-def _runs(wanted: Iterable[Stretch], most: int) -> list[list[Stretch]]:
-    """The same, as what is read with one request: over gaps of so many bytes at the most."""
+def _runs(wanted: Iterable[Stretch], most: int, most_gap: int) -> list[list[Stretch]]:
+    """The same, as what is read with one request: so many bytes, or a stretch; over gaps of so many at the most."""
     runs: list[list[Stretch]] = []
     end = 0
     for one in sorted(wanted, key=lambda one: one.place):
         gap, size = one.place - end, one.place + one.size - runs[-1][0].place if runs else 0
-        if not runs or not 0 <= gap <= most or size > _RUN_BYTES:
+        if not runs or not 0 <= gap <= most_gap or size > most:
             runs.append([])
         runs[-1].append(one)
         end = one.place + one.size

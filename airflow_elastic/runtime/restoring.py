@@ -10,7 +10,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -51,8 +50,6 @@ from airflow_elastic.spec.manifest import Manifest
 log = logging.getLogger(__name__)
 
 _STATES = "optimizer.state."
-
-_REQUESTS = 8  # of files at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,5 +372,4 @@ def check_run(store: Store, manifest: Manifest, then: str) -> None:
 def read_indexes(store: Store, manifest: Manifest) -> dict[str, bytes]:
     """What the index files of a checkpoint hold, by key; nothing where one is missing."""
     keys = [file.key for file in index_files(manifest)]
-    with ThreadPoolExecutor(_REQUESTS) as pool:
-        return {key: data or b"" for key, data in zip(keys, pool.map(store.get, keys), strict=True)}
+    return {key: data or b"" for key, data in zip(keys, checkpoints.at_once(store.get, keys), strict=True)}

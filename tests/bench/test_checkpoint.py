@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ def flat_state(objects: Stateful) -> dict[str, Any]:
 
 @pytest.mark.bench
 @pytest.mark.timeout(3600)
-def test_saving_and_restoring(tmp_path: Path) -> None:
+def test_saving(tmp_path: Path) -> None:
     objects = build()
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB in {3 * TENSORS} tensors and more, one rank, {ROUNDS} rounds")
@@ -240,10 +241,6 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
     print(f"  and mapped within               {timed(mapping.join):.3f} s")
     print(f"  the first save                  {timed(partial(ours, 1)):.3f} s")
     worker.persister.flush()
-    restorer = Restorer(worker.store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1))
-    near = Restorer(
-        worker.store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1), stage=worker.stage
-    )
     for number in range(ROUNDS + 1):
         if number == 1:
             figures.clear()  # the first round makes memory, and does not count
@@ -252,21 +249,6 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
         note("ours: then committed, and the one before removed", timed(worker.persister.flush))
         note("torch.save", timed(lambda: torch.save(flat, tmp_path / "torch.pt")))
         note("DCP save", timed(partial(torchs, tmp_path / "dcp")))
-        (file,) = tmp_path.glob("run/checkpoints/data/**/*.bin")
-        slot = max(worker.node.slots.of[0], key=lambda one: one.finished_at).fileno()
-        pairs = (
-            (("raw read", partial(raw_read, file, target)), ("ours: restore, verified", restorer)),
-            (
-                ("raw read of the agent's memory", partial(mapped_read, slot, target)),
-                ("ours: from the agent's memory", near),
-            ),
-        )
-        for (floor, read), (name, by) in pairs:
-            both = {floor: read, name: partial(by.restore, objects)}
-            for each in sorted(
-                both, reverse=number % 2 == 0
-            ):  # who comes first finds memory as the writer left it
-                note(each, timed(both[each]))
         # Over what is overwritten next: what differs from the first row is the memory that the machine has handed out.
         older = min(worker.node.slots.of[0], key=lambda one: one.finished_at).data(source.nbytes)
         slots_memory = torch.frombuffer(older, dtype=source.dtype)
@@ -278,13 +260,39 @@ def test_saving_and_restoring(tmp_path: Path) -> None:
     verdict("what training waits, over one memcpy of the same bytes", stall / copy, 1.1, "x")
     there = median(figures["memcpy into a slot's memory"])
     print(f"  what training waits, over one memcpy into the same memory: {stall / there:.2f}x")
-    read = median(figures["raw read"])
-    verdict("restored, over one read", median(figures["ours: restore, verified"]) / read, 1.2, "x")
-    memory = median(figures["ours: from the agent's memory"])
-    print(f"  restored from memory, over one read of a file in the page cache: {memory / read:.2f}x")
-    mapped = median(figures["raw read of the agent's memory"])
-    verdict("restored from memory, over one read of that memory", memory / mapped, 1.2, "x")
-    assert worker.store.local_path("checkpoints") is not None
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("source", ["file", "memory"])
+def test_restoring(tmp_path: Path, source: str) -> None:
+    """By turns who comes first; and as often again of the last one: what was just written is often slower to read."""
+    objects = build()
+    size = size_of(objects)
+    heading(f"{size / 1e9:.3f} GB restored from a {source}, one rank, {ROUNDS} rounds")
+    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    target = torch.ones(size // 4)
+    near = worker.stage if source == "memory" else None
+    room = Room(tmp_path / "room", 1)
+    restorer = Restorer(worker.store, Ranks(0, 1, None), attempt=2, room=room, stage=near)
+    names, steps = ("one mmap read", "restored, verified"), count_from(1)
+    for when, saves in (("just written", ROUNDS + 1), ("there for a while", 1)):
+        figures: dict[str, list[float]] = {name: [] for name in names}
+        for number in range(ROUNDS + 1):
+            if number < saves:
+                worker.saver.save(objects, next(steps), Position(), reason="script", metrics={})
+                worker.persister.flush()
+            (file,) = tmp_path.glob("run/checkpoints/data/**/*.bin")
+            slot = max(worker.node.slots.of[0], key=lambda one: one.finished_at).fileno()
+            floor = partial(mapped_read, slot, target) if near else partial(raw_read, file, target)
+            for name in sorted(names, reverse=number % 2 == 0):
+                seconds = timed(floor if name == names[0] else partial(restorer.restore, objects))
+                if number > 0:  # the first round makes memory, and does not count
+                    figures[name].append(seconds)
+        for name, spent in figures.items():
+            print(f"  {when}: {name:30} {spread(spent)}")
+        read, restored = map(median, figures.values())
+        verdict(f"restored from a {source}, over one mmap read of it, {when}", restored / read, 1.2, "x")
 
 
 @pytest.mark.bench

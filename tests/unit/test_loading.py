@@ -79,7 +79,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_what_is_read_at_any_number_of_goes_is_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: int, run: int, gap: int, far: bool
 ) -> None:
-    monkeypatch.setattr(loading, "_RUN_BYTES", run)
+    monkeypatch.setattr(loading, "_FAR_RUN_BYTES", run)
     monkeypatch.setattr(loading, "_FAR_GAP_BYTES", gap)
     monkeypatch.setattr(loading, "_NEAR_GAP_BYTES", gap)
     monkeypatch.setattr(filling, "_SCRATCH_BYTES", 30)
@@ -301,3 +301,24 @@ def test_what_was_written_before_an_index_told_the_size_of_its_blocks_is_read(tm
     manifest, target = Manifest(1, 1, 1, 1, 0.0, folder, files, version=2), torch.zeros(600, 600)
     FlatReader(manifest, {files[1].key: told}).plan({"weight": target}, {}).read(store)
     assert torch.equal(target, saved)
+
+
+@pytest.mark.parametrize("sums", [("zz" * 8,), ("0" * 15,), ("0" * 17,), ("é" * 16,)])
+def test_checksums_that_are_none_are_damage(tmp_path: Path, sums: tuple[str, ...]) -> None:
+    """Whoever can write an index can write anything there."""
+    data = b"\0" * 8
+    piece = Piece("model.a", "float32", (2,), (0,), (2,), 0, len(data), sums)
+    (tmp_path / "a.bin").write_bytes(data)
+    filling = Filling(Need(Stored("a.bin", piece, 100), (0,), torch.ones(2)), "a.bin")
+    (stretch,) = filling.stretches(0)
+    with (
+        FolderStore(tmp_path).stream("a.bin", 0, len(data)) as reader,
+        pytest.raises(CheckpointDamaged, match=r"model\.a has no checksums that can be read"),
+    ):
+        filling.take(stretch.at, stretch.end, reader)
+
+
+@given(data=st.binary(max_size=300), each=st.integers(1, 100))
+def test_a_checksum_is_known_from_those_of_the_parts(data: bytes, each: int) -> None:
+    parts = [checksums.of(data[at : at + each]) for at in range(0, len(data), each)]
+    assert checksums.joined(parts, each, len(data)) == checksums.of(data)
