@@ -278,11 +278,26 @@ async def test_left_to_itself_it_saves_as_often_as_pays(tmp_path: Path) -> None:
     assert "saving every 1 s from now on: a save stops training for" in log.read_text()
 
 
-@pytest.mark.parametrize("worlds", [(3, 1), pytest.param((3, 1, 2), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("words", "worlds"),
+    [
+        ((), (3, 1)),
+        (("--hybrid",), (4,)),
+        pytest.param((), (3, 1, 2), marks=pytest.mark.slow),
+        pytest.param(("--hybrid",), (4, 3, 4, 2), marks=pytest.mark.slow),
+    ],
+)
 async def test_a_sharded_model_comes_back_bit_for_bit_at_any_world_size(
-    worlds: tuple[int, ...], tmp_path: Path
+    words: tuple[str, ...], worlds: tuple[int, ...], tmp_path: Path
 ) -> None:
-    command = (str(SCRIPTS / "sharded.py"), f"--trace={tmp_path}/trace", "--steps=90", "--step-seconds=0.05")
+    steps = 50 + 20 * len(worlds)
+    command = (
+        str(SCRIPTS / "sharded.py"),
+        f"--trace={tmp_path}/trace",
+        f"--steps={steps}",
+        "--step-seconds=0.05",
+        *words,
+    )
     async with driving(tmp_path / "run", training(command=command)) as driven:
         await driven.at_step(8)
         for workers in worlds:

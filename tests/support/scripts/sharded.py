@@ -1,5 +1,7 @@
 """A small training that FSDP2 shards unevenly. `--trace FILE`: what the whole state was, as a digest.
 
+`--hybrid`: an even number of ranks shards it by two, and has it as often as there are pairs (HSDP).
+
 Rank 0 appends `did STEP WORLD_SIZE DIGEST` after each step, and `restored STEP WORLD_SIZE DIGEST` when it goes on.
 """
 
@@ -9,6 +11,7 @@ import time
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -18,6 +21,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--trace", required=True)
 parser.add_argument("--steps", type=int, default=60)
 parser.add_argument("--step-seconds", type=float, default=0.0)
+parser.add_argument("--hybrid", action="store_true")
 options = parser.parse_args()
 
 
@@ -46,9 +50,12 @@ torch.manual_seed(3)
 model = torch.nn.Sequential(
     torch.nn.Linear(7, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3), torch.nn.LayerNorm(3)
 )
+mesh = None
+if options.hybrid and run.world_size % 2 == 0:
+    mesh = init_device_mesh("cpu", (run.world_size // 2, 2), mesh_dim_names=("replicate", "shard"))
 for layer in model:
-    fully_shard(layer)
-fully_shard(model)
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
 average = Average(model)
