@@ -147,8 +147,8 @@ def _file_problems(store: Store, file: StoredFile) -> Iterable[str]:
             yield f"{file.key} has another {name} than was committed: its bytes have changed"
 
 
-def readable(store: Store) -> list[Manifest]:
-    """All manifests that can be read, oldest first."""
+def readable(store: Store, of: Sequence[int] | None = None) -> list[Manifest]:
+    """The manifests of these steps that can be read, in their order. Default: all there are, oldest first."""
 
     def one(step: int) -> Manifest | None:
         try:
@@ -156,7 +156,7 @@ def readable(store: Store) -> list[Manifest]:
         except CheckpointDamaged:
             return None
 
-    return [manifest for manifest in at_once(one, steps(store)) if manifest is not None]
+    return [manifest for manifest in at_once(one, steps(store) if of is None else of) if manifest is not None]
 
 
 def at_once(request: Callable[[_Asked], _Answer], all_: Sequence[_Asked]) -> list[_Answer]:

@@ -15,7 +15,7 @@ from airflow_elastic.core.retention import superfluous
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from airflow_elastic.adapters.store import Entry, Store
     from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -94,11 +94,8 @@ def unpin(store: Store, step: int) -> None:
 
 def pinned(store: Store) -> list[int]:
     """The steps that were pinned."""
-    return _pins(store, of=lambda pin: not _is_claim(pin))
-
-
-def _pins(store: Store, of: Callable[[bytes | None], bool]) -> list[int]:
-    return [step for step in checkpoints.steps_below(store, layout.PINS) if of(store.get(layout.pin(step)))]
+    steps = checkpoints.steps_below(store, layout.PINS)
+    return [step for step in steps if not _is_claim(store.get(layout.pin(step)))]
 
 
 def _claim(data: str) -> bytes:
@@ -238,22 +235,30 @@ def _remove_files(store: Store, step: int, data: str) -> None:
     store.delete([layout.pin(step)])
 
 
-def _go_on(store: Store) -> None:
-    """Go on with removals that were cut off behind their manifests: storage has failed, or somebody was killed."""
-    there = set(checkpoints.steps(store))
+def _go_on(store: Store) -> list[int]:
+    """Go on with removals that were cut off behind their manifests: storage has failed, or somebody was killed.
+
+    Returns:
+        The steps of the other claims there are.
+    """
+    there, others = set(checkpoints.steps(store)), []
     for step in checkpoints.steps_below(store, layout.PINS):
-        data = _claimed(store.get(layout.pin(step))) if step not in there else None
+        data = _claimed(store.get(layout.pin(step)))
         # Of its own step, and no other's: whatever a claim says.
-        if data is not None and _step_of(data) == step:
+        if data is not None and step not in there and _step_of(data) == step:
             _remove_files(store, step, data)
+        elif data is not None:
+            others.append(step)
+    return others
 
 
 def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
     """The files that attempts before this one left without committing them."""
-    committed = {manifest.step: manifest.data for manifest in checkpoints.readable(store)}
+    there = checkpoints.steps(store)  # first: what is set aside meanwhile is among these, or has its record
+    committed = {manifest.step: manifest.data for manifest in checkpoints.readable(store, there)}
     aside = {step: _data_of(step, record) for step, record in _quarantine_records(store)}
     # What cannot be read may be of a newer release: nobody knows which files are its.
-    unknown = set(checkpoints.steps(store)) - committed.keys()
+    unknown = set(there) - committed.keys()
     unknown.update(step for step, data in aside.items() if data is None)
     needed = {*committed.values(), *aside.values()}
     stale = []
@@ -296,10 +301,9 @@ def remove_uncommitted(store: Store, before_attempt: int) -> int:
 
     Only for a time when none of those attempts lives.
     """
-    _go_on(store)  # what claims tell of is known from them alone
+    begun = _go_on(store)  # first: what claims tell of is known from them alone
     stale = uncommitted(store, before_attempt)
-    store.delete([entry.key for entry in stale])
-    store.delete([layout.pin(step) for step in _pins(store, of=_is_claim)])
+    store.delete([*(entry.key for entry in stale), *map(layout.pin, begun)])
     store.abandon(layout.LOGS, lambda key: _logged_by(key) < before_attempt)
     return len(stale) + store.abandon(layout.CHECKPOINTS, partial(_is_left, before_attempt))
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -116,6 +117,10 @@ class Restorer:
             InvalidInput: the newest one is of another model, of another run, or has values of types that the script
                 does not trust. Nothing that is stored has been changed, and `objects` only in the last case.
         """
+        with self._tidied():
+            return self._restore(objects)
+
+    def _restore(self, objects: Stateful) -> Manifest | None:
         (steps, newest), damaged = self._ranks.from_first(self._take_stock), {}
         for step in reversed(steps):
             try:
@@ -151,9 +156,27 @@ class Restorer:
         return self._ranks.from_first(read)
 
     def _take_stock(self) -> tuple[list[int], tuple[Manifest, dict[str, bytes]] | None]:
-        """On rank 0: the steps there are, and the newest's manifest and indexes, where these are whole; what earlier
-        attempts left half-saved is removed, as none of them lives.
+        """On rank 0: the steps there are, and the newest's manifest and indexes, where these are whole."""
+        steps, newest = checkpoints.steps(self._store), None
+        with contextlib.suppress(CheckpointDamaged):  # it is told when its turn comes
+            newest = self._read_first(steps[-1]) if steps else None
+        return steps, newest
+
+    @contextlib.contextmanager
+    def _tidied(self) -> Iterator[None]:
+        """Beside what is done meanwhile, rank 0 removes what earlier attempts left half-saved, as none of them lives:
+        that takes ten requests, and nobody who restores needs to wait for them.
         """
+        tidying = threading.Thread(target=self._tidy, name="elastic-tidy", daemon=True)
+        if self._ranks.rank == 0:
+            tidying.start()
+        try:
+            yield
+        finally:
+            if self._ranks.rank == 0:
+                tidying.join()
+
+    def _tidy(self) -> None:
         try:
             removed = keeping.remove_uncommitted(self._store, self._attempt)
         except StoreError as error:
@@ -163,10 +186,6 @@ class Restorer:
         else:
             if removed:
                 log.info("removed %d files of saves that were cut off", removed)
-        steps, newest = checkpoints.steps(self._store), None
-        with contextlib.suppress(CheckpointDamaged):  # it is told when its turn comes
-            newest = self._read_first(steps[-1]) if steps else None
-        return steps, newest
 
     def _set_aside(self, damaged: Mapping[int, str], newest: int) -> None:
         """On rank 0: damaged checkpoints are in nobody's way any more, and the controller knows."""

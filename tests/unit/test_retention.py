@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.store import Entry, Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.core.retention import superfluous
 from airflow_elastic.spec import layout
@@ -228,6 +228,34 @@ def test_a_removal_that_was_cut_off_behind_the_manifest_is_gone_on_with(
         f"{step:012d}" for step in (20, 30, 40, 50)
     ]
     assert store.list("checkpoints/pins/") == []
+
+
+def test_what_is_set_aside_meanwhile_keeps_its_files(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can tell which files are those of a manifest that cannot be read: all of its step stay."""
+    list_, manifest = store.list, "checkpoints/manifests/000000000050.json"
+    store.delete([manifest])
+    store.put(manifest, b"not what was committed")
+    files = store.list(f"checkpoints/data/{50:012d}")
+    assert files
+
+    def set_aside(prefix: str = "") -> list[Entry]:
+        found = list_(prefix)
+        if prefix == layout.QUARANTINE:
+            keeping.quarantine(store, 50, "damaged")
+        return found
+
+    monkeypatch.setattr(store, "list", set_aside)
+    keeping.remove_uncommitted(store, 2)
+    assert list_(f"checkpoints/data/{50:012d}") == files
+
+
+def test_a_removal_that_did_not_come_to_the_manifest_leaves_nothing(store: Store) -> None:
+    before = store.list()
+    for step in (10, 60):
+        claim = json.dumps({"removing": layout.checkpoint_data(step, 1, 1)})
+        store.put(layout.pin(step), claim.encode())
+    keeping.remove_uncommitted(store, 2)
+    assert store.list() == before
 
 
 @pytest.mark.parametrize(
