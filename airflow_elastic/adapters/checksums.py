@@ -73,7 +73,7 @@ def joined(parts: Sequence[str], each: int, size: int) -> str:
     try:
         values = struct.unpack(f">{len(parts)}Q", bytes.fromhex("".join(parts)))
     except struct.error:
-        raise ValueError(f"they have other lengths: {', '.join(parts)}") from None
+        raise ValueError(f"{len(parts)} of them have {sum(map(len, parts))} digits") from None
     whole, left = 0, size
     for value in values:
         whole = combine_crc64nvme(whole, value, min(each, left))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Entry, Store
     from airflow_elastic.spec.checkpoint import CheckpointPolicy
     from airflow_elastic.spec.manifest import Manifest
+
+#: Between a claim and the end of its checkpoint lie a few requests.
+_CLAIM_SECONDS = 3600.0
 
 
 def quarantine(store: Store, step: int, reason: str) -> None:
@@ -54,7 +58,8 @@ def quarantined(store: Store) -> dict[int, str]:
 def _quarantine_records(store: Store) -> Iterable[tuple[int, dict[str, Any]]]:
     for step in checkpoints.steps_below(store, layout.QUARANTINE):
         with contextlib.suppress(ValueError):
-            yield step, json.loads(store.get(layout.quarantined(step)) or b"{}")
+            record = json.loads(store.get(layout.quarantined(step)) or b"{}")
+            yield step, record if isinstance(record, dict) else {}
 
 
 def _data_of(step: int, record: dict[str, Any]) -> str | None:
@@ -100,17 +105,18 @@ def pinned(store: Store) -> list[int]:
 
 def _claim(data: str) -> bytes:
     """Stands where a pin would, while a checkpoint is removed: of a pin and a removal only one can come first. It says
-    where the files are, for whoever goes on where the manifest is gone already.
+    where the files are, for whoever goes on where the manifest is gone already; and since when it stands.
     """
-    return json.dumps({"removing": data}).encode()
+    return json.dumps({"removing": data, "at": time.time()}).encode()
 
 
-def _claimed(pin: bytes | None) -> str | None:
-    """Where the files of a checkpoint are that is being removed; None where this is no claim."""
+def _claimed(pin: bytes | None) -> tuple[str, float] | None:
+    """Where the files of a checkpoint are that is being removed, and since when; None where this is no claim."""
     with contextlib.suppress(ValueError):
         record = json.loads(pin or b"null")
         if isinstance(record, dict) and isinstance(record.get("removing"), str):
-            return str(record["removing"])
+            at = record.get("at")
+            return record["removing"], at if isinstance(at, int | float) else 0.0
     return None
 
 
@@ -217,6 +223,8 @@ def _remove(store: Store, step: int) -> bool:
     if _folder(store, step) not in (data, None) or step == verified(store):
         store.delete([key])
         return False
+    if not _is_claim(store.get(key)):  # it took so long that it was taken for nobody's any more
+        return False
     store.delete([layout.manifest(step)])
     _remove_files(store, step, data)
     return True
@@ -239,17 +247,17 @@ def _go_on(store: Store) -> list[int]:
     """Go on with removals that were cut off behind their manifests: storage has failed, or somebody was killed.
 
     Returns:
-        The steps of the other claims there are.
+        The steps of other claims, of which it is too long ago that somebody may yet be at it.
     """
-    there, others = set(checkpoints.steps(store)), []
+    there, old = set(checkpoints.steps(store)), []
     for step in checkpoints.steps_below(store, layout.PINS):
-        data = _claimed(store.get(layout.pin(step)))
+        data, at = _claimed(store.get(layout.pin(step))) or (None, 0.0)
         # Of its own step, and no other's: whatever a claim says.
         if data is not None and step not in there and _step_of(data) == step:
             _remove_files(store, step, data)
-        elif data is not None:
-            others.append(step)
-    return others
+        elif data is not None and at < time.time() - _CLAIM_SECONDS:
+            old.append(step)
+    return old
 
 
 def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
@@ -301,9 +309,9 @@ def remove_uncommitted(store: Store, before_attempt: int) -> int:
 
     Only for a time when none of those attempts lives.
     """
-    begun = _go_on(store)  # first: what claims tell of is known from them alone
+    left = _go_on(store)  # first: what claims tell of is known from them alone
     stale = uncommitted(store, before_attempt)
-    store.delete([*(entry.key for entry in stale), *map(layout.pin, begun)])
+    store.delete([*(entry.key for entry in stale), *map(layout.pin, left)])
     store.abandon(layout.LOGS, lambda key: _logged_by(key) < before_attempt)
     return len(stale) + store.abandon(layout.CHECKPOINTS, partial(_is_left, before_attempt))
 

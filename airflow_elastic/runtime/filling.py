@@ -19,10 +19,9 @@ from airflow_elastic.runtime.needs import Need
 from airflow_elastic.runtime.values import from_bytes
 from airflow_elastic.spec.index import Blob, Piece, block_count
 
-_STRETCH_BYTES = 8 << 20  # or a block: fewer of them are less to keep count of
-# Read at once, then checked: of more, the processor's cache loses what came first; with less, threads wait more often
-# for Python's lock, and to be woken takes longer than to check half a megabyte.
-_PART_BYTES = 2 << 20
+# Or a block: read at once, then checked. Of more, the processor's cache loses what came first; with less, threads wait
+# more often for Python's lock, and to be woken takes longer than to check half a megabyte.
+_STRETCH_BYTES = 2 << 20
 _SCRATCH_BYTES = 1 << 20
 
 
@@ -128,15 +127,11 @@ class Filling:
 
     def _fill(self, room: memoryview, at: int, reader: Reader) -> None:
         """Read the blocks from byte `at` of the entry on."""
-        block = self._need.stored.block_bytes
-        step = max(block, _PART_BYTES - _PART_BYTES % block)
-        for begin in range(0, len(room), step):
-            part = room[begin : begin + step]
-            _read(reader, part)
-            if checksums.of(part) != self._expected((at + begin) // block, len(part)):
-                raise CheckpointDamaged(
-                    f"{self._entry.key} in {self._where} is not what was committed: its bytes have changed"
-                )
+        _read(reader, room)
+        if room and checksums.of(room) != self._expected(at // self._need.stored.block_bytes, len(room)):
+            raise CheckpointDamaged(
+                f"{self._entry.key} in {self._where} is not what was committed: its bytes have changed"
+            )
 
     def _expected(self, first: int, size: int) -> str:
         """The checksum of so many bytes from this block on."""

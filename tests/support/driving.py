@@ -43,7 +43,7 @@ def training(*arguments: str, **changes: Any) -> RunSpec:
 
 
 def plain(folder: Path, *words: str) -> str:
-    """The weights that 2 ranks have at the end when nothing happens: from plain torchrun, without us."""
+    """The state that 2 ranks have at the end when nothing happens, as a digest: from plain torchrun, without us."""
     command = [
         sys.executable,
         "-m",

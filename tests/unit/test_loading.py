@@ -69,7 +69,6 @@ def model(seed: int) -> torch.nn.Module:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(writing, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(filling, "_PART_BYTES", 250)
     monkeypatch.setattr(filling, "_STRETCH_BYTES", 300)
     return 300
 
@@ -147,7 +146,6 @@ def test_of_an_entry_only_the_blocks_are_read_that_are_needed(
     data = stored.numpy().tobytes()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(filling, "_STRETCH_BYTES", 48)
-        patch.setattr(filling, "_PART_BYTES", 36)
         sums = tuple(checksums.of(data[a:b]) for a, b in index.blocks(len(data), block))
         whole = tuple(shape)
         piece = Piece("a", "float32", whole, (0,) * len(shape), whole, 0, len(data), sums)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -249,13 +250,41 @@ def test_what_is_set_aside_meanwhile_keeps_its_files(store: Store, monkeypatch: 
     assert list_(f"checkpoints/data/{50:012d}") == files
 
 
-def test_a_removal_that_did_not_come_to_the_manifest_leaves_nothing(store: Store) -> None:
+def test_a_claim_of_long_ago_is_nobodys(store: Store) -> None:
     before = store.list()
-    for step in (10, 60):
-        claim = json.dumps({"removing": layout.checkpoint_data(step, 1, 1)})
-        store.put(layout.pin(step), claim.encode())
+    for step in (10, 60):  # of a release that did not say when, too
+        at = {"at": time.time() - 7200} if step == 10 else {}
+        store.put(
+            layout.pin(step), json.dumps({"removing": layout.checkpoint_data(step, 1, 1), **at}).encode()
+        )
     keeping.remove_uncommitted(store, 2)
     assert store.list() == before
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_is_being_removed_cannot_be_pinned_and_what_is_pinned_stays(
+    taken: bool, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While somebody removes it, an attempt begins, and somebody else promotes it."""
+    create = store.create
+
+    def meanwhile(key: str, value: bytes) -> bool:
+        done = create(key, value)
+        if key == layout.pin(10):
+            monkeypatch.setattr(store, "create", create)
+            keeping.remove_uncommitted(store, 2)
+            if taken:  # an hour has passed
+                store.delete([key])
+                keeping.pin(store, 10, by="test")
+            else:
+                with pytest.raises(CheckpointDamaged, match="is being removed"):
+                    keeping.pin(store, 10, by="test")
+        return done
+
+    monkeypatch.setattr(store, "create", meanwhile)
+    keeping.prune(store, POLICY)
+    assert (10 in checkpoints.steps(store)) == taken
+    assert keeping.pinned(store) == [10] * taken
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
 there in the first attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --out FILE: rank 0
-writes a digest of all weights at the end; --samples FOLDER: every rank writes which samples each of its steps consumed;
---lag RANK: the forward pass of this rank takes 20 ms more; --width N of the hidden layer; --lr RATE;
---sharded: by FSDP2, and not DDP; --verbose: logs what is only of interest.
+writes a digest of the whole state at the end, its luck included; --samples FOLDER: every rank writes which samples each
+of its steps consumed; --lag RANK: the forward pass of this rank takes 20 ms more; --width N of
+the hidden layer; --lr RATE; --sharded: by FSDP2, and not DDP; --verbose: logs what is only of interest.
 """
 
 import argparse
@@ -87,9 +87,11 @@ for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
             file.write(f"{run.steps + 1} {' '.join(str(round(float(v) * 640)) for v in x[:, 0])}\n")
     run.step(loss)
 if options.out:
-    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
-    weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in whole)).hexdigest()
+    momentum = [optimizer.state[p]["momentum_buffer"] for p in model.parameters()]
+    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in [*model.parameters(), *momentum]]
+    found = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in whole))
+    found.update(torch.get_rng_state().numpy().tobytes() + repr(schedule.state_dict()).encode())
     if run.rank == 0:
         with open(options.out, "w") as file:
-            file.write(weights)
+            file.write(found.hexdigest())
 run.finish(loss=float(loss.detach()))
