@@ -50,6 +50,23 @@ def set_aside(store: Store, trouble: CheckpointTrouble, *, by: str) -> None:
     mailbox.post("damaged", by=by, checkpoint=trouble)
 
 
+def own_steps(store: Store, after: int) -> list[int]:
+    """The steps after this one that the run itself has saved, oldest first; another run's may have been copied there.
+
+    What cannot be read is taken for its own.
+    """
+    newer = [step for step in checkpoints.steps(store) if step > after]
+    is_ours = journal.is_ours(store) if newer else None
+
+    def is_own(step: int) -> bool:
+        try:
+            return is_ours is None or is_ours(checkpoints.read(store, step))
+        except CheckpointDamaged:
+            return True
+
+    return list(filter(is_own, newer))
+
+
 def quarantined(store: Store) -> dict[int, str]:
     """What is wrong with the checkpoints that were set aside, by step."""
     return {step: str(record.get("reason")) for step, record in _quarantine_records(store)}

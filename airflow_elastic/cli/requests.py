@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, keeping
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import SILENCE_SECONDS, find_run, hint_of_silence, last_word, uri_argument
 from airflow_elastic.cli.help import Command
@@ -61,18 +63,24 @@ def checkpoint(uri: str, wait: bool, timeout: float) -> None:
       airflow-elastic checkpoint /mnt/runs/mnist --wait
     """
     run = find_run(uri)
-    before = _newest(run)
+    before = max(keeping.own_steps(run.store, -1), default=-1)
     run.ask_save(by=say.asker())
     if not wait:
         _asked(run, "asked for a checkpoint")
         return
-    state = _wait(run, timeout, "a new checkpoint", lambda state: _newest(run) > before or state.ended)
-    newest = _newest(run)
-    if newest <= before:
+    seen: set[int] = set()
+
+    def answered(state: RunState) -> bool:
+        # What was saved before may be committed only now; whatever comes after that was saved later, for any reason.
+        seen.update(keeping.own_steps(run.store, before))
+        return state.ended or len(seen) > 1 or any(_was_requested(run, step) for step in seen)
+
+    state = _wait(run, timeout, "a new checkpoint", answered)
+    if not seen:
         raise ElasticError(
             f"{run.store.uri} ended without another checkpoint ({state.outcome}: {state.reason})"
         )
-    click.echo(f"checkpoint {newest} committed")
+    click.echo(f"checkpoint {max(seen)} committed")
 
 
 @click.command(cls=Command)
@@ -94,8 +102,10 @@ def stop(uri: str, wait: bool, timeout: float) -> int:
     return 1 if state.outcome == "failed" else 0
 
 
-def _newest(run: Run) -> int:
-    return max(checkpoints.steps(run.store), default=-1)
+def _was_requested(run: Run, step: int) -> bool:
+    with contextlib.suppress(CheckpointDamaged):  # removed meanwhile
+        return checkpoints.read(run.store, step).reason == "requested"
+    return False
 
 
 def _asked(run: Run, text: str) -> None:

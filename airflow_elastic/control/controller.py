@@ -17,12 +17,11 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
-from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders
 from airflow_elastic.control.jobs import job_of, tidy_up
-from airflow_elastic.control.look import Look, events_of, look
+from airflow_elastic.control.look import Look, events_of, look, new_checkpoints
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.waits import Waits
 from airflow_elastic.control.watching import Watching
@@ -324,8 +323,7 @@ class Controller:
             await self._publish()
 
     async def _look(self) -> Look:
-        live = self.state.attempt.number if self.state.attempt.phase is Phase.LIVE else None
-        return await asyncio.to_thread(look, self._store, self._journal, self._seq, self._mailbox, live)
+        return await asyncio.to_thread(look, self._store, self._journal, self._seq, self._mailbox, self.state)
 
     async def _hear_again(self) -> None:
         await self._hear(await asyncio.to_thread(read_progress, self._store, self.state.attempt.number))
@@ -340,7 +338,7 @@ class Controller:
         await self._observer.on_look(self.state, self._progress)
 
     async def _look_for_checkpoint(self) -> None:
-        await self._note_checkpoints(await asyncio.to_thread(checkpoints.steps, self._store))
+        await self._note_checkpoints(await asyncio.to_thread(new_checkpoints, self._store, self.state))
 
     async def _note_checkpoints(self, steps: Sequence[int]) -> None:
         known = self.state.checkpoint.step if self.state.checkpoint else -1

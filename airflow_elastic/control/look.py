@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import keeping
 from airflow_elastic.adapters.reports import read_progress
+from airflow_elastic.core.state import Phase
 from airflow_elastic.spec import events as ev
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.journal import Journal
     from airflow_elastic.adapters.mailbox import Mailbox, Request
     from airflow_elastic.adapters.store import Store
+    from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.status import Progress
 
@@ -27,7 +29,7 @@ class Look(NamedTuple):
     steps: Sequence[int] = ()
 
 
-def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, attempt: int | None) -> Look:
+def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, state: RunState) -> Look:
     """Look at everything in one go: handing over to a thread several times is what a look would cost most.
 
     Args:
@@ -35,15 +37,21 @@ def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, attempt: in
         journal: read from `seq` on.
         seq: number of the first event that is not known.
         mailbox: of the run.
-        attempt: the live one, whose report and checkpoints are of interest; None where none lives.
+        state: what is known: where an attempt lives, its report and its checkpoints are of interest.
     """
     events = journal.read(seq)
     if events:
         return Look(events)
     requests = mailbox.read()
-    if attempt is None:
+    if state.attempt.phase is not Phase.LIVE:
         return Look((), requests)
-    return Look((), requests, read_progress(store, attempt), checkpoints.steps(store))
+    progress = read_progress(store, state.attempt.number)
+    return Look((), requests, progress, new_checkpoints(store, state))
+
+
+def new_checkpoints(store: Store, state: RunState) -> Sequence[int]:
+    """The steps of the run's own checkpoints that are newer than the newest one that is known."""
+    return keeping.own_steps(store, state.checkpoint.step if state.checkpoint else -1)
 
 
 def events_of(request: Request, at: float) -> Iterator[Event]:
