@@ -17,6 +17,7 @@ from airflow_elastic.cli.find import find_run, json_option, uri_argument
 from airflow_elastic.cli.help import Command
 from airflow_elastic.cli.samples import verify_samples
 from airflow_elastic.core.state import Phase
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, StoreError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class _Verdict:
     files: int
     bytes: int
     problems: list[str]
+    foreign: bool = False
 
 
 @click.command(cls=Command)
@@ -41,9 +43,9 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
     """Check every checkpoint, byte by byte.
 
     Each committed one is compared with its manifest: sizes and checksums of all its files. Exits 1 if any is
-    damaged, and names the file. A restart sets a damaged checkpoint aside and takes the one before; those that
-    were set aside are named, too. The newest whole one stays, whatever the run removes, until ranks or this command
-    have read another one whole.
+    damaged, and names the file; or if any is another run's, copied there later. A restart sets a damaged checkpoint
+    aside and takes the one before; those that were set aside are named, too. The newest whole one stays, whatever the
+    run removes, until ranks or this command have read another one whole.
 
     With --samples it checks what the run's ranks have consumed, over all attempts and world sizes, up to the newest
     checkpoint: every sample of an epoch has to count exactly once. The run has to keep that: --account-samples.
@@ -73,7 +75,8 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
         return 1 if damaged else 0
     for verdict in verdicts:
         fine = f"whole, {verdict.files} files, {say.size(verdict.bytes)}"
-        click.echo(f"checkpoint {verdict.step}: {'DAMAGED' if verdict.problems else fine}")
+        wrong = "NOT THIS RUN'S" if verdict.foreign else "DAMAGED"
+        click.echo(f"checkpoint {verdict.step}: {wrong if verdict.problems else fine}")
         for problem in verdict.problems:
             click.echo(f"  {problem}")
     for step, reason in keeping.quarantined(store).items():
@@ -82,7 +85,9 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
         click.echo(f"{store.uri} holds no checkpoint yet")
     elif damaged:
         then = f"a restart goes on from {max(whole)}" if whole else "none is left to restart from"
-        click.echo(f"{len(damaged)} of {len(verdicts)} checkpoints damaged: {then}")
+        if damaged[-1].foreign and damaged[-1] is verdicts[-1]:
+            then = f"a restart is refused as long as {layout.manifest(damaged[-1].step)} is there"
+        click.echo(f"{len(damaged)} of {len(verdicts)} checkpoints cannot be used: {then}")
     return 1 if damaged else 0
 
 
@@ -105,14 +110,17 @@ def _verify(store: Store, step: int, progress: Progress) -> _Verdict | None:
         return _Verdict(step, 0, 0, [str(error)]) if step in stored.steps(store) else None
     total = sum(file.size for file in manifest.files)
     task = progress.add_task(f"checkpoint {step}", total=total)
-    found: list[str] = []
+    foreign = not journal.is_ours(store)(manifest)
+    found = (
+        [f"it was copied there from another run ({manifest.run}) when this one had begun"] if foreign else []
+    )
     for i, file in enumerate(manifest.files):
         found += stored.problems(store, manifest, only=i.__eq__)
         progress.advance(task, file.size)
     progress.remove_task(task)
     if found and step not in stored.steps(store):
         return None
-    return _Verdict(step, len(manifest.files), total, found)
+    return _Verdict(step, len(manifest.files), total, found, foreign)
 
 
 @click.command(cls=Command)

@@ -48,8 +48,8 @@ def export(uri: str, file: str, step: int | None) -> int:
     """Write the model of a checkpoint into one file.
 
     The end of the file's name says how: .pt, .pth and .bin are a state dict as torch.save writes it, .safetensors is
-    safetensors. The model is whole, whatever number of ranks has saved it, and every byte is checked. This needs torch
-    where it runs.
+    safetensors. The model is whole, whatever number of ranks has saved it, and every byte of it is checked. This needs
+    torch where it runs.
 
     Example:
       airflow-elastic checkpoint export /mnt/runs/mnist mnist.safetensors --step 340

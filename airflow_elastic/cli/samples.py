@@ -56,7 +56,7 @@ def verify_samples(store: Store, *, as_json: bool) -> int:
     if proof.unsteady:
         click.echo(f"shards that had another length when they were read again: {_some(proof.unsteady)}")
     told = f"{sum(epoch.counted for epoch in proof.epochs)} samples of {proof.step} steps"
-    again = f"; {proof.done_again} steps were lost, and done again" if proof.done_again else ""
+    again = f"; {proof.done_again} or more steps were lost, and done again" if proof.done_again else ""
     click.echo(f"{told}: {'each counts exactly once' if proof.holds else 'NOT PROVED'}{again}")
     return 0 if proof.holds else 1
 
@@ -65,7 +65,7 @@ def _line(epoch: Epoch) -> str:
     ranks = ", then ".join(map(str, epoch.world_sizes))
     whole = str(epoch.length) if epoch.length else "a number not known yet"
     part = "" if epoch.complete else f" of {whole}, not over yet"
-    line = f"epoch {epoch.number}: {epoch.counted} samples{part}, by {ranks} ranks"
+    line = f"epoch {epoch.number}: {epoch.counted} samples{part}, by {ranks} {'rank' if ranks == '1' else 'ranks'}"
     if epoch.repeated:
         line += f"; {len(epoch.repeated)} count more than once: {_some(epoch.repeated)}"
     if not epoch.complete and epoch.counted < epoch.expected:

@@ -120,9 +120,8 @@ def _saved(document: Mapping[str, Any], now: float, kept: int) -> str:
             f"the newest at step {newest['step']}, {say.duration(max(0.0, now - newest['at']))} ago"
         )
     if (unsaved := document["checkpoints"].get("unsaved")) is not None:
-        saved += (
-            f", and {unsaved['worker']} could not write that of step {unsaved['step']}: {unsaved['reason']}"
-        )
+        saved += f", and step {unsaved['step']} is not saved as it should be, says {unsaved['worker']}: "
+        saved += unsaved["reason"]
     if (unpruned := document["checkpoints"].get("unpruned")) is not None:
         saved += f", and old ones stay: {unpruned['reason']}"
     if (copy := document["checkpoints"].get("bad_copy")) is not None:

@@ -50,7 +50,7 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"checkpoint {event.step} committed"
         case ev.SaveFailed():
             of = "" if event.attempt == state.attempt.number else f" of attempt {event.attempt}"
-            return f"checkpoint {event.step}{of} could not be written by {event.worker}: {event.reason}"
+            return f"step {event.step}{of} is not saved as it should be, says {event.worker}: {event.reason}"
         case ev.PruneRefused():
             return f"old checkpoints stay where they are: {event.reason}"
         case ev.CheckpointQuarantined():

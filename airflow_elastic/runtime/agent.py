@@ -105,7 +105,7 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
         reporter.stop()
         persister.stop()
         for one in followers:
-            one.finish(partial(_flushed, persister), succeeded=result.outcome == "succeeded")
+            one.finish(partial(_flushed, persister), done=result.outcome in ("succeeded", "left"))
 
 
 def _flushed(persister: Persister) -> bool:

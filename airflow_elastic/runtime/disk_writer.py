@@ -47,14 +47,16 @@ class DiskWriter(Follower):
             self._refuse(0, _untaken(error))
         super().start()
 
-    def finish(self, flushed: Callable[[], bool], *, succeeded: bool) -> None:
-        """End. What storage could not be given comes to the disk; of a training that is complete nothing stays."""
+    def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
+        """End. What storage could not be given comes to the disk; where training is complete, or goes on without this
+        worker, nothing of it stays.
+        """
         self.end()
         if not flushed():
             if self.stop():
                 self._over.clear()
                 self._look(heard=True)
-        elif succeeded and self._is_stored() and self.stop():
+        elif done and self._is_stored() and self.stop():
             self._disk.clear()
 
     def _is_stored(self) -> bool:

@@ -62,12 +62,12 @@ class Follower(ABC):
         return not self._thread.is_alive()
 
     @abstractmethod
-    def finish(self, flushed: Callable[[], bool], *, succeeded: bool) -> None:
+    def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
         """End, with the worker.
 
         Args:
             flushed: has what is staged written to storage; answers whether all of it is.
-            succeeded: whether training is complete.
+            done: whether training is complete, or goes on without this worker.
         """
 
     @abstractmethod

@@ -43,7 +43,7 @@ class Sharer(Follower):
         self._connection: socket.socket | None = None
         self._to: Neighbour | None = None
 
-    def finish(self, flushed: Callable[[], bool], *, succeeded: bool) -> None:
+    def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
         """End; where all is written, the neighbour does not take this worker for lost."""
         whole = flushed()
         if self.stop() and whole:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
 )
 
+from airflow_elastic.adapters.durable import temp_file
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed
@@ -56,16 +58,14 @@ def export_weights(
     write = {"torch": _write_torch, "safetensors": _write_safetensors}[_format_of(path)]
     manifest, weights = read_weights(run, step, told)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(
-            weights, temporary, {"step": str(manifest.step), "run": run if isinstance(run, str) else run.uri}
-        )
+    about = {"step": str(manifest.step), "run": run if isinstance(run, str) else run.uri}
+    with temp_file(path.absolute().parent) as (temporary, created):
+        mode = stat.S_IMODE(os.fstat(created.fileno()).st_mode)
+        write(weights, temporary, about)
+        temporary.chmod(mode)  # safetensors makes a file that nobody else can read
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return manifest
 
 
@@ -113,7 +113,8 @@ def _local(source: str, folder: Path) -> Path:
 
 
 def _write_torch(weights: dict[str, Any], path: Path, about: dict[str, str]) -> None:
-    torch.save(weights, path)
+    with path.open("wb") as file:  # by its name torch would take the part before the last dot, of which there is none
+        torch.save(weights, file)
 
 
 def _read_torch(path: Path) -> dict[str, Any]:

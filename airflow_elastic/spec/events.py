@@ -77,7 +77,10 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True)
 class SaveFailed:
-    """A worker could not write its part of a checkpoint; training goes on, and the next save is tried."""
+    """A worker could not save what it was to: its part of a checkpoint, or a copy for its disk or for a neighbour.
+
+    Training goes on, and the next save is tried.
+    """
 
     at: float
     attempt: int

@@ -71,6 +71,7 @@ def test_a_folder_of_somebodys_own_is_refused_and_left_as_it_is(place: Store, ow
         lambda store: store.put(".elastic-probe-0123456789abcdef", b"of a probe that was killed"),
         lambda store: (
             store.put("checkpoints/manifests/000000000340.json", b"{}"),
+            store.put("checkpoints/verified.json", b'{"step": 340}'),
             store.put("checkpoints/data/000000000340-a0002-g01/sub/__0_0.distcp", b"copied from another run"),
         ),
     ],

@@ -53,6 +53,18 @@ async def test_it_costs_what_came_after_the_newest_state_on_disks(tmp_path: Path
     assert left_over(tmp_path / "run") == []
 
 
+async def test_a_worker_that_is_not_needed_any_more_leaves_nothing_there(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    policy = CheckpointPolicy(every_steps=10, disk=str(tmp_path / "disk"), disk_every_steps=5)
+    spec = training("--epochs=6", "--step-seconds=0.05", checkpoint=policy)
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(12)
+        await driven.scaled(1)
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
 @pytest.mark.slow  # of every commit: that of buddies, who follow in the same way
 async def test_it_follows_a_scale_step(tmp_path: Path) -> None:
     policy = CheckpointPolicy(every_steps=1000, disk=str(tmp_path), disk_every_steps=2)

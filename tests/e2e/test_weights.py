@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import airflow_elastic.runtime as elastic
+from airflow_elastic.adapters import keeping
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.saving import Position, Stateful
@@ -44,6 +45,8 @@ def test_what_is_exported_is_what_was_saved(tmp_path: Path, name: str) -> None:
     elastic.load_weights(tmp_path / "out" / name, model)
     assert weights(model) == {10.0}
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+    (tmp_path / "mine").touch()
+    assert (tmp_path / "out" / name).stat().st_mode == (tmp_path / "mine").stat().st_mode
 
 
 def test_an_export_tells_how_far_it_is(tmp_path: Path) -> None:
@@ -250,6 +253,17 @@ def test_a_checkpoint_of_another_run_is_not_taken_for_this_runs(tmp_path: Path) 
     assert (done.returncode, "is of another run" in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "model.pt").exists()
     assert elastic.load_model(uri, model, step=10).step == 10
+    assert keeping.own_steps(open_store(uri), -1) == [10]
+    said = subprocess.run(
+        [sys.executable, "-m", "airflow_elastic.cli", "verify", uri],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 1
+    assert "checkpoint 10: whole" in said.stdout
+    assert "checkpoint 20: NOT THIS RUN'S" in said.stdout
+    assert "a restart is refused as long as checkpoints/manifests/000000000020.json is there" in said.stdout
     shutil.copytree(f"{uri}/checkpoints", tmp_path / "shelf/checkpoints")
     assert elastic.load_model(str(tmp_path / "shelf"), model).step == 20
 

@@ -96,6 +96,6 @@ def pair(run: Path) -> Iterator[Pair]:
         yield two
     finally:
         for sharer in two.sharers:
-            sharer.finish(lambda: True, succeeded=False)
+            sharer.finish(lambda: True, done=False)
         for worker in two.workers:
             two.keeper(worker.node.index).close()

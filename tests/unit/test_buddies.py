@@ -90,7 +90,7 @@ def test_who_has_a_place_or_has_said_goodbye_is_not_lost(nodes: tuple[int, ...],
         two.save(objects(1), 3)
         until(lambda: two.kept(0) == [3], "the state to be kept")
         if nodes == (0, 2):
-            two.sharers[1].finish(lambda: True, succeeded=False)
+            two.sharers[1].finish(lambda: True, done=False)
             until(lambda: two.keeper(0)._speaker is None, "the last word")
         begin_anew(two, *nodes)
         assert two.keeper(0).lost is None
@@ -162,7 +162,7 @@ def test_of_one_that_has_said_goodbye_nothing_is_written(tmp_path: Path) -> None
     with pair(tmp_path / "run") as two:
         two.save(objects(1), 3)
         until(lambda: two.kept(0) == [3], "the state to be kept")
-        two.sharers[1].finish(lambda: True, succeeded=False)
+        two.sharers[1].finish(lambda: True, done=False)
         until(lambda: two.keeper(0)._speaker is None, "the last word")
         assert two.keeper(0).lost is None
         two.workers[0].persister.flush()

@@ -165,7 +165,7 @@ def test_nothing_stays_of_a_training_that_is_complete_and_in_storage(machines: M
             assert time.monotonic() < deadline
             time.sleep(0.01)
         with ThreadPoolExecutor(4) as pool:
-            for answer in [pool.submit(one.finish, lambda: True, succeeded=True) for one in writers]:
+            for answer in [pool.submit(one.finish, lambda: True, done=True) for one in writers]:
                 answer.result(60)
     assert list(machines.folders[0].iterdir()) == []
 
@@ -175,7 +175,7 @@ def test_what_storage_could_not_be_given_comes_to_the_disk(machines: Machines) -
     with running([worker]) as (writer,):
         assert writer.stop()  # it was about to end when this was saved
         assert worker.saver.save(objects(1), 4, Position(), reason="breakpoint", metrics={})
-        writer.finish(lambda: False, succeeded=False)
+        writer.finish(lambda: False, done=False)
     assert len(machines.files()) == 1
 
 
@@ -188,7 +188,7 @@ def test_what_storage_does_not_have_stays(machines: Machines, monkeypatch: pytes
     assert workers[0].node.disk is not None
     writer = DiskWriter(workers[0].node, workers[0].node.disk)
     writer._look(heard=True)
-    writer.finish(lambda: True, succeeded=True)  # the other one's part is missing
+    writer.finish(lambda: True, done=True)  # the other one's part is missing
     assert len(machines.files()) == 2
 
 

@@ -81,7 +81,7 @@ def test_trouble_with_checkpoints_is_told() -> None:
             ev.CheckpointQuarantined(4, 1, 320, 280, "rank-00000.bin is missing"),
         ]
     )
-    assert unsaved == "checkpoint 300 could not be written by node-1: no space left"
+    assert unsaved == "step 300 is not saved as it should be, says node-1: no space left"
     assert aside == (
         "checkpoint 340 is damaged and was set aside, training goes on from 280: its bytes have changed"
     )
@@ -101,7 +101,7 @@ def test_what_an_attempt_could_not_save_is_told_when_the_next_one_is_planned() -
             ev.SaveFailed(4, 1, 300, "node-1", "no space left"),
         ]
     )
-    assert unsaved == "checkpoint 300 of attempt 1 could not be written by node-1: no space left"
+    assert unsaved == "step 300 of attempt 1 is not saved as it should be, says node-1: no space left"
 
 
 def test_a_run_that_loses_a_worker_scales_and_succeeds() -> None:
