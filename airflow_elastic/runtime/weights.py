@@ -113,7 +113,9 @@ def _local(source: str, folder: Path) -> Path:
 
 
 def _write_torch(weights: dict[str, Any], path: Path, about: dict[str, str]) -> None:
-    with path.open("wb") as file:  # by its name torch would take the part before the last dot, of which there is none
+    with path.open(
+        "wb"
+    ) as file:  # by its name torch would take the part before the last dot, of which there is none
         torch.save(weights, file)
 
 
