@@ -56,11 +56,13 @@ def own_steps(store: Store, after: int) -> list[int]:
     What cannot be read is taken for its own.
     """
     newer = [step for step in checkpoints.steps(store) if step > after]
-    is_ours = journal.is_ours(store) if newer else None
+    if not newer:
+        return []
+    is_ours = journal.is_ours(store)
 
     def is_own(step: int) -> bool:
         try:
-            return is_ours is None or is_ours(checkpoints.read(store, step))
+            return is_ours(checkpoints.read(store, step))
         except CheckpointDamaged:
             return True
 

@@ -21,7 +21,10 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_elastic.adapters.store import Store
+    from airflow_elastic.spec.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,10 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
         console=say.console(stderr=True),
         transient=True,
     )
+    is_ours = journal.is_ours(store)
     with progress:
-        verdicts = [v for step in stored.steps(store) if (v := _verify(store, step, progress)) is not None]
+        found = (_verify(store, step, is_ours, progress) for step in stored.steps(store))
+        verdicts = [verdict for verdict in found if verdict is not None]
     damaged = [verdict for verdict in verdicts if verdict.problems]
     whole = [verdict.step for verdict in verdicts if not verdict.problems]
     _note(store, whole)
@@ -85,24 +90,22 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
         click.echo(f"{store.uri} holds no checkpoint yet")
     elif damaged:
         then = f"a restart goes on from {max(whole)}" if whole else "none is left to restart from"
-        if damaged[-1].foreign and damaged[-1] is verdicts[-1]:
-            then = f"a restart is refused as long as {layout.manifest(damaged[-1].step)} is there"
+        if verdicts[-1].foreign:
+            then = f"a restart is refused as long as {layout.manifest(verdicts[-1].step)} is there"
         click.echo(f"{len(damaged)} of {len(verdicts)} checkpoints cannot be used: {then}")
     return 1 if damaged else 0
 
 
 def _note(store: Store, whole: list[int]) -> None:
-    """Have the newest one known to be whole that is the run's own, and is still there."""
-    is_ours = journal.is_ours(store)
-    for step in reversed(whole):
-        with contextlib.suppress(CheckpointDamaged):  # the run has removed it meanwhile
-            if is_ours(stored.read(store, step)):
-                with contextlib.suppress(StoreError):  # who looks may have no right to write
-                    keeping.note_verified(store, step)
-                return
+    """Have the newest one known to be whole that is still there: the run may have removed some meanwhile."""
+    newest = max({*whole} & {*stored.steps(store)}, default=None)
+    with contextlib.suppress(StoreError):  # who looks may have no right to write
+        keeping.note_verified(store, newest)
 
 
-def _verify(store: Store, step: int, progress: Progress) -> _Verdict | None:
+def _verify(
+    store: Store, step: int, is_ours: Callable[[Manifest], bool], progress: Progress
+) -> _Verdict | None:
     """The verdict on one checkpoint; None where the run has removed it meanwhile, as it does with old ones."""
     try:
         manifest = stored.read(store, step)
@@ -110,10 +113,9 @@ def _verify(store: Store, step: int, progress: Progress) -> _Verdict | None:
         return _Verdict(step, 0, 0, [str(error)]) if step in stored.steps(store) else None
     total = sum(file.size for file in manifest.files)
     task = progress.add_task(f"checkpoint {step}", total=total)
-    foreign = not journal.is_ours(store)(manifest)
-    found = (
-        [f"it was copied there from another run ({manifest.run}) when this one had begun"] if foreign else []
-    )
+    found, foreign = list[str](), not is_ours(manifest)
+    if foreign:
+        found.append(f"it was copied there from another run ({manifest.run}) when this one had begun")
     for i, file in enumerate(manifest.files):
         found += stored.problems(store, manifest, only=i.__eq__)
         progress.advance(task, file.size)

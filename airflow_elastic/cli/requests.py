@@ -72,8 +72,9 @@ def checkpoint(uri: str, wait: bool, timeout: float) -> None:
 
     def answered(state: RunState) -> bool:
         # What was saved before may be committed only now; whatever comes after that was saved later, for any reason.
-        seen.update(keeping.own_steps(run.store, before))
-        return state.ended or len(seen) > 1 or any(_was_requested(run, step) for step in seen)
+        new = set(keeping.own_steps(run.store, before)) - seen
+        seen.update(new)
+        return state.ended or len(seen) > 1 or any(_was_requested(run, step) for step in new)
 
     state = _wait(run, timeout, "a new checkpoint", answered)
     if not seen:

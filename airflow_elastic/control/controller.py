@@ -341,8 +341,7 @@ class Controller:
         await self._note_checkpoints(await asyncio.to_thread(new_checkpoints, self._store, self.state))
 
     async def _note_checkpoints(self, steps: Sequence[int]) -> None:
-        known = self.state.checkpoint.step if self.state.checkpoint else -1
-        for step in filter(known.__lt__, steps):
+        for step in steps:
             at, attempt = self._now(), self.state.attempt.number
             await self._record(ev.CheckpointCommitted(at, attempt, step, layout.manifest(step)))
 

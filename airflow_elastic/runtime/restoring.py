@@ -117,7 +117,7 @@ class Restorer:
             InvalidInput: the newest one is of another model, of another run, or has values of types that the script
                 does not trust. Nothing that is stored has been changed, and `objects` only in the last case.
         """
-        with self._tidied():
+        with self._tidied() if self._ranks.rank == 0 else contextlib.nullcontext():
             return self._restore(objects)
 
     def _restore(self, objects: Stateful) -> Manifest | None:
@@ -164,17 +164,15 @@ class Restorer:
 
     @contextlib.contextmanager
     def _tidied(self) -> Iterator[None]:
-        """Beside what is done meanwhile, rank 0 removes what earlier attempts left half-saved, as none of them lives:
-        that takes ten requests, and nobody who restores needs to wait for them.
+        """On rank 0, beside what is done meanwhile: what earlier attempts left half-saved is removed, as none of them
+        lives. That takes ten requests, for which nobody waits as long as reading takes longer.
         """
         tidying = threading.Thread(target=self._tidy, name="elastic-tidy", daemon=True)
-        if self._ranks.rank == 0:
-            tidying.start()
+        tidying.start()
         try:
             yield
         finally:
-            if self._ranks.rank == 0:
-                tidying.join()
+            tidying.join()
 
     def _tidy(self) -> None:
         try:

@@ -113,9 +113,7 @@ def _local(source: str, folder: Path) -> Path:
 
 
 def _write_torch(weights: dict[str, Any], path: Path, about: dict[str, str]) -> None:
-    with path.open(
-        "wb"
-    ) as file:  # by its name torch would take the part before the last dot, of which there is none
+    with path.open("wb") as file:  # given the path, torch wants something before the last dot of its name
         torch.save(weights, file)
 
 

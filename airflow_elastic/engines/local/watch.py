@@ -125,7 +125,8 @@ def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> Worker
     alive = agent is not None and same_boot and agent.alive
     result = files.result(node)
     if result is not None and not alive:
-        return _ended(name, agent, result, closed=files.closed)
+        # By somebody else, who wants its machine or its memory.
+        return _ended(name, agent, result, taken=result.outcome == "stopped" and not files.closed)
     if alive and agent is not None:
         return WorkerStatus(name, WorkerPhase.RUNNING, pid=agent.pid)
     if not wanted:
@@ -139,17 +140,16 @@ def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> Worker
     )
 
 
-def _ended(name: str, agent: linux.Process | None, result: Result, *, closed: bool) -> WorkerStatus:
+def _ended(name: str, agent: linux.Process | None, result: Result, *, taken: bool) -> WorkerStatus:
     pid = agent.pid if agent else None
-    if result.outcome == "stopped" and not closed:  # by somebody else, who wants its machine or its memory
-        return WorkerStatus(name, WorkerPhase.LOST, pid=pid, reason=result.reason, preempted=True)
     return WorkerStatus(
         name,
-        _PHASES[result.outcome],
+        WorkerPhase.LOST if taken else _PHASES[result.outcome],
         pid=pid,
         errors=result.errors,
         reason=result.reason,
         unattended=result.outcome == "unattended",
+        preempted=taken,
     )
 
 
