@@ -36,6 +36,10 @@ _PEER_GONE = re.compile(
 #: `StoreError`, and not `StoreUnfit`, which is no matter of time. An agent says first that it has failed.
 _STORAGE = re.compile(r"^(the agent failed: )?StoreError: ")
 
+#: A script may have an `InvalidInput` of its own: a traceback tells whose it is, of which some launchers keep the end.
+_OURS = "airflow_elastic.spec.errors.InvalidInput: "
+_REFUSED = re.compile(r"^(the agent failed: |airflow_elastic\.spec\.errors\.)?InvalidInput: ")
+
 
 class Death(NamedTuple):
     """One death that somebody saw: the worker, and the rank's own evidence where there is any."""
@@ -96,6 +100,11 @@ RULES: tuple[Rule, ...] = (
         FailureKind.CRASHED,
         lambda d: d.signal in _CRASHES,
         lambda d: f"{_who(d)} crashed with {_SIGNALS[d.signal or 0]}",
+    ),
+    Rule(
+        FailureKind.BAD_INPUT,
+        lambda d: _says(d, _REFUSED) and _OURS in (d.rank.traceback or d.rank.error or ""),
+        lambda d: f"{_who(d)} was refused: {_REFUSED.sub('', d.rank.error or '')}",
     ),
     Rule(
         FailureKind.CODE_ERROR,

@@ -54,7 +54,7 @@ def decide(state: RunState) -> Restart | End:
         return Restart(cost=0, delay=0.0)
     if failure is None:
         return End("failed", "the attempt ended and left no evidence of why")
-    if failure.kind is FailureKind.REFUSED:
+    if failure.kind in (FailureKind.REFUSED, FailureKind.BAD_INPUT):
         return End("failed", failure.reason)
     if policy.policy == "Never":
         return End("failed", f"{failure.reason}; the restart policy is Never")

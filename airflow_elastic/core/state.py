@@ -41,6 +41,7 @@ class FailureKind(StrEnum):
     CRASHED = "crashed"
     RESTART_ASKED = "restart asked for"
     CANNOT_START = "cannot start"
+    BAD_INPUT = "bad input"
     CODE_ERROR = "code error"
     STORAGE = "storage failed"
     UNATTENDED = "unattended"

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 #: Failures that another Airflow try would only repeat: they come from the script, its arguments or the specification.
 _USERS_OWN = frozenset(
-    {FailureKind.CODE_ERROR, FailureKind.CRASHED, FailureKind.CANNOT_START, FailureKind.REFUSED}
+    {
+        FailureKind.CODE_ERROR,
+        FailureKind.CRASHED,
+        FailureKind.CANNOT_START,
+        FailureKind.BAD_INPUT,
+        FailureKind.REFUSED,
+    }
 )
 
 

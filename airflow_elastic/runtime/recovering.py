@@ -23,7 +23,7 @@ from airflow_elastic.core.offers import Age, Offer, choose
 from airflow_elastic.runtime.disk import age_of
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
-from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.errors import ElasticError, InvalidInput
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -54,18 +54,20 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What an agent has found: the newest checkpoint in storage, and what it offers."""
+    """What an agent has found: the newest checkpoint in storage, what it offers, and why its disk cannot be used."""
 
     stored: _Stored
     offers: tuple[Offer, ...]
+    unusable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Who is to write what, and what may stay on disks beside that."""
+    """Who is to write what, and what may stay on disks beside that; or why the run does not begin."""
 
     offers: tuple[Offer, ...]
     kept: str
+    refused: str | None = None
 
     def by(self, node: Node) -> list[Offer]:
         """What this worker is to write."""
@@ -95,6 +97,7 @@ def recover(node: Node, members: Members, store: TCPStore) -> bool:
         Whether the generation can begin; False where its end, or this worker's, has come meanwhile.
 
     Raises:
+        InvalidInput: the run is to begin, and nobody can use the folder that is named for it.
         NotRecovered: there is such a state, and it could not be written; or a worker has not answered, and nobody has
             read or written anything, for as long as a start may take. It is still there, for the next attempt.
     """
@@ -147,14 +150,17 @@ def _agree(node: Node, members: Members, together: _Together, mine: _Copies, sto
     """What goes on: the newest state that is whole. Only what has been chosen is read; where that is damaged, again."""
     number, is_lead = 0, node.index == members.nodes[0]
     while True:
-        together.say(f"found/{number}/{node.index}", _Found(stored, mine.offers))
+        together.say(f"found/{number}/{node.index}", _Found(stored, mine.offers, mine.unusable))
         if is_lead:
             everybody = together.hear_all(f"found/{number}", _Found)
             newest = max((one.stored for one in everybody), key=lambda one: one.age)
             now = Age(node.attempt, members.generation)
             complete = choose((offer for one in everybody for offer in one.offers), newest.age, now)
-            together.say(f"chosen/{number}", _Chosen(complete, newest.data))
+            refused = _refused(everybody) if now == Age(1, 1) else None
+            together.say(f"chosen/{number}", _Chosen(complete, newest.data, refused))
         chosen = together.hear(f"chosen/{number}", _Chosen)
+        if chosen.refused:
+            raise InvalidInput(chosen.refused)
         if not chosen.offers:
             return chosen
         damaged = 0
@@ -168,6 +174,14 @@ def _agree(node: Node, members: Members, together: _Together, mine: _Copies, sto
         if is_lead:
             log.warning("step %d is not what goes on: %s", chosen.offers[0].age.step, "; ".join(troubles))
         number += 1
+
+
+def _refused(everybody: Sequence[_Found]) -> str | None:
+    """Why nobody can use the folder: a run that begins was given a wrong one. None where somebody can; of the others,
+    and of a disk that fails later, it is only told.
+    """
+    why = [one.unusable for one in everybody]
+    return why[0] if all(why) else None
 
 
 def _newest(node: Node) -> _Stored:
@@ -213,12 +227,16 @@ class _Copies:
         disk: where they are looked for. Where it fails there are none, or fewer: it need not be there.
         node: this worker.
         newest: the newest checkpoint in storage; of older steps nobody needs anything.
+
+    Attributes:
+        unusable: why it cannot be used; None where it can.
     """
 
     def __init__(self, disk: Disk, node: Node, newest: Age) -> None:
         self._refused = node.tell_refused
         self._copies: defaultdict[Offer, list[Copy]] = defaultdict(list)
         self._whole: set[Offer] = set()
+        self.unusable: str | None = None
         try:
             for copy in disk.found(self._refused):
                 part = copy.word.part
@@ -227,6 +245,7 @@ class _Copies:
                     self._copies[offer].append(copy)
         except (ElasticError, OSError) as error:
             log.warning("this machine's disk cannot be read, and is done without: %s", error)
+            self.unusable = str(error)
 
     @property
     def offers(self) -> tuple[Offer, ...]:

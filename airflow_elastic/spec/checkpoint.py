@@ -41,7 +41,8 @@ class CheckpointPolicy:
             which is best the workers of one machine: those of one unit never keep each other's.
         disk: a folder on the disk of each worker's machine, there already, in which agents keep what is saved, too.
             What they lose with their memory, as all of them die at once or their machines are started anew, the next
-            attempt finds there. Takes `disk_keep_last` + 1 times a worker's share of the state. With the launcher
+            attempt finds there. A run does not begin where no worker can use it. Takes `disk_keep_last` + 1 times a
+            worker's share of the state. With the launcher
             `torchrun`; on a cluster, a volume of the node's has to be mounted there: an `emptyDir` goes with its pod.
         disk_every_steps: in between, save to that disk after every so many steps, and not to storage.
         disk_keep_last: states to keep there. Three at the least: one worker may have come further than another.

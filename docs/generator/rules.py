@@ -44,6 +44,16 @@ CLASSES: tuple[tuple[str, JobStatus], ...] = (
     ),
     ("SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV ended a rank", _job(error=_rank(signal=11))),
     (
+        "the runtime refuses what it was given, e.g. a checkpoint of another model",
+        _job(
+            error=_rank(
+                exit_code=1,
+                error="InvalidInput: checkpoint 40 of s3://models/run does not fit: ...",
+                traceback="airflow_elastic.spec.errors.InvalidInput: checkpoint 40 ...",
+            )
+        ),
+    ),
+    (
         "any other exit code, unless the exception only says that storage has failed, or a peer went away",
         _job(error=_rank(exit_code=1, error="ValueError: bad learning rate")),
     ),
@@ -109,7 +119,7 @@ def _fails(attempt: int, at: float, job: JobStatus, step: int = 0) -> tuple[ev.E
 
 
 _DONE = JobStatus((WorkerStatus("node-0", WorkerPhase.SUCCEEDED),))
-_LOST, _CODE = CLASSES[2][1], CLASSES[7][1]
+_LOST, _CODE = CLASSES[2][1], CLASSES[8][1]
 _LIVE = ev.AttemptSubmitted(1.0, 1, "job-1")
 _GONE = ev.AttemptGone(4.0, 1)
 
@@ -150,7 +160,7 @@ RULES: tuple[tuple[str, Callable[[], Any]], ...] = (
         _scaled,
     ),
     ("the attempt ended, and nobody can tell why", lambda: None),
-    ("the engine refuses the job for good", _refused),
+    ("the engine refuses the job for good, or the runtime what it was given", _refused),
     ("the policy is `Never`", _once(_LOST, "Never")),
     ("the policy is `ExitCode`, and the exit code is none that it restarts", _once(_CODE, "ExitCode")),
     (

@@ -83,12 +83,29 @@ async def test_it_follows_a_scale_step(tmp_path: Path) -> None:
     assert after.restored_at >= before.last_step - SLACK > saved
 
 
-async def test_a_disk_that_is_not_there_costs_nothing_and_is_told(tmp_path: Path) -> None:
+async def test_a_run_does_not_begin_with_a_disk_that_no_worker_has(tmp_path: Path) -> None:
     policy = CheckpointPolicy(every_steps=5, disk=str(tmp_path / "none"), disk_every_steps=1)
+    async with driving(tmp_path / "run", training(checkpoint=policy)) as driven:
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts)) == ("failed", 1)
+    failure = state.attempt.failure
+    assert failure is not None
+    assert failure.kind is FailureKind.BAD_INPUT
+    assert f"there is no folder {tmp_path}/none on this machine: mount one, or name another" in failure.reason
+    assert state.attempt.last_step == 0
+    assert not (tmp_path / "none").exists()
+    assert left_over(tmp_path / "run") == []
+
+
+async def test_a_disk_that_goes_later_costs_nothing_and_is_told(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    policy = CheckpointPolicy(every_steps=5, disk=str(tmp_path / "disk"), disk_every_steps=1)
     async with driving(
-        tmp_path / "run", training("--epochs=2", "--step-seconds=0.1", checkpoint=policy)
+        tmp_path / "run", training("--epochs=3", "--step-seconds=0.1", checkpoint=policy)
     ) as driven:
+        await driven.at_step(2)
+        (tmp_path / "disk").rename(tmp_path / "gone")
         told = await driven.until(lambda: driven.state.unsaved, "that it is told")
         assert "there is no folder" in told.reason
         state = await driven.end()
-    assert state.outcome == "succeeded"
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 1)

@@ -156,7 +156,7 @@ async def test_ranks_that_would_train_by_themselves_are_refused(framework: str, 
         pytest.skip("Lightning needs not be told")
     async with driving(tmp_path / "run", fitting(framework, tmp_path, "--untold")) as driven:
         state = await driven.end()
-    assert state.outcome == "failed"
+    assert (state.outcome, len(state.attempts)) == ("failed", 1)
     assert "train by itself; where there are no GPUs, say" in (state.reason or "")
 
 

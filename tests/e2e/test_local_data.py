@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
@@ -149,9 +150,10 @@ async def test_another_order_in_the_middle_of_an_epoch_is_refused(tmp_path: Path
         await driven.until(lambda: driven.state.checkpoint and driven.step_now > 6, "a checkpoint")
         driven.kill_worker(1)
         state = await driven.end()
-    assert state.outcome == "failed"
+    assert (state.outcome, len(state.attempts)) == ("failed", 2)
     failure = state.attempts[-1].failure
     assert failure is not None
+    assert failure.kind is FailureKind.BAD_INPUT
     assert "(345 samples, seed 1), and the script now has (345 samples, seed 2)" in (failure.error or "")
     assert left_over(tmp_path / "run") == []
 
@@ -223,9 +225,10 @@ async def test_a_stateful_loader_is_refused_at_another_world_size(tmp_path: Path
         await driven.at_step(2)
         driven.run.ask_scale(1, by="test")
         state = await driven.end()
-    assert state.outcome == "failed"
-    failure = state.attempts[0].failure
+    assert (state.outcome, len(state.attempts)) == ("failed", 1)
+    failure = state.attempt.failure
     assert failure is not None
+    assert failure.kind is FailureKind.BAD_INPUT
     assert "was saved by 2 ranks, and there are 1" in (failure.error or "")
     assert "workers.min and workers.max are left out. Or use run.loader" in (failure.error or "")
     assert left_over(tmp_path / "run") == []

@@ -25,7 +25,7 @@ from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
-from airflow_elastic.spec.errors import StoreError
+from airflow_elastic.spec.errors import InvalidInput, StoreError
 from airflow_elastic.spec.run import Health
 from tests.support.machines import Machines, come, cut, flip, save
 from tests.support.saving import Worker, objects, same
@@ -312,6 +312,17 @@ def test_what_somebody_else_has_put_there_is_not_used(
     come(machines.attempt(2))
     assert checkpoints.steps(first[0].store) == []
     assert ("lies elsewhere" if of == 1 else "is not trusted") in caplog.text
+
+
+def test_where_no_worker_can_use_its_disk_the_run_does_not_begin(machines: Machines) -> None:
+    for folder in machines.folders:
+        folder.rmdir()
+    with pytest.raises(InvalidInput, match=r"no folder .*disk-0 on this machine: mount one, or name another"):
+        come(machines.attempt(1))
+    assert come(machines.attempt(1, generation=2)) == [True, True], "it has begun"
+    assert come(machines.attempt(2)) == [True, True]
+    machines.folders[1].mkdir()
+    assert come(machines.attempt(1)) == [True, True], "one of them has it"
 
 
 def test_a_disk_that_fails_is_done_without(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.replicas import check_alike
+from airflow_elastic.runtime.replicas import COMPARED, check_alike
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import Worker
@@ -47,6 +47,19 @@ def test_a_bit_that_differs_on_any_rank_is_told(name: str, caplog: pytest.LogCap
     each[2][name] = other
     assert found(each) == [False] * 3
     assert f"ranks differ in 1 of 7 tensors that are not sharded ({name})" in caplog.text
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_values_all_over_a_large_tensor_are_compared(turned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    rows = 100
+    each = [torch.zeros(rows, 3 * COMPARED) for _ in range(2)]
+    if turned:
+        each = [one.t() for one in each]
+    for row in (0, rows // 2, rows - 1):
+        each[1].select(int(turned), row).fill_(1.0)  # as when only some rows of an embedding were used
+        assert found([{"model.a": one} for one in each]) == [False] * 2
+        each[1].zero_()
+        assert found([{"model.a": one} for one in each]) == [True] * 2
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from airflow_elastic.spec.run import RestartPolicy
 from airflow_elastic.spec.status import JobStatus, WorkerStatus
 from tests.support.builders import at_step, done, failed, job, lost, rank, spec, story, worker
 
+REFUSED = "airflow_elastic.spec.errors.InvalidInput: another model"
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:3344"
 
 
@@ -49,6 +50,26 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
             "rank 1 on node-1 failed: ValueError: x",
         ),
         ([worker(errors=(rank(3),))], "code error", 3, "exit code 3"),
+        (
+            [worker(errors=(rank(1, error="InvalidInput: another model", traceback=f"File 1\n{REFUSED}"),))],
+            "bad input",
+            1,
+            "rank 1 on node-1 was refused: another model",
+        ),
+        # What a launcher has kept that keeps the end of the output alone.
+        ([worker(errors=(rank(1, error=REFUSED),))], "bad input", 1, "was refused: another model"),
+        (
+            [worker(errors=(rank(1, error="InvalidInput: x", traceback="train.InvalidInput: x"),))],
+            "code error",
+            1,
+            "failed: InvalidInput: x",
+        ),
+        (
+            [worker(errors=(rank(1, error="KeyError: x", traceback=f"{REFUSED}\nKeyError: x"),))],
+            "code error",
+            1,
+            "failed: KeyError: x",
+        ),
         (
             [worker(errors=(rank(1, error="StoreError: s3://b/run: Connection refused"),))],
             "storage failed",
@@ -184,6 +205,11 @@ def test_a_crash_loop_stops_early_and_says_why() -> None:
     decision = decide(_two(failed(), failed()))
     assert isinstance(decision, End)
     assert "the same error at step 10 twice" in decision.reason
+
+
+def test_what_the_runtime_refuses_is_not_tried_again() -> None:
+    decision = decide(_ended(failed(1, REFUSED), step=0))
+    assert decision == End("failed", "rank 1 on node-1 was refused: another model")
 
 
 def test_no_crash_loop_where_the_run_gets_further_or_the_error_is_another() -> None:
