@@ -19,6 +19,7 @@ from airflow_elastic.adapters.s3_errors import (
     status_of,
     store_error,
 )
+from airflow_elastic.adapters.s3_ranges import Ranges
 from airflow_elastic.adapters.s3_stream import ROUNDS, Stream, ask, back_off
 from airflow_elastic.adapters.store import Entry, at_once, untold
 from airflow_elastic.spec.errors import StoreError
@@ -54,6 +55,7 @@ class S3Store:
         self._bucket = bucket
         self._below = f"{check_key(prefix)}/" if prefix else ""
         self._clients, self._bulk = Clients(client_factory), Clients(client_factory, bulk=True)
+        self._ranges = Ranges()
 
     def __repr__(self) -> str:
         return f"S3Store({self.uri!r})"
@@ -81,7 +83,7 @@ class S3Store:
     @contextlib.contextmanager
     def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
         check_range(start, size)
-        stream = Stream(self._bulk.get, self._at(key), start, size)
+        stream = Stream(self._bulk.get, self._at(key), start, size, self._ranges)
         with self._told("read", key), contextlib.closing(stream):
             yield stream
 

@@ -16,6 +16,21 @@ ROUNDS = 8  # of what botocore does not repeat: a conflict between writers, an a
 _AT_ONCE = 1 << 20
 
 
+def ask(client: Any, where: dict[str, str]) -> dict[str, Any]:
+    """The answer to a request to get an object. Raises whatever the client does, after several tries.
+
+    botocore does not repeat it where the answer says that there is no such object, or no such range, and breaks off.
+    """
+    for round_ in range(ROUNDS):
+        try:
+            return dict(client.get_object(**where))
+        except Exception as exc:
+            if not is_answer_cut(exc) or round_ == ROUNDS - 1:
+                raise
+        back_off(round_)
+    raise AssertionError("unreachable: the last round returns or raises")
+
+
 class Stream:
     """Bytes of an object, one after the other; nothing where there is no such object, or it is not that long.
 
@@ -24,10 +39,18 @@ class Stream:
         where: bucket and key, and what else a request to get an object may say.
         start: the first byte.
         size: how many bytes at most.
+        first: how the server is asked, where that has not failed yet.
     """
 
-    def __init__(self, client: Callable[[], Any], where: dict[str, str], start: int, size: int) -> None:
-        self._client, self._where = client, where
+    def __init__(
+        self,
+        client: Callable[[], Any],
+        where: dict[str, str],
+        start: int,
+        size: int,
+        first: Callable[[Any, dict[str, str]], dict[str, Any]] = ask,
+    ) -> None:
+        self._client, self._where, self._ask = client, where, first
         self._at, self._end = start, start + size
         self._body: Any = None
         self._skip = 0  # of the body: the server has sent more than was asked for
@@ -51,6 +74,7 @@ class Stream:
                 if not is_client_error(exc) or not left or type(exc).__name__ == "FlexibleChecksumError":
                     raise
                 self.close()
+                self._ask = ask
                 back_off(ROUNDS - 1 - left)
                 continue
             self._at += count
@@ -68,7 +92,7 @@ class Stream:
         if self._body is not None:
             return True
         try:
-            answer = ask(self._client(), {**self._where, "Range": f"bytes={self._at}-{self._end - 1}"})
+            answer = self._ask(self._client(), {**self._where, "Range": f"bytes={self._at}-{self._end - 1}"})
         except Exception as exc:
             if is_missing(exc) or status_of(exc) == 416:  # nothing from there on
                 return False
@@ -83,21 +107,6 @@ class Stream:
         while self._skip:
             count = len(self._body.read(min(self._skip, _AT_ONCE)))
             self._skip = self._skip - count if count else 0
-
-
-def ask(client: Any, where: dict[str, str]) -> dict[str, Any]:
-    """The answer to a request to get an object. Raises whatever the client does, after several tries.
-
-    botocore does not repeat it where the answer says that there is no such object, or no such range, and breaks off.
-    """
-    for round_ in range(ROUNDS):
-        try:
-            return dict(client.get_object(**where))
-        except Exception as exc:
-            if not is_answer_cut(exc) or round_ == ROUNDS - 1:
-                raise
-        back_off(round_)
-    raise AssertionError("unreachable: the last round returns or raises")
 
 
 def back_off(round_: int) -> None:

@@ -1,0 +1,88 @@
+"""Asking S3 for many ranges of the same objects, with one signature for all of an object's.
+
+What botocore does for each call, from the endpoint's rules to the dates in the answer, takes some two milliseconds
+of a processor: as long as to fetch two megabytes. A rank that restores what more or fewer ranks have saved makes
+hundreds of such requests.
+
+Such a signature is in the URL, good for a while and for one object. As with botocore's own, nothing but logs of level
+DEBUG would show it, and there is no telling of failures here: botocore asks again, and its errors are what is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from airflow_elastic.adapters.s3_errors import is_client_error
+from airflow_elastic.adapters.s3_stream import ask
+
+log = logging.getLogger(__name__)
+
+#: For so long a signature holds, and for so long it is used: credentials may be those of an hour.
+_HOLDS_SECONDS, _USED_SECONDS = 900, 300.0
+
+_MOST = 1000  # objects whose signatures are kept
+
+#: Answers that tell of the object, or of a bad moment, and not that the server takes no such signature.
+_MEANT = frozenset({404, 408, 412, 416, 429})
+
+
+class Ranges:
+    """Asks as `s3_stream.ask` does, and quickly where that works. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._urls: dict[tuple[str, str], tuple[float, str]] = {}
+        self._works = True
+
+    def __call__(self, client: Any, where: dict[str, str]) -> dict[str, Any]:
+        """The answer to a request for a range of an object. Raises whatever the client does, after several tries."""
+        return (self._quick(client, where) if self._works else None) or ask(client, where)
+
+    def _quick(self, client: Any, where: dict[str, str]) -> dict[str, Any] | None:
+        """None where anything but bytes has come: botocore tells what it means, and tries again."""
+        from botocore.awsrequest import AWSRequest
+        from botocore.response import StreamingBody
+
+        try:
+            # Not of botocore's public surface, as nothing is that knows its certificates and proxies.
+            session = client._endpoint.http_session
+        except AttributeError:
+            self._works = False
+            return None
+        headers = {"Range": where["Range"], "User-Agent": client.meta.config.user_agent}
+        if "IfMatch" in where:
+            headers["If-Match"] = where["IfMatch"]
+        try:
+            url = self._url(client, where["Bucket"], where["Key"])
+            answer = session.send(AWSRequest("GET", url, headers=headers, stream_output=True).prepare())
+            if answer.status_code not in (200, 206):
+                _ = answer.content  # the connection is free for others then
+                self._works = answer.status_code in _MEANT or answer.status_code >= 500
+                if not self._works:
+                    log.debug("the server answers %d to signed URLs: requests are signed", answer.status_code)
+                return None
+        except Exception as exc:
+            if not is_client_error(exc):
+                raise
+            return None
+        about = answer.headers
+        known = {"ETag": about.get("ETag"), "ContentRange": about.get("Content-Range")}
+        body = StreamingBody(answer.raw, about.get("Content-Length"))
+        return {"Body": body, **{name: value for name, value in known.items() if value}}
+
+    def _url(self, client: Any, bucket: str, key: str) -> str:
+        now = time.monotonic()
+        until, url = self._urls.get((bucket, key), (0.0, ""))
+        if now >= until:
+            asked = {"Bucket": bucket, "Key": key}
+            url = client.generate_presigned_url("get_object", Params=asked, ExpiresIn=_HOLDS_SECONDS)
+            if len(self._urls) >= _MOST:
+                self._urls = {}
+            self._urls[bucket, key] = (now + _USED_SECONDS, url)
+        return url
+
+
+def signs_as_always(signature_version: Any, **_: Any) -> str | None:
+    """A handler of botocore's event `choose-signer`: it takes a signature for URLs that servers have forgotten."""
+    return "s3v4-query" if signature_version == "v4-query" else None

@@ -1,0 +1,157 @@
+"""Ranges of an object are read with one signature for all of them, or as botocore does it, whatever the server says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.client import HTTPMessage
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from airflow_elastic.adapters import s3_ranges
+from airflow_elastic.adapters.s3_ranges import Ranges
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.spec.errors import StoreError, StoreUnfit
+from tests.support import s3
+
+DATA = bytes(range(256)) * 64
+KEY = "checkpoints/data/a+b=c (1).bin"
+
+
+@dataclass
+class Watched:
+    """A server that notes what it is asked for, and refuses what it is told to: with a status and a code, so often."""
+
+    server: Any = None
+    asked: list[str] = field(
+        default_factory=list
+    )  # the signatures of URLs; "" of a request that is signed itself
+    refusal: tuple[int, str] = (0, "")
+    of_urls: int = 0
+    of_requests: int = 0
+
+    def refuse(self, method: str, path: str, headers: HTTPMessage) -> tuple[int, str] | None:
+        if method != "GET" or "Range" not in headers:
+            return None
+        signature = parse_qs(urlsplit(path).query).get("X-Amz-Signature", [""])[0]
+        assert bool(signature) is ("Authorization" not in headers)
+        self.asked.append(signature)
+        left = "of_urls" if signature else "of_requests"
+        if not getattr(self, left):
+            return None
+        setattr(self, left, getattr(self, left) - 1)
+        return self.refusal
+
+
+@pytest.fixture
+def watched(s3_server: s3.S3Server) -> Iterator[Watched]:
+    found = Watched()
+    with s3.lesser_proxy(s3_server, refuse=found.refuse) as found.server:
+        yield found
+
+
+def stored(server: s3.S3Server) -> Store:
+    store = server.store()
+    store.put(KEY, DATA)
+    return store
+
+
+def read(store: Store, start: int, size: int, key: str = KEY) -> bytes:
+    room, at = memoryview(bytearray(size)), 0
+    with store.stream(key, start, size) as reader:
+        while count := reader.readinto(room[at:]):
+            at += count
+    return bytes(room[:at])
+
+
+def test_one_signature_does_for_an_object(watched: Watched) -> None:
+    store = stored(watched.server)
+    for start in range(0, len(DATA), 1000):
+        assert read(store, start, 1000) == DATA[start : start + 1000]
+    assert len(watched.asked) == 17
+    assert len({*watched.asked}) == 1
+    assert watched.asked[0]
+    store.put("other", DATA[::-1])
+    assert read(store, 10, 20, "other") == DATA[::-1][10:30]
+    assert watched.asked[-1] not in ("", watched.asked[0]), "it is for that object alone"
+
+
+@pytest.mark.parametrize(
+    "refusal", [(403, "AccessDenied"), (400, "InvalidArgument"), (501, "NotImplemented")]
+)
+def test_a_server_that_takes_no_signed_urls_is_asked_as_ever(
+    watched: Watched, refusal: tuple[int, str]
+) -> None:
+    store = stored(watched.server)
+    watched.refusal, watched.of_urls = refusal, 100
+    for start in (0, 100, 200):
+        assert read(store, start, 50) == DATA[start : start + 50]
+    signed = [*map(bool, watched.asked)]
+    assert signed == ([True, False, False, False] if refusal[0] < 500 else [True, False] * 3)
+
+
+@pytest.mark.parametrize("refusal", [(503, "SlowDown"), (429, "TooManyRequests"), (404, "NoSuchKey")])
+def test_a_bad_moment_does_not_make_it_slow_for_good(watched: Watched, refusal: tuple[int, str]) -> None:
+    store = stored(watched.server)
+    watched.refusal, watched.of_urls = refusal, 1
+    assert read(store, 0, 50) == DATA[:50]
+    assert read(store, 50, 50) == DATA[50:100]
+    assert [*map(bool, watched.asked)] == [True, False, True]
+
+
+def test_what_is_not_there_is_nothing_and_no_trouble(watched: Watched) -> None:
+    store = stored(watched.server)
+    assert read(store, 0, 50, "none") == b""
+    assert read(store, len(DATA), 50) == b""
+    assert read(store, len(DATA) - 10, 50) == DATA[-10:]
+    assert watched.asked[-1]
+
+
+def test_no_error_tells_a_signature(watched: Watched) -> None:
+    store = stored(watched.server)
+    watched.refusal, watched.of_urls, watched.of_requests = (403, "AccessDenied"), 1, 1
+    with pytest.raises(StoreUnfit, match="access is denied") as denied:
+        read(store, 0, 50)
+    assert "X-Amz" not in f"{denied.value!r}{denied.value.__cause__!r}"
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again_the_other_way(faults: s3.FaultProxy) -> None:
+    store = stored(faults.server)
+    faults.rules({"do": "cut", "method": "GET", "path": "checkpoints/", "count": 2})
+    assert read(store, 0, len(DATA)) == DATA
+    assert faults.hits() == [2]
+    faults.rules({"do": "cut", "method": "GET", "path": "checkpoints/"})
+    with pytest.raises(StoreError) as failed:
+        read(store, 0, len(DATA))
+    assert "X-Amz" not in f"{failed.value!r}{failed.value.__cause__!r}"
+
+
+def test_a_signature_is_renewed_long_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, clock = [], SimpleNamespace(now=0.0)
+    monkeypatch.setattr(s3_ranges, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def sign(_operation: str, *, Params: dict[str, str], ExpiresIn: int) -> str:  # noqa: N803 - botocore's names
+        made.append((clock.now, Params["Key"], ExpiresIn))
+        return f"http://{Params['Key']}/{clock.now}"
+
+    ranges, client = Ranges(), SimpleNamespace(generate_presigned_url=sign)
+    for clock.now in (0.0, 200.0, 299.0, 301.0, 500.0, 700.0):
+        for key in "ab":
+            ranges._url(client, "bucket", key)
+    assert made == [(at, key, 900) for at in (0.0, 301.0, 700.0) for key in "ab"]
+
+
+def test_a_client_of_another_kind_is_asked_as_ever() -> None:
+    asked = []
+
+    def get_object(**where: str) -> dict[str, Any]:
+        asked.append(where)
+        return {"Body": "it"}
+
+    ranges, where = Ranges(), {"Bucket": "b", "Key": "k", "Range": "bytes=0-1"}
+    for times in (1, 2):
+        assert ranges(SimpleNamespace(get_object=get_object), where) == {"Body": "it"}
+        assert asked == [where] * times
