@@ -87,6 +87,10 @@ class Throttle:
         """Bytes a second; None without a limit."""
         return None if self._rate is None else max(self._rate, self._least)
 
+    def at_best(self, size: int, seconds: float) -> float:
+        """How long what took so many seconds would have taken with nothing held back, as far as is known; in seconds."""
+        return min(seconds, size / self._fastest) if self._fastest else seconds
+
     def sending(self, look: Look) -> None:
         """It is being sent. To be told often; counts where enough steps were done since it did last."""
         since, alone = self._since, self._alone

@@ -56,6 +56,7 @@ class Persister:
         self._tried: tuple[int, int] = (0, -1)
         self._for_lost: set[tuple[int, int]] = set()
         self._noted = 0  # the generation of which it is known what it began from
+        self._too_slow = False  # to be done when workers are told to end; it is told once
         self._lock = threading.Lock()  # one at a time: the thread, or whoever flushes
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="persister", daemon=True)
@@ -158,6 +159,7 @@ class Persister:
                 slot.release()
             # Also where it failed: the next save is to be tried.
             self._tell_ranks(newest.step, time.monotonic() - began, written=self._done == self._tried)
+        self._check_grace(sum(note.kept_bytes for _, note in held), time.monotonic() - began)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             try:
                 self._note_verified(newest.generation)
@@ -168,6 +170,17 @@ class Persister:
             except ElasticError as error:
                 log.warning("old checkpoints could not be removed, they only take space: %s", error)
         return True
+
+    def _check_grace(self, size: int, seconds: float) -> None:
+        """Tell where a state takes longer to write than workers get that are told to end."""
+        grace, best = self._node.record.spec.health.grace_seconds, self._throttling.at_best(size, seconds)
+        if best > grace and not self._too_slow:
+            self._too_slow = True
+            log.warning(
+                "a state has taken %.3g s to write, and workers that are told to end have health.grace_seconds for it, "
+                "which is %.3g s: what they save then may not be there when they are killed. Set it to more",
+                *(best, grace),
+            )
 
     def _note_verified(self, generation: int) -> None:
         """Have it known what the ranks have read back: once, as somebody else may come to know of a newer one."""

@@ -62,6 +62,11 @@ class Throttling:
             if rate is not None and before is None:
                 log.info("saves are sent at %.3g MB/s, so that training keeps its speed", rate / 1e6)
 
+    def at_best(self, size: int, seconds: float) -> float:
+        """How long a state would have taken that took so many seconds, had nothing been held back; in seconds."""
+        with self._lock:
+            return self._throttle.at_best(size, seconds)
+
     @contextlib.contextmanager
     def pace(self, size: int) -> Iterator[None]:
         """Around a part of it, of `size` bytes: waits for its turn, unless somebody is in a hurry."""

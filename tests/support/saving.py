@@ -25,7 +25,7 @@ from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.slots import ENVIRONMENT, Slot
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.run import RunSpec, Workers
+from airflow_elastic.spec.run import Health, RunSpec, Workers
 
 
 class Worker:
@@ -41,13 +41,14 @@ class Worker:
         of: int = 1,
         policy: CheckpointPolicy | None = None,
         generation: int = 1,
+        health: Health | None = None,
     ) -> None:
         self.store = open_store(run) if isinstance(run, str) else run
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder)
         files = JobFiles(Path(folder))
         policy = policy or CheckpointPolicy(keep_last=keep_last)
-        spec = RunSpec(("train.py",), workers=Workers(of), checkpoint=policy)
+        spec = RunSpec(("train.py",), workers=Workers(of), checkpoint=policy, health=health or Health())
         members = Members(generation, tuple(range(of)), 0.0)
         files.create(f"members/{generation:04d}.json", members)
         self.node = Node(

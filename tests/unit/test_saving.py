@@ -32,6 +32,7 @@ from airflow_elastic.runtime.unsettled import Unsettled, Written
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
+from airflow_elastic.spec.run import Health
 from tests.support.builders import created
 from tests.support.forging import of_release
 from tests.support.saving import Worker, objects, restorer, same, save
@@ -305,6 +306,18 @@ def test_what_others_could_not_write_leaves_nothing_behind(
     assert checkpoints.steps(one.store) == [10, 11, 12]
     there = {entry.key.split("/")[2][:12] for entry in one.store.list(layout.CHECKPOINT_DATA)}
     assert there == {f"{step:012d}" for step in (10, 11, 12)}
+
+
+@pytest.mark.parametrize("grace", [1e-6, 1e6])
+def test_where_writing_takes_longer_than_workers_get_to_end_it_is_told_once(
+    grace: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(str(tmp_path), health=Health(grace_seconds=grace))
+    for step in (1, 2):
+        worker.save(objects(1), step, Position(), reason="steps", metrics={})
+    told = [one for one in caplog.records if "health.grace_seconds" in one.getMessage()]
+    assert len(told) == (1 if grace < 1 else 0)
+    assert checkpoints.steps(worker.store) == [1, 2]
 
 
 def test_a_full_disk_costs_a_save_and_not_the_training(

@@ -92,6 +92,19 @@ def test_the_first_save_is_judged_by_the_steps_before_it() -> None:
     assert training.losses == [pytest.approx(0.05, abs=0.03)]
 
 
+def test_how_long_it_would_take_with_nothing_held_back_is_known() -> None:
+    training = Training(felt=0.5)
+    training.alone(30.0)
+    size, seconds = PART * 500, 500.0
+    assert training.throttle.at_best(size, seconds) == seconds, "nothing has been sent yet"
+    took = training.send(size)
+    assert training.throttle.rate is not None
+    best = size / training.network
+    assert training.throttle.at_best(size, took) == pytest.approx(best, rel=0.2)
+    assert took > 3 * best
+    assert training.throttle.at_best(size, best / 2) == best / 2
+
+
 def test_what_leads_up_to_the_first_step_does_not_count() -> None:
     throttle = Throttle()
     throttle.begin(Look("rank 0", 100.0, 1020.0, 2.0, 0, first=1000.0), PART, None)
