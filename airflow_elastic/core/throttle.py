@@ -88,7 +88,7 @@ class Throttle:
         return None if self._rate is None else max(self._rate, self._least)
 
     def at_best(self, size: int, seconds: float) -> float:
-        """How long what took so many seconds would have taken with nothing held back, as far as is known; in seconds."""
+        """How long what took so many seconds would have taken, had nothing been held back, as far as is known."""
         return min(seconds, size / self._fastest) if self._fastest else seconds
 
     def sending(self, look: Look) -> None:
