@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from http.client import HTTPException
 from typing import Any
 
 from airflow_elastic.adapters.s3_errors import is_client_error
@@ -68,7 +69,10 @@ class Ranges:
             return None
         about = answer.headers
         known = {"ETag": about.get("ETag"), "ContentRange": about.get("Content-Range")}
-        body = StreamingBody(answer.raw, about.get("Content-Length"))
+        plain = getattr(answer.raw, "_original_response", None)
+        body: Any = StreamingBody(answer.raw, about.get("Content-Length"))
+        if hasattr(plain, "readinto"):
+            body = Body(answer.raw, plain)
         return {"Body": body, **{name: value for name, value in known.items() if value}}
 
     def _url(self, client: Any, bucket: str, key: str) -> str:
@@ -81,6 +85,46 @@ class Ranges:
                 self._urls = {}
             self._urls[bucket, key] = (now + _USED_SECONDS, url)
         return url
+
+
+class Body:
+    """Bytes of an answer, straight from the socket to where they belong: urllib3 copies them twice on their way.
+
+    Args:
+        answer: urllib3's.
+        plain: the one of Python's own that it wraps.
+    """
+
+    def __init__(self, answer: Any, plain: Any) -> None:
+        self._answer, self._plain, self._left = answer, plain, plain.length
+        self._done = False
+
+    def readinto(self, room: memoryview) -> int:
+        """Fill `room`, as far as bytes have come; returns how many, 0 at the end. Raises what botocore's body does."""
+        from botocore.exceptions import ResponseStreamingError
+
+        try:
+            count = int(self._plain.readinto(room))
+            if not count and len(room) and self._left:
+                raise ConnectionError(f"{self._left} bytes of the answer have not come")
+        except (OSError, HTTPException) as exc:
+            raise ResponseStreamingError(error=exc) from exc
+        if self._left is not None:  # it is, where the server sends chunks
+            self._left -= count
+        if not count or self._left == 0:
+            self._done = True
+            self._answer.release_conn()
+        return count
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        room = bytearray(size)
+        return bytes(room[: self.readinto(memoryview(room))])
+
+    def close(self) -> None:
+        """Let go of the connection, which others can use where the answer has been read to its end."""
+        if not self._done:
+            self._answer.close()
 
 
 def signs_as_always(signature_version: Any, **_: Any) -> str | None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPMessage
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from botocore.exceptions import ResponseStreamingError
+from botocore.httpsession import URLLib3Session
 
 from airflow_elastic.adapters import s3_ranges
 from airflow_elastic.adapters.s3_ranges import Ranges
+from airflow_elastic.adapters.s3_stream import Stream
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.spec.errors import StoreError, StoreUnfit
 from tests.support import s3
@@ -127,6 +133,113 @@ def test_an_answer_that_breaks_off_is_asked_for_again_the_other_way(faults: s3.F
     with pytest.raises(StoreError) as failed:
         read(store, 0, len(DATA))
     assert "X-Amz" not in f"{failed.value!r}{failed.value.__cause__!r}"
+
+
+class Odd(BaseHTTPRequestHandler):
+    """Answers with the range that is asked for, in one of several ways."""
+
+    protocol_version = "HTTP/1.1"
+    how, connections = "plain", 0
+
+    def setup(self) -> None:
+        type(self).connections += 1
+        super().setup()
+
+    def do_GET(self) -> None:
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        whole = self.how == "whole"
+        data = DATA if whole else DATA[first : last + 1]
+        self.send_response(200 if whole else 206)
+        self.send_header("ETag", "it")
+        if not whole:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(DATA)}")
+        if self.how == "chunked":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for at in range(0, len(data), 700):
+                piece = data[at : at + 700]
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self.wfile.write(b"0\r\n\r\n")
+            return
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[: len(data) // 2] if self.how == "short" else data)
+        self.close_connection = self.how == "short"
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def odd() -> Iterator[tuple[type[Odd], Any]]:
+    """The server's answers, and a client for it."""
+    handler = type("Handler", (Odd,), {})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+
+        def get_object(**where: str) -> dict[str, Any]:
+            raise AssertionError(f"it was asked for {where} in vain")
+
+        client = SimpleNamespace(
+            _endpoint=SimpleNamespace(http_session=URLLib3Session()),
+            meta=SimpleNamespace(config=SimpleNamespace(user_agent="test")),
+            generate_presigned_url=lambda *_, **__: f"http://127.0.0.1:{server.server_port}/it",
+            get_object=get_object,
+        )
+        try:
+            yield handler, client
+        finally:
+            client._endpoint.http_session.close()
+            server.shutdown()
+            thread.join()
+
+
+def read_from(client: Any, start: int, size: int, ranges: Ranges) -> bytes:
+    stream = Stream(lambda: client, {"Bucket": "b", "Key": "k"}, start, size, ranges)
+    room, at = memoryview(bytearray(size)), 0
+    with contextlib.closing(stream):
+        while count := stream.readinto(room[at : at + 3000]):
+            at += count
+    return bytes(room[:at])
+
+
+@pytest.mark.parametrize("how", ["plain", "chunked", "whole"])
+def test_whatever_the_answer_looks_like_it_is_what_was_asked_for(
+    how: str, odd: tuple[type[Odd], Any]
+) -> None:
+    handler, client = odd
+    handler.how, ranges = how, Ranges()
+    for start in range(0, 10000, 1000):
+        assert read_from(client, start, 5000, ranges) == DATA[start : start + 5000]
+    if how != "whole":  # of which nobody reads the end
+        assert handler.connections == 1, "it is used again"
+
+
+def test_what_is_given_up_in_the_middle_spoils_nothing(odd: tuple[type[Odd], Any]) -> None:
+    handler, client = odd
+    ranges = Ranges()
+    for start in range(0, 3000, 1000):
+        stream = Stream(lambda: client, {"Bucket": "b", "Key": "k"}, start, 9000, ranges)
+        with contextlib.closing(stream):
+            assert stream.readinto(memoryview(room := bytearray(10))) == 10
+        assert room == DATA[start : start + 10]
+        assert read_from(client, start, 5000, ranges) == DATA[start : start + 5000]
+    assert handler.connections > 1
+
+
+def test_an_answer_that_ends_too_soon_is_an_error_and_asked_for_again(odd: tuple[type[Odd], Any]) -> None:
+    handler, client = odd
+    handler.how = "short"
+    answer = Ranges()(client, {"Bucket": "b", "Key": "k", "Range": "bytes=0-9999"})
+    room = memoryview(bytearray(10000))
+    assert answer["Body"].readinto(room) == 5000
+    with pytest.raises(ResponseStreamingError, match="5000 bytes"):
+        answer["Body"].readinto(room[5000:])
+    answer["Body"].close()
+    with pytest.raises(AssertionError, match=r"bytes=5000-9999.*in vain"):
+        read_from(client, 0, 10000, Ranges())
 
 
 def test_a_signature_is_renewed_long_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
