@@ -54,7 +54,9 @@ def decide(state: RunState) -> Restart | End:
         return Restart(cost=0, delay=0.0)
     if failure is None:
         return End("failed", "the attempt ended and left no evidence of why")
-    if failure.kind in (FailureKind.REFUSED, FailureKind.BAD_INPUT):
+    if failure.kind is FailureKind.REFUSED or (
+        failure.kind is FailureKind.BAD_INPUT and not has_begun(state)
+    ):
         return End("failed", failure.reason)
     if policy.policy == "Never":
         return End("failed", f"{failure.reason}; the restart policy is Never")
@@ -110,6 +112,11 @@ def is_complete(state: RunState) -> bool:
         return False
     # Of an agent that failed itself, as it does where it cannot write the last state.
     return attempt.failure is None or attempt.failure.kind not in (FailureKind.UNKNOWN, FailureKind.STORAGE)
+
+
+def has_begun(state: RunState) -> bool:
+    """Whether the run has done a step: what is refused then may be so for a machine, or for so many workers."""
+    return any(attempt.advanced for attempt in state.attempts)
 
 
 def is_crash_loop(attempts: tuple[Attempt, ...]) -> bool:

@@ -53,6 +53,7 @@ class FailureKind(StrEnum):
 #: Failures that come from the program and its input, and so come again: the crash-loop rule looks at these.
 REPEATABLE = frozenset(
     {
+        FailureKind.BAD_INPUT,
         FailureKind.CODE_ERROR,
         FailureKind.CRASHED,
         FailureKind.OUT_OF_MEMORY,

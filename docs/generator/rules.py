@@ -160,7 +160,10 @@ RULES: tuple[tuple[str, Callable[[], Any]], ...] = (
         _scaled,
     ),
     ("the attempt ended, and nobody can tell why", lambda: None),
-    ("the engine refuses the job for good, or the runtime what it was given", _refused),
+    (
+        "the engine refuses the job for good, or the runtime what it was given, before the first step of the run",
+        _refused,
+    ),
     ("the policy is `Never`", _once(_LOST, "Never")),
     ("the policy is `ExitCode`, and the exit code is none that it restarts", _once(_CODE, "ExitCode")),
     (

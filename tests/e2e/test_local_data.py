@@ -225,8 +225,8 @@ async def test_a_stateful_loader_is_refused_at_another_world_size(tmp_path: Path
         await driven.at_step(2)
         driven.run.ask_scale(1, by="test")
         state = await driven.end()
-    assert (state.outcome, len(state.attempts)) == ("failed", 1)
-    failure = state.attempt.failure
+    assert (state.outcome, len(state.attempts)) == ("failed", 2)
+    failure = state.attempts[0].failure
     assert failure is not None
     assert failure.kind is FailureKind.BAD_INPUT
     assert "was saved by 2 ranks, and there are 1" in (failure.error or "")

@@ -212,6 +212,15 @@ def test_what_the_runtime_refuses_is_not_tried_again() -> None:
     assert decision == End("failed", "rank 1 on node-1 was refused: another model")
 
 
+def test_a_run_that_has_begun_is_refused_twice_before_it_ends() -> None:
+    """It may be a machine with too little memory, or fewer workers than there are to be."""
+    assert decide(_ended(failed(1, REFUSED), step=10)) == Restart(cost=1, delay=0.0)
+    assert isinstance(decide(_two(lost(), failed(1, REFUSED), steps=(10, 0))), Restart)
+    decision = decide(_two(failed(1, REFUSED), failed(1, REFUSED)))
+    assert isinstance(decision, End)
+    assert "another model; the same error at step 10 twice" in decision.reason
+
+
 def test_no_crash_loop_where_the_run_gets_further_or_the_error_is_another() -> None:
     assert isinstance(decide(_two(failed(), failed(), steps=(10, 20))), Restart)
     assert isinstance(decide(_two(failed(error="KeyError: 1"), failed(error="KeyError: 2"))), Restart)
