@@ -6,7 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_elastic.adapters.s3_ranges import signs_as_always
+from airflow_elastic.adapters.s3_ranges import use_signed_urls
 from airflow_elastic.spec.errors import StoreUnfit
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _made(factory: ClientFactory | None, bulk: bool) -> Any:
         from botocore.handlers import add_expect_header
 
         client.meta.events.unregister("before-call.s3", add_expect_header)
-        client.meta.events.register("choose-signer.s3.GetObject", signs_as_always)
+        use_signed_urls(client)
     return client
 
 

@@ -36,9 +36,13 @@ _PEER_GONE = re.compile(
 #: `StoreError`, and not `StoreUnfit`, which is no matter of time. An agent says first that it has failed.
 _STORAGE = re.compile(r"^(the agent failed: )?StoreError: ")
 
-#: A script may have an `InvalidInput` of its own: a traceback tells whose it is, of which some launchers keep the end.
-_OURS = "airflow_elastic.spec.errors.InvalidInput: "
+#: A script may have an `InvalidInput` of its own. A traceback tells, of which little may be left where the message is
+#: long; some launchers keep no more than its last line.
 _REFUSED = re.compile(r"^(the agent failed: |airflow_elastic\.spec\.errors\.)?InvalidInput: ")
+_REFUSED_BY_US = re.compile(r"^(the agent failed: |airflow_elastic\.spec\.errors\.)InvalidInput: ")
+_REFUSED_BY_SCRIPT = re.compile(
+    r"^(?!airflow_elastic\.spec\.errors\.)([\w.]+\.)?InvalidInput: ", re.MULTILINE
+)
 
 
 class Death(NamedTuple):
@@ -54,6 +58,13 @@ class Death(NamedTuple):
         if self.rank.signal is not None:
             return self.rank.signal
         return code - 128 if code is not None and code - 128 in _SIGNALS else None
+
+
+def _is_refused(death: Death) -> bool:
+    """Whether the runtime has refused what it was given."""
+    if not death.rank.traceback:
+        return _says(death, _REFUSED_BY_US)
+    return _says(death, _REFUSED) and not _REFUSED_BY_SCRIPT.search(death.rank.traceback)
 
 
 class Rule(NamedTuple):
@@ -103,7 +114,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         FailureKind.BAD_INPUT,
-        lambda d: _says(d, _REFUSED) and _OURS in (d.rank.traceback or d.rank.error or ""),
+        _is_refused,
         lambda d: f"{_who(d)} was refused: {_REFUSED.sub('', d.rank.error or '')}",
     ),
     Rule(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_elastic.adapters import checkpoints
+from airflow_elastic.core.restart import has_begun
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.spec import layout
 
@@ -73,6 +74,8 @@ def failure(run: Run, state: RunState, log: Log) -> AirflowException:
     text = f"the run {run.store.uri} {ended}{kept}"
     stopped = attempt.cause is Cause.STOP or state.outcome == "stopped"
     own = failed is not None and failed.kind in _USERS_OWN and attempt.cause is Cause.FAILURE
+    if failed is not None and failed.kind is FailureKind.BAD_INPUT and has_begun(state):
+        own = False  # a machine, or so many workers, may be what it was refused for
     return AirflowFailException(text) if stopped or own else AirflowException(text)
 
 

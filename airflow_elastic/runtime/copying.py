@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.errors import ElasticError, InvalidInput
 
 if TYPE_CHECKING:
     from airflow_elastic.runtime.staging import Layout
@@ -65,7 +65,8 @@ class Copying:
         """Wait until everything is there, and told.
 
         Raises:
-            InvalidInput: it has changed while it was copied, or could not be copied. It is not saved.
+            InvalidInput: it has changed while it was copied, or there is no memory for it. It is not saved.
+            ElasticError: it could not be copied.
         """
         self._thread.join()
         self._raise()
@@ -102,7 +103,9 @@ class Copying:
 
     def _raise(self) -> None:
         if self._failure is not None:
-            raise InvalidInput(f"what is to be saved could not be copied: {self._failure}") from self._failure
+            # Anything else may be a GPU that has failed.
+            kind = InvalidInput if isinstance(self._failure, InvalidInput) else ElasticError
+            raise kind(f"what is to be saved could not be copied: {self._failure}") from self._failure
         if self._changed:
             raise InvalidInput(
                 "weights or optimizer states have changed outside of an optimizer's step while they were copied: with "

@@ -177,7 +177,7 @@ class Persister:
         if best > grace and not self._too_slow:
             self._too_slow = True
             log.warning(
-                "a state has taken %.3g s to write, and workers that are told to end have health.grace_seconds for it, "
+                "to write a state takes %.3g s, and workers that are told to end have health.grace_seconds for it, "
                 "which is %.3g s: what they save then may not be there when they are killed. Set it to more",
                 *(best, grace),
             )

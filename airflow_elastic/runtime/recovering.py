@@ -156,10 +156,14 @@ def _agree(node: Node, members: Members, together: _Together, mine: _Copies, sto
             newest = max((one.stored for one in everybody), key=lambda one: one.age)
             now = Age(node.attempt, members.generation)
             complete = choose((offer for one in everybody for offer in one.offers), newest.age, now)
-            refused = _refused(everybody) if now == Age(1, 1) else None
+            is_new = node.attempt == 1 and newest.age == Age()
+            refused = _refused(everybody) if is_new else None
             together.say(f"chosen/{number}", _Chosen(complete, newest.data, refused))
         chosen = together.hear(f"chosen/{number}", _Chosen)
         if chosen.refused:
+            together.say(f"heard/{node.index}", _Done())
+            if is_lead:  # with whom the store goes
+                together.hear_all("heard", _Done)
             raise InvalidInput(chosen.refused)
         if not chosen.offers:
             return chosen

@@ -81,4 +81,4 @@ def _some_values(tensor: torch.Tensor) -> bytes:
     if count > COMPARED:
         places = torch.linspace(0, count - 1, COMPARED, dtype=torch.float64, device=tensor.device).long()
         tensor = tensor[torch.unravel_index(places, tensor.shape)]  # not flattened: that may copy all of it
-    return tensor.reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
+    return tensor.reshape(-1).contiguous().view(torch.uint8).cpu().numpy().tobytes()

@@ -120,6 +120,8 @@ def _write_torch(weights: dict[str, Any], path: Path, about: dict[str, str]) -> 
 def _read_torch(path: Path) -> dict[str, Any]:
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:  # of the disk
+        raise
     except Exception as error:  # of many kinds, by what is wrong with the file
         raise InvalidInput(f"{path} is no state dict that torch.save has written: {error}") from error
     if not isinstance(weights, dict):
@@ -152,6 +154,8 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     library = _safetensors()
     try:
         weights: dict[str, Any] = library.load_file(path)
+    except OSError:
+        raise
     except Exception as error:
         raise InvalidInput(f"{path} is no safetensors file: {error}") from error
     return weights

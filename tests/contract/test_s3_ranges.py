@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,11 +14,14 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import boto3
 import pytest
+from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ResponseStreamingError
 from botocore.httpsession import URLLib3Session
 
 from airflow_elastic.adapters import s3_ranges
+from airflow_elastic.adapters.s3_client import Clients
 from airflow_elastic.adapters.s3_ranges import Ranges
 from airflow_elastic.adapters.s3_stream import Stream
 from airflow_elastic.adapters.store import Store
@@ -162,6 +167,8 @@ class Odd(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
             return
         self.send_header("Content-Length", str(len(data)))
+        if self.how == "nonsense":
+            self._headers_buffer.append(b"no header at all\r\n")
         self.end_headers()
         self.wfile.write(data[: len(data) // 2] if self.how == "short" else data)
         self.close_connection = self.how == "short"
@@ -215,6 +222,51 @@ def test_whatever_the_answer_looks_like_it_is_what_was_asked_for(
         assert read_from(client, start, 5000, ranges) == DATA[start : start + 5000]
     if how != "whole":  # of which nobody reads the end
         assert handler.connections == 1, "it is used again"
+
+
+def test_no_log_tells_a_signature(odd: tuple[type[Odd], Any], caplog: pytest.LogCaptureFixture) -> None:
+    handler, client = odd
+    handler.how, sign = "nonsense", client.generate_presigned_url
+    secret = "X-Amz-Credential=MINE&X-Amz-Security-Token=TO%2FKEN&X-Amz-Signature=abc0123"
+    client.generate_presigned_url = lambda *_, **__: f"{sign()}?{secret}"
+    with caplog.at_level(logging.DEBUG):
+        assert read_from(client, 0, 100, Ranges()) == DATA[:100]
+    told = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("urllib3"))
+    assert "Failed to parse headers" in told
+    assert told.count("X-Amz-Signature=...") >= 2
+    assert not any(word in told for word in ("MINE", "KEN", "abc"))
+
+
+def test_where_nobody_answers_it_is_not_tried_for_each_range(odd: tuple[type[Odd], Any]) -> None:
+    _, client = odd
+    asked: list[dict[str, str]] = []
+    client.generate_presigned_url = lambda *_, **__: f"http://127.0.0.1:{s3.free_port()}/it"
+    client.get_object = lambda **where: {"Body": asked.append(where) or "it"}
+    sent, send = [], client._endpoint.http_session.send
+    client._endpoint.http_session.send = lambda request: sent.append(request) or send(request)
+    ranges, where = Ranges(), {"Bucket": "b", "Key": "k", "Range": "bytes=0-1"}
+    for _ in range(3):
+        assert ranges(client, where) == {"Body": "it"}
+    assert (len(sent), len(asked)) == (1, 3)
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "eu-west-1", "eu-central-1", "cn-north-1", "us-gov-west-1"])
+def test_signed_urls_go_where_requests_go(region: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    session = boto3.session.Session("key", "secret", region_name=region)
+    client = Clients(session, bulk=True).get()
+    hosts = []
+
+    def answer(request: Any, **_: Any) -> Any:
+        hosts.append(urlsplit(request.url).netloc)
+        return AWSResponse(request.url, 200, {}, io.BytesIO())
+
+    client.meta.events.register("before-send.s3", answer)
+    client.get_object(Bucket="bucket", Key="a b")
+    url = urlsplit(Ranges()._url(client, "bucket", "a b"))
+    assert hosts == [url.netloc]
+    assert f"%2F{region}%2Fs3%2F" in url.query
 
 
 def test_what_is_given_up_in_the_middle_spoils_nothing(odd: tuple[type[Odd], Any]) -> None:

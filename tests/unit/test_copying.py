@@ -17,7 +17,7 @@ from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.staging import Layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.errors import ElasticError, InvalidInput
 from tests.support.saving import Worker
 
 OVERLAP = CheckpointPolicy(overlap=True)
@@ -140,9 +140,9 @@ def test_what_cannot_be_copied_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Layout, "copy_slow", refuse)
     assert training.save(1)
-    with pytest.raises(InvalidInput, match="could not be copied: no copy engine"):
+    with pytest.raises(ElasticError, match="could not be copied: no copy engine"):
         training.optimizer.step()
-    with pytest.raises(InvalidInput, match="no copy engine"):
+    with pytest.raises(ElasticError, match="no copy engine"):
         training.saver.join()
     assert [slot.hold() for slot in training.worker.node.slots.of[0]] == [True, True], (
         "a slot is held for ever"

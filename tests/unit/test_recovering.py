@@ -29,6 +29,7 @@ from airflow_elastic.spec.errors import InvalidInput, StoreError
 from airflow_elastic.spec.run import Health
 from tests.support.machines import Machines, come, cut, flip, save
 from tests.support.saving import Worker, objects, same
+from tests.support.saving import save as saved
 
 
 @pytest.fixture
@@ -319,10 +320,12 @@ def test_where_no_worker_can_use_its_disk_the_run_does_not_begin(machines: Machi
         folder.rmdir()
     with pytest.raises(InvalidInput, match=r"no folder .*disk-0 on this machine: mount one, or name another"):
         come(machines.attempt(1))
-    assert come(machines.attempt(1, generation=2)) == [True, True], "it has begun"
-    assert come(machines.attempt(2)) == [True, True]
     machines.folders[1].mkdir()
     assert come(machines.attempt(1)) == [True, True], "one of them has it"
+    machines.folders[1].rename(machines.base / "gone")
+    saved(Path(machines.run), 5, objects(5))
+    assert come(machines.attempt(1, generation=2)) == [True, True], "something would be lost"
+    assert come(machines.attempt(2)) == [True, True]
 
 
 def test_a_disk_that_fails_is_done_without(

@@ -21,6 +21,8 @@ def tensors() -> dict[str, torch.Tensor]:
     return {
         "model.a": random,
         "model.strided": random.t(),
+        "model.column": random[:, 0],
+        "model.expanded": torch.ones(1).expand(5),
         "model.none": torch.empty(0),
         "model.half": random.bfloat16(),
         "model.flags": random > 0.5,
@@ -46,7 +48,7 @@ def test_a_bit_that_differs_on_any_rank_is_told(name: str, caplog: pytest.LogCap
     other.view(-1)[-1] = ~other.view(-1)[-1] if other.dtype is torch.bool else other.view(-1)[-1] + 1
     each[2][name] = other
     assert found(each) == [False] * 3
-    assert f"ranks differ in 1 of 7 tensors that are not sharded ({name})" in caplog.text
+    assert f"ranks differ in 1 of 9 tensors that are not sharded ({name})" in caplog.text
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -56,6 +56,13 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
             1,
             "rank 1 on node-1 was refused: another model",
         ),
+        # Of a long message, a pod's word has the end.
+        (
+            [worker(errors=(rank(1, error="InvalidInput: another model", traceback="model: and so on"),))],
+            "bad input",
+            1,
+            "was refused: another model",
+        ),
         # What a launcher has kept that keeps the end of the output alone.
         ([worker(errors=(rank(1, error=REFUSED),))], "bad input", 1, "was refused: another model"),
         (
@@ -64,6 +71,13 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
             1,
             "failed: InvalidInput: x",
         ),
+        (
+            [worker(errors=(rank(1, error="InvalidInput: x", traceback="File 1\nInvalidInput: x"),))],
+            "code error",
+            1,
+            "x",
+        ),
+        ([worker(errors=(rank(1, error="InvalidInput: x"),))], "code error", 1, "x"),
         (
             [worker(errors=(rank(1, error="KeyError: x", traceback=f"{REFUSED}\nKeyError: x"),))],
             "code error",
