@@ -14,6 +14,27 @@ settings.register_profile("ours", deadline=None, print_blob=True)
 settings.load_profile("ours")
 
 
+class Teller:
+    """Says at once what fails: a run of many minutes may be ended before it tells of its failures."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = crash.message if crash else report.longreprtext
+            self.terminal.write_line(f"\n{report.when} of {report.nodeid}: {why[:1000]}", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if isinstance(terminal, pytest.TerminalReporter):
+        config.pluginmanager.register(Teller(terminal))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Where several processes share the tests (`make test`), each group stays in one of them."""

@@ -149,7 +149,7 @@ class AirflowRest:
         errors = self.rest("GET", "importErrors")["import_errors"]
         return {error["filename"]: error["stack_trace"] for error in errors}
 
-    def wait_for_dag(self, dag_id: str, *, unpause: bool = True, timeout: float = 60.0) -> None:
+    def wait_for_dag(self, dag_id: str, *, unpause: bool = True, timeout: float = 300.0) -> None:
         """Wait until Airflow has read a DAG, and unpause it (a paused DAG's runs stay queued).
 
         Raises:
@@ -200,7 +200,7 @@ class AirflowRest:
         return state
 
     def wait_run(
-        self, dag_id: str, run_id: str, states: str | Collection[str] = "success", *, timeout: float = 120.0
+        self, dag_id: str, run_id: str, states: str | Collection[str] = "success", *, timeout: float = 300.0
     ) -> str:
         """Wait until a run is in one of these states, and return which.
 
@@ -248,7 +248,7 @@ class AirflowRest:
         states: str | Collection[str] = "success",
         *,
         map_index: int = -1,
-        timeout: float = 120.0,
+        timeout: float = 300.0,
     ) -> str:
         """Wait until a task instance is in one of these states, and return which.
 

@@ -36,6 +36,10 @@ _TUNING = {
     "CORE__EXECUTOR": "LocalExecutor",
     "CORE__HOSTNAME_CALLABLE": "socket.gethostname",  # The default asks the network.
     "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
+    # A busy machine is no error: Airflow's own limits would fail tasks there, and DAG files.
+    "CORE__DAGBAG_IMPORT_TIMEOUT": "120",
+    "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "240",
+    "WORKERS__EXECUTION_API_TIMEOUT": "60",
     "API__WORKERS": "1",
     "DAG_PROCESSOR__REFRESH_INTERVAL": "3",
     "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3",

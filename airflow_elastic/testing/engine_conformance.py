@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: How long a test waits for a state before it says that it did not come.
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 300.0
 
 
 async def until(engine: Engine, job: Job, holds: Callable[[JobStatus], bool]) -> JobStatus:

@@ -92,7 +92,7 @@ class Standalone(AirflowRest):
         password: str | None = None,
         parallelism: int = 4,
         takeover: float = 10.0,
-        start_timeout: float = 180.0,
+        start_timeout: float = 300.0,
         stop_timeout: float = 10.0,
         progress: Callable[[str], None] = lambda line: None,
     ) -> None:

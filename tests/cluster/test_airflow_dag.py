@@ -25,6 +25,7 @@ from tests.cluster.test_node_faults import DLROVER_TYPE, apart
 from tests.support import kube
 from tests.support.cluster import documented_rights
 from tests.support.faults import Faults
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.s3 import S3Server, s3_server
 
 ROOT = Path(__file__).parents[2]
@@ -138,7 +139,7 @@ def airflow(
 
 
 @pytest.mark.airflow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_the_example_dag_loses_a_node_and_promotes_its_model(
     engine: KubeEngine,
     s3: S3Server,
@@ -159,13 +160,13 @@ async def test_the_example_dag_loses_a_node_and_promotes_its_model(
         state = run.state
         return state if state.checkpoint else None
 
-    before = poll("the first checkpoint", saved, timeout=120, hint=lambda: str(run.state))
+    before = poll("the first checkpoint", saved, timeout=PATIENCE_SECONDS, hint=lambda: str(run.state))
     assert before.checkpoint is not None
     pods = await ours(client, namespace)
     node = max(pods, key=lambda pod: str(pod["metadata"]["name"]))["spec"]["nodeName"]
     faults.node(node, "power-off")
 
-    airflow.wait_run(DAG, run_id, timeout=300)
+    airflow.wait_run(DAG, run_id, timeout=PATIENCE_SECONDS)
 
     # What it cost: one attempt, and neither a try of the task nor a sample.
     state = run.state
@@ -213,7 +214,7 @@ async def test_the_example_dag_loses_a_node_and_promotes_its_model(
 
 @pytest.mark.slow
 @pytest.mark.airflow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("form", "engine"), [("reference", "pytorchtrainingjob"), ("guide", "pytorchtrainingjob")], indirect=True
 )
@@ -231,12 +232,17 @@ async def test_what_the_example_dag_asks_of_tensorstack_is_accepted_and_taken_ba
     airflow.wait_task(DAG, run_id, TASK, "deferred")
     uri: str = airflow.xcom(DAG, run_id, TASK, "run_uri")
     run = Run(s3.store(uri.removeprefix(f"s3://{s3.bucket}/")))
-    poll("the submission", lambda: run.state.attempt.submitted_at, timeout=60, hint=lambda: str(run.state))
+    poll(
+        "the submission",
+        lambda: run.state.attempt.submitted_at,
+        timeout=PATIENCE_SECONDS,
+        hint=lambda: str(run.state),
+    )
     (made,) = (await client.list(engine.kind.resource, namespace))[0]
     assert made["metadata"]["name"] == run.state.attempt.job
     assert made["spec"].get("elastic", {}).get("minReplicas") == (1 if form == "reference" else None)
     run.ask_stop(by="test")
-    poll("the end", lambda: run.state.outcome, timeout=60, hint=lambda: str(run.state))
+    poll("the end", lambda: run.state.outcome, timeout=PATIENCE_SECONDS, hint=lambda: str(run.state))
     assert run.state.outcome == "stopped"
     assert not (await client.list(engine.kind.resource, namespace))[0]
 

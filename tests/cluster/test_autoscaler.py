@@ -31,7 +31,7 @@ async def followed(client: Client, options: dict[str, Any], count: int, most: in
     return training("pytorchjob", options, "--epochs=4000", "--step-seconds=0.05", workers=workers)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 async def test_the_run_follows_the_autoscaler_up_and_down(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
@@ -57,7 +57,7 @@ async def test_the_run_follows_the_autoscaler_up_and_down(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 async def test_what_the_run_does_not_permit_is_put_back(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:

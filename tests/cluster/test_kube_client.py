@@ -29,6 +29,7 @@ from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from airflow_elastic.adapters.kube.resources import EVENTS, JOBS, PODS
 from tests.support.faults import Faults
 from tests.support.kube import Account, Door, until
+from tests.support.patience import PATIENCE_SECONDS
 
 MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 WIDGETS = Resource("widgets.example.org", "v1", "widgets", "Widget", needs="the widget operator")
@@ -236,7 +237,7 @@ class Follower:
             self._shown.set()
 
     async def until(self, wanted: dict[str, Any]) -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not self.seen or self.seen[-1] != wanted:
                 if self._task.done():
                     await self._task
@@ -373,7 +374,7 @@ async def test_a_hub_that_nobody_uses_ends_and_leaves_no_task_and_no_connection(
         assert door.connections == 1
         ours = {task for task in asyncio.all_tasks() if task.get_name().split()[0] in ("hub", "watch")}
         assert len(ours) == 2
-    _, left = await asyncio.wait(ours, timeout=120)
+    _, left = await asyncio.wait(ours, timeout=PATIENCE_SECONDS)
     assert not left
     await until(lambda: _nobody(door), "the connection to be closed")
     assert open_sessions() <= before

@@ -381,7 +381,7 @@ class Watching:
         await asyncio.wait([self._task])
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_training_survives_a_lost_pod_grows_and_shrinks_in_place(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults
 ) -> None:

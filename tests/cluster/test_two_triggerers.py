@@ -28,18 +28,18 @@ from airflow_elastic.testing.standalone import Standalone
 from tests.support import kube, postgres
 from tests.support.cluster import SCRIPTS, documented_rights
 from tests.support.faults import Faults
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.traces import trained_once
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.airflow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(postgres.programs() is None, reason="install PostgreSQL (its initdb) to run this"),
 ]
 
 DAGS = Path(__file__).parent / "dags"
 DAG, TASK = "elastic_pods", "train"
-PATIENCE_SECONDS = 240.0
 
 
 @pytest.fixture

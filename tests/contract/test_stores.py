@@ -18,6 +18,7 @@ from airflow_elastic.adapters.stores import describe, open_store, probe
 from airflow_elastic.spec.errors import StoreError, StoreUnfit
 from airflow_elastic.testing.store_conformance import StoreConformance
 from tests.support import s3
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -201,7 +202,7 @@ def test_settings_come_from_the_standard_chain_and_survive_a_fork(s3_server: s3.
         env={**plain, **s3_server.env, "PYTHONPATH": str(ROOT), "AWS_EC2_METADATA_DISABLED": "true"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.stdout.strip() == "[0, 0, 0, 0] 4", done.stderr[-3000:]

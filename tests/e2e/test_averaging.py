@@ -25,6 +25,7 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
+from tests.support.patience import PATIENCE_SECONDS
 
 SCRIPT = str(SCRIPTS / "averaged.py")
 
@@ -111,7 +112,11 @@ def run_plainly(folder: Path, ranks: int, *words: str, ok: bool = True) -> str:
         SCRIPT,
     ]
     done = subprocess.run(
-        [*command, f"--out={folder}", *words], timeout=240, capture_output=True, text=True, check=False
+        [*command, f"--out={folder}", *words],
+        timeout=PATIENCE_SECONDS,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode == 0) is ok, done.stderr
     return done.stderr
@@ -151,7 +156,7 @@ def test_a_rank_that_is_late_holds_nobody_up_and_what_it_has_done_counts_later(
 
 
 def test_alone_there_is_nothing_to_average(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, SCRIPT, f"--out={tmp_path}"], check=True, timeout=100)
+    subprocess.run([sys.executable, SCRIPT, f"--out={tmp_path}"], check=True, timeout=PATIENCE_SECONDS)
     same(seen(tmp_path, 1)[0], textbook(1, 2, 4))
 
 

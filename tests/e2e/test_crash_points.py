@@ -14,6 +14,7 @@ from airflow_elastic.adapters import checkpoints, linux
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control import Run, open_run, start_run
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, ScaleStep, Workers
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.traces import trained_once
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ def controller(uri: Path, point: int = NEVER) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, output.decode()
 
 

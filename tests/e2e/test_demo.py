@@ -18,6 +18,7 @@ import pytest
 from airflow_elastic.testing.airflow_rest import poll
 from demo.place import Place
 from demo.verify import Evidence, checks
+from tests.support.patience import PATIENCE_SECONDS
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -36,19 +37,19 @@ def start(folder: Path, *words: str, keep: str = "") -> subprocess.Popen[str]:
 
 
 @pytest.mark.airflow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("keep", ["", pytest.param("1", marks=pytest.mark.slow)])
 def test_the_demo_does_what_it_promises(keep: str, tmp_path: Path) -> None:
     place = Place(tmp_path / "a demo")
     demo = start(place.folder, keep=keep)
     try:
-        said, _ = demo.communicate(timeout=560)
+        said, _ = demo.communicate(timeout=1500)
     finally:
         if demo.poll() is None:
             demo.send_signal(signal.SIGTERM)
-            said, _ = demo.communicate(timeout=30)
+            said, _ = demo.communicate(timeout=PATIENCE_SECONDS)
         up, left = _is_up(said), place.living()
-        stopping = start(place.folder, "stop").communicate(timeout=60)[0]
+        stopping = start(place.folder, "stop").communicate(timeout=PATIENCE_SECONDS)[0]
     assert demo.returncode == 0, said
     assert up is bool(keep)
     assert bool(left) is bool(keep)
@@ -93,12 +94,12 @@ def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
     place = Place(tmp_path / "a demo")
     demo = start(place.folder)
     try:
-        poll("Airflow to start", lambda: len(place.living()) > 3 or None, timeout=100)
+        poll("Airflow to start", lambda: len(place.living()) > 3 or None, timeout=PATIENCE_SECONDS)
         second = start(place.folder)
-        assert "another demo runs" in second.communicate(timeout=60)[0]
+        assert "another demo runs" in second.communicate(timeout=PATIENCE_SECONDS)[0]
         assert second.returncode == 1
         demo.send_signal(signal.SIGINT)
-        said, _ = demo.communicate(timeout=60)
+        said, _ = demo.communicate(timeout=PATIENCE_SECONDS)
     finally:
         demo.kill()
         left = place.living()

@@ -47,7 +47,7 @@ MORE = (death("restoring", 0, "both"), death("staging", 2, "rank"), death("persi
     [
         pytest.param((UPLOADING, FETCHING), id="two"),
         pytest.param(
-            (UPLOADING, FETCHING, *MORE), id="more", marks=[pytest.mark.slow, pytest.mark.timeout(600)]
+            (UPLOADING, FETCHING, *MORE), id="more", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]
         ),
     ],
 )

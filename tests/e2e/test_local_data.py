@@ -20,6 +20,7 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
+from tests.support.patience import PATIENCE_SECONDS
 
 Curve = dict[int, float]
 
@@ -41,7 +42,7 @@ def plain(folder: Path, ranks: int, *words: str) -> tuple[Curve, str]:
     if ranks == 1:
         command = [sys.executable]
     command += [SCRIPT, *words, f"--curve={folder}/curve", f"--out={folder}/out"]
-    subprocess.run(command, check=True, timeout=100, capture_output=True)
+    subprocess.run(command, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
     return curve_of(folder / "curve"), (folder / "out").read_text()
 
 
@@ -199,7 +200,9 @@ async def test_a_stateful_loader_goes_on_where_each_rank_was(tmp_path: Path) -> 
         folder.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", STATEFUL]
     command += [f"--samples={folders[0]}", f"--out={tmp_path}/plain.out"]
-    await asyncio.to_thread(subprocess.run, command, check=True, timeout=100, capture_output=True)
+    await asyncio.to_thread(
+        subprocess.run, command, check=True, timeout=PATIENCE_SECONDS, capture_output=True
+    )
 
     words = (f"--samples={folders[1]}", f"--out={tmp_path}/out", "--step-seconds=0.1")
     spec = training(command=(STATEFUL, *words), checkpoint=CheckpointPolicy(every_steps=3))

@@ -17,6 +17,7 @@ from airflow_elastic.control import start_run
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.run import RunSpec, Workers
 from tests.support.driving import SCRIPTS, left_over
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 LIMIT_BYTES = 2 << 30
@@ -49,7 +50,7 @@ def little_memory() -> Iterator[Path]:
 
 def _remove(group: Path) -> None:
     """It is busy until the last process that was killed in it is gone."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             group.rmdir()
@@ -69,7 +70,9 @@ def test_the_kernels_kill_is_told_from_a_persons(little_memory: Path, tmp_path: 
     )
     drive = ["-m", "tests.support.crashing", str(tmp_path), "10000"]
     command = [sys.executable, "-c", enter, str(little_memory), *drive]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     state = run.state
     assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason

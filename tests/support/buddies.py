@@ -23,9 +23,8 @@ from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.runtime.sharing import Sharer
 from airflow_elastic.runtime.slots import MEMORY
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.saving import Worker
-
-PATIENCE_SECONDS = 30.0
 
 
 def until(holds: Callable[[], object], what: str) -> None:

@@ -17,21 +17,21 @@ from airflow_elastic.adapters.jobfiles import JobFiles
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control.runs import Run
 from airflow_elastic.engines.local.host import RUN_MARK
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SCRIPTS = Path(__file__).parent / "scripts"
 COUNT, FAIL, HOLD = (str(SCRIPTS / name) for name in ("count.py", "fail_at_once.py", "hold.py"))
-DEADLINE_SECONDS = 200.0
 COMMAND = [sys.executable, "-m", "airflow_elastic.cli"]
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
     """The first true value of a condition."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS:g} s for {what}"
+        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
         time.sleep(0.05)
     return value
 
@@ -55,7 +55,7 @@ class Shell:
             capture_output=True,
             text=True,
             check=False,
-            timeout=DEADLINE_SECONDS,
+            timeout=PATIENCE_SECONDS,
         )
 
     def start(self, *words: str | int) -> subprocess.Popen[str]:
@@ -117,5 +117,5 @@ class Shell:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """The exit code of a command that was left at work, and all that it said."""
-    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, output

@@ -26,9 +26,9 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from airflow_elastic.spec.status import Stretch
 from airflow_elastic.testing.processes import has_environment, read
+from tests.support.patience import PATIENCE_SECONDS
 
 SCRIPTS = Path(__file__).parent / "scripts"
-PATIENCE_SECONDS = 120.0
 
 
 def training(*arguments: str, **changes: Any) -> RunSpec:
@@ -52,7 +52,7 @@ def plain(folder: Path, *words: str) -> str:
         "--nproc-per-node=2",
     ]
     command += [str(SCRIPTS / "train.py"), *words, f"--out={folder}/out"]
-    subprocess.run(command, check=True, timeout=100, capture_output=True)
+    subprocess.run(command, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
     return (folder / "out").read_text()
 
 

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.support.kube import PATIENCE_SECONDS, typed
+from tests.support.kube import typed
+from tests.support.patience import PATIENCE_SECONDS
 
 _NODE_MENDS = {
     "power-off": "power-on",
@@ -19,7 +20,7 @@ _NODE_MENDS = {
 _SERVICE_MENDS = {"stop": "start", "pause": "resume"}
 _NEVER = "2000-01-01T00:00:00Z"
 #: Until all operators answer after an outage of the API server, and until one's pod counts as one that hangs.
-OPERATORS_SECONDS = 300.0
+OPERATORS_SECONDS = 600.0
 OPERATOR_SECONDS = 40.0
 _POD_FAULTS_THAT_STAY = ("freeze", "throttle", "partition")
 

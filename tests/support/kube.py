@@ -18,6 +18,7 @@ from kubernetes_asyncio import client as kube
 from airflow_elastic.adapters.kube import Access, Client, Resource
 from airflow_elastic.adapters.kube.access import configuration_of
 from tests.support.kube_server import kubeconfig
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -30,7 +31,6 @@ IMAGE = "ELASTIC_TEST_IMAGE"  # of pods that run our training scripts
 PYTHON = "ELASTIC_TEST_PYTHON"  # the interpreter in that image, with torch and this checkout
 SHARED = "ELASTIC_TEST_SHARED"  # a folder that this machine and every node have at the same path
 
-PATIENCE_SECONDS = 120.0
 _LABELS = {"app.kubernetes.io/managed-by": "airflow-elastic-tests"}
 
 
@@ -258,6 +258,6 @@ def typed(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=PATIENCE_SECONDS,
         **({"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from airflow_elastic.adapters.kube import Access, Resource
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -80,7 +81,7 @@ class ApiServer:
 
     async def asked(self, what: str, times: int = 1) -> None:
         """Wait until something has been asked so often."""
-        async with asyncio.timeout(60), self._changed:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
             await self._changed.wait_for(lambda: self.count(what) >= times)
 
     # -- what it answers -------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.ports import free_port
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,4 +77,4 @@ def _wait(folder: Path, port: int, server: subprocess.Popen[bytes], log: Path) -
         assert server.poll() is None, f"PostgreSQL ended: {log.read_text()}"
         return subprocess.run(ready, check=False).returncode == 0 or None
 
-    poll("PostgreSQL to answer", answers, timeout=60, every=0.05, hint=log.read_text)
+    poll("PostgreSQL to answer", answers, timeout=PATIENCE_SECONDS, every=0.05, hint=log.read_text)

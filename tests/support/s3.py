@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.stores import open_store
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
 
 ENDPOINT = "ELASTIC_TEST_S3_ENDPOINT"  # of a server that runs already; AWS_* give the credentials
-_PATIENCE_S = 60
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class FaultProxy:
 
     def _ask(self, method: str, body: bytes | None = None) -> Any:
         request = urllib.request.Request(f"{self.server.endpoint_url}/-/rules", data=body, method=method)
-        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
             return json.load(answer)
 
 
@@ -177,7 +177,7 @@ def lesser_proxy(
             if refusal := refuse(self.command, self.path, self.headers):
                 self.answer(refusal[0], f"<Error><Code>{refusal[1]}</Code></Error>".encode())
                 return
-            upstream = http.client.HTTPConnection(server.address, timeout=_PATIENCE_S)
+            upstream = http.client.HTTPConnection(server.address, timeout=PATIENCE_SECONDS)
             with contextlib.closing(upstream):
                 upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
                 for name, value in self.headers.items():
@@ -228,7 +228,7 @@ def _process(address: str, *command: str) -> Iterator[None]:
     with tempfile.TemporaryFile() as said:  # not a pipe, which would fill up and stop it
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
         try:
-            give_up = time.monotonic() + _PATIENCE_S
+            give_up = time.monotonic() + PATIENCE_SECONDS
             while not _answers(address):
                 if process.poll() is not None or time.monotonic() > give_up:
                     said.seek(0)

@@ -14,6 +14,7 @@ from airflow_elastic.core.state import RunState
 from airflow_elastic.engines.local.host import RUN_MARK
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
+from tests.support.patience import PATIENCE_SECONDS
 
 TASK = "train"
 TICKS = re.compile(r"tick (\d+) of process (\d+)")
@@ -31,7 +32,7 @@ class Try:
     def state(self) -> str | None:
         return self.airflow.task_state(self.dag, self.run_id, TASK, self.map_index)
 
-    def wait(self, *states: str, timeout: float = 120.0) -> str:
+    def wait(self, *states: str, timeout: float = PATIENCE_SECONDS) -> str:
         return self.airflow.wait_task(
             self.dag, self.run_id, TASK, states, map_index=self.map_index, timeout=timeout
         )
@@ -53,7 +54,7 @@ class Try:
 
     @property
     def uri(self) -> str:
-        uri: str = poll("the task to push its run URI", self._uri, timeout=60)
+        uri: str = poll("the task to push its run URI", self._uri, timeout=PATIENCE_SECONDS)
         return uri
 
     def _uri(self) -> str | None:
@@ -66,7 +67,7 @@ class Try:
     def run(self) -> RunState:
         return Run(open_store(self.uri)).state
 
-    def wait_ticks(self, least: int = 1, timeout: float = 60.0) -> int:
+    def wait_ticks(self, least: int = 1, timeout: float = PATIENCE_SECONDS) -> int:
         """Wait until the script has printed so many ticks; returns the process that prints them."""
 
         def probe() -> int | None:
@@ -84,7 +85,7 @@ class Try:
         """Everything of the run that lives: node host, agents, ranks, and what they have started."""
         return linux.marked(RUN_MARK, f"{self.uri}/local")
 
-    def wait_gone(self, timeout: float = 60.0) -> None:
+    def wait_gone(self, timeout: float = PATIENCE_SECONDS) -> None:
         poll(
             "nothing of the run to be left",
             lambda: not self.processes() or None,
@@ -92,7 +93,7 @@ class Try:
             hint=lambda: f"{self.processes()} live; {self.log()}",
         )
 
-    def wait_ended(self, timeout: float = 60.0) -> RunState:
+    def wait_ended(self, timeout: float = PATIENCE_SECONDS) -> RunState:
         def probe() -> RunState | None:
             state = self.run()
             return state if state.ended else None

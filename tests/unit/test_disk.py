@@ -26,6 +26,7 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError, StoreError
 from airflow_elastic.spec.run import RunSpec
 from tests.support.machines import Far, Machines, flip, save, take
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.saving import Worker, objects, same
 
 
@@ -160,7 +161,7 @@ def test_nothing_stays_of_a_training_that_is_complete_and_in_storage(machines: M
             worker.persister.flush()
         for writer in writers:
             writer.news()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while len(machines.files()) < 4:
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.groups import group_of
+from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_each_group_is_in_one_process(tmp_path: Path) -> None:
     ]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [*command, *modules], env=plain, capture_output=True, text=True, timeout=200, check=False
+        [*command, *modules], env=plain, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout
     ran = set(re.findall(r"\[(gw\d)\].*? (tests/\S+?)::", done.stdout))

@@ -19,6 +19,7 @@ from airflow_elastic.adapters.kube import hub as hub_module
 from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from tests.support.cli import until
 from tests.support.kube_server import KEY, THINGS, ApiServer, api_server, kubeconfig, status
+from tests.support.patience import PATIENCE_SECONDS
 
 Snapshot = list[dict[str, Any]]
 
@@ -61,7 +62,7 @@ class Follower:
     async def until(self, **sizes: int) -> None:
         """Wait until the newest snapshot is this; raises what following raised."""
         wanted = [{"name": name, "size": size} for name, size in sorted(sizes.items())]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not self.seen or self.seen[-1] != wanted:
                 if self._task.done():
                     await self._task
@@ -70,7 +71,7 @@ class Follower:
 
     async def error(self) -> BaseException | None:
         """What following raises in the end."""
-        await asyncio.wait([self._task], timeout=60)
+        await asyncio.wait([self._task], timeout=PATIENCE_SECONDS)
         return self._task.exception()
 
     async def end(self) -> None:
@@ -165,7 +166,7 @@ async def test_trouble_that_lasts_is_told(
     async with following(server, "run") as (follower,):
         assert isinstance(await follower.error(), KubeError), "late comers are told at once"
         server.refuse = lambda *_: None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 async with following(server, "run") as (again,):
                     with contextlib.suppress(KubeError):
@@ -291,7 +292,7 @@ async def test_a_hub_that_nobody_uses_ends_and_leaves_nothing(server: ApiServer)
         await follower.until()
         tasks = ours()
         assert tasks
-    _, left = await asyncio.wait(tasks, timeout=60)
+    _, left = await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
     assert not left
     gc.collect()
     sessions = [found for found in gc.get_objects() if type(found) is aiohttp.ClientSession]

@@ -23,9 +23,8 @@ from airflow_elastic.runtime.node import Node
 from airflow_elastic.runtime.spares import WAITING, Spares
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.saving import Worker
-
-PATIENCE_SECONDS = 120.0
 
 #: What a script can see of the process that it runs in.
 SCRIPT = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from airflow_elastic.spec.run import Health
 from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerPhase, WorkerStatus
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import at_step, job, lost, rank, spec, story, worker
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -92,11 +94,10 @@ async def controlled(
 
 
 async def until(holds: Callable[[], Any], what: str) -> None:
-    for _ in range(1000):
-        if holds():
-            return
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"{what} did not come"
         await asyncio.sleep(0.01)
-    pytest.fail(f"{what} did not come")
 
 
 @pytest.mark.parametrize("after_a_look", [False, True])

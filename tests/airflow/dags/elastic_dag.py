@@ -1,4 +1,4 @@
-"""What tests/airflow/test_operator.py runs. `conf` says how long a run takes, and where it lies."""
+"""What tests/airflow/test_operator.py runs. `conf` says how long a run takes, what ends it, and where it lies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from airflow_elastic.operators import ElasticTrainOperator
 from airflow_elastic.sensors import ElasticRunSensor
 
 SECONDS = "{{ dag_run.conf.get('seconds', 5) }}"
+UNTIL = "{{ dag_run.conf.get('until', '') }}"
 TICK: dict[str, Any] = {
-    "command": ["../scripts/tick.py", "--seconds", SECONDS],
+    "command": ["../scripts/tick.py", "--seconds", SECONDS, "--until", UNTIL],
     "launcher": "python",
     "poll_interval": 0.5,
     "grace_period": 5,

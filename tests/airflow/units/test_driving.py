@@ -28,6 +28,7 @@ from airflow_elastic.triggers.abandoned import end_if_abandoned
 from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.plain import require_plain
 from airflow_elastic.triggers.task import GONE
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.surface import FakeHook, FakeTask, Log, begun, ended, operator
 
 # -- triggers ----------------------------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ async def test_the_run_of_somebody_else_is_left_alone(
     """Two tasks with one run_uri, or a shell."""
     run = begun(hook, tmp_path)
     begun(hook, tmp_path, owner="try-2")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert not await _abandoned(hook, run, state, wait=60.0)
     assert not run.state.ended
     assert Mailbox(run.store).read() == []
@@ -187,7 +188,7 @@ async def test_a_stop_that_a_new_try_overtakes_is_void(hook: FakeHook, tmp_path:
     run.ask_stop(by="Airflow", owner="try-1")
     begun(hook, tmp_path, owner="try-2")
     driving = asyncio.create_task(drive(hook, run.store.uri, log=Log(), poll_seconds=0.05))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while Mailbox(run.store).read():  # noqa: ASYNC110 - it is a folder
             await asyncio.sleep(0.02)
     assert not run.state.ended
@@ -245,7 +246,7 @@ async def test_being_cancelled_otherwise_does_not_touch_the_run(hook: FakeHook, 
     run = begun(hook, tmp_path)
     trigger = ElasticRunTrigger(str(tmp_path), "try-1", poll_seconds=0.05)
     running = asyncio.create_task(anext(trigger.run()))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while run.state.attempt.phase is not Phase.LIVE:  # noqa: ASYNC110 - it is a folder
             await asyncio.sleep(0.02)
     running.cancel()

@@ -28,6 +28,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import RunDiffers
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.triggers.observer import TaskObserver
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.surface import SPEC, FakeHook, FakeTask, Log, begun, ended, operator
 
 # -- what a try works on -----------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def _signalled(run: Run, handler: Callable[[], object]) -> Iterator[None]:
     """Call this in a signal handler, on top of the main thread, once workers live."""
 
     def send() -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while run.state.attempt.phase is not Phase.LIVE and time.monotonic() < deadline:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGUSR1)

@@ -160,7 +160,7 @@ class Staged:
     def wait_for_death(self, mine: Death, step: int) -> None:
         """Train on for some steps, and no further."""
         if self.step is not None and step >= self.step + mine.order["later"]:
-            late = time.monotonic() + 60.0
+            late = time.monotonic() + 300.0
             while not mine.hit.exists():
                 if time.monotonic() > late:
                     raise AssertionError(f"nobody came to {mine.order}: does the phase have so many points?")
