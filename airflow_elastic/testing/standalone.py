@@ -355,6 +355,8 @@ class Standalone(AirflowRest):
                 raise AirflowError(why)
             try:
                 health = self.health()
+                # What tasks talk to is made for the first who asks, on a busy machine for a minute: they would give up.
+                self._http.get("/execution/health")
             except httpx.HTTPError:
                 return None
             for part in sorted(waiting):

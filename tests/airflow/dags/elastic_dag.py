@@ -15,7 +15,7 @@ from airflow_elastic.sensors import ElasticRunSensor
 SECONDS = "{{ dag_run.conf.get('seconds', 5) }}"
 UNTIL = "{{ dag_run.conf.get('until', '') }}"
 TICK: dict[str, Any] = {
-    "command": ["../scripts/tick.py", "--seconds", SECONDS, "--until", UNTIL],
+    "command": ["../scripts/tick.py", "--seconds", SECONDS, f"--until={UNTIL}"],
     "launcher": "python",
     "poll_interval": 0.5,
     "grace_period": 5,
