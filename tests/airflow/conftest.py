@@ -1,4 +1,7 @@
-"""One real Airflow for all tests of this folder: about 15 s, so it starts with the first test that asks."""
+"""One real Airflow for all tests of this folder: about 15 s, so it starts with the first test that asks.
+
+It ends with the last of them: it has a use for a processor even where no DAG runs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("airflow")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A healthy Airflow over tests/airflow/dags; with a space in its home, which finds what quotes badly."""
     running = Standalone(
