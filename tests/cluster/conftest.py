@@ -23,7 +23,7 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.tensorstack import PYTORCHTRAININGJOBS
 from airflow_elastic.spec.errors import EngineError
 from tests.support import dlrover, kube
-from tests.support.cluster import documented_rights
+from tests.support.cluster import ClusterEngine, documented_rights
 from tests.support.faults import Faults
 
 CRDS = Path(__file__).parents[1] / "support" / "crds"
@@ -37,8 +37,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         quick = getattr(getattr(item, "cls", None), "quick", None)
         if quick is not None and getattr(item, "originalname", None) not in quick:
             item.add_marker("slow")
+        if _is_further_case(item):
+            item.add_marker("slow")
         if why:  # a mark, and no fixture that skips: then a report has one line a file, not one a test
             item.add_marker(pytest.mark.skip(reason=why))
+
+
+def _is_further_case(item: pytest.Item) -> bool:
+    """Of what every engine promises all cases are tried on `job` with each commit, and the first one on the others."""
+    cls, case = getattr(item, "cls", None), getattr(item, "callspec", None)
+    promised = hasattr(ClusterEngine, getattr(item, "originalname", None) or "")
+    return bool(promised and case and any(case.indices.values()) and getattr(cls, "engine_name", "") != "job")
 
 
 def _unreachable() -> str | None:

@@ -212,7 +212,7 @@ async def test_on_s3_it_ends_with_a_verified_model_and_its_output(
     namespace: str,
     client: Client,
 ) -> None:
-    spec = on_s3(training("job", pod_options, "--epochs=1", "--step-seconds=0.3", secrets=credentials), s3)
+    spec = on_s3(training("job", pod_options, "--epochs=3", "--step-seconds=0.4", secrets=credentials), s3)
     async with driving(f"s3://{s3.bucket}/{namespace}", spec) as driven:
         await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
         await lose_a_pod(driven, client, namespace)

@@ -25,6 +25,7 @@ from airflow_elastic.spec.run import Health, RestartPolicy, ScaleStep, Workers
 from tests.support import leaks
 from tests.support.doom import PHASES, Doom, order
 from tests.support.driving import SCRIPTS, driving, left_over, plain, training
+from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def in_all_tiers(folder: Path) -> dict[str, Any]:
 
 def at_random(tiers: str, words: str, kills: int) -> Any:
     many = kills >= 50  # of every commit: a death in each phase, and a few of the others
-    marks = [pytest.mark.slow, pytest.mark.timeout(1800)] if many else []
+    marks = [pytest.mark.slow, pytest.mark.timeout(3600)] if many else []
     return pytest.param(tiers, words, kills, marks=marks, id=f"{tiers}{words}-{kills}")
 
 
@@ -114,7 +115,7 @@ async def test_killed_at_random_it_ends_bit_identical(
     assert (memory.leaks(), leaks.half_written(tmp_path)) == ([], []), f"seed {seed}"
 
 
-@pytest.mark.parametrize("each", [1, pytest.param(9, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("each", [1, pytest.param(9, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 async def test_killed_in_every_phase_it_ends_bit_identical(
     each: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +132,7 @@ async def test_killed_in_every_phase_it_ends_bit_identical(
     policy = CheckpointPolicy(every_steps=5, overlap=luck.random() < 0.5)
     spec = training(f"--epochs={epochs}", f"--out={tmp_path}/out", checkpoint=policy)
     async with driving(tmp_path / "run", spec) as driven:
-        state = await asyncio.wait_for(driven.task, 60 + 20 * kills)
+        state = await asyncio.wait_for(driven.task, PATIENCE_SECONDS + 60 * kills)
     told = f"seed {seed}, {doom.hits()}, {state.reason}"
     assert state.outcome == "succeeded", told
     assert [hit["phase"] for hit in doom.hits()] == phases, told
@@ -145,7 +146,7 @@ async def test_killed_in_every_phase_it_ends_bit_identical(
 
 
 @pytest.mark.parametrize(
-    "worlds", [(2, 1), pytest.param((2, 3, 2, 1, 2), marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+    "worlds", [(2, 1), pytest.param((2, 3, 2, 1, 2), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 )
 async def test_killed_and_rescaled_it_ends_bit_identical(
     worlds: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -282,7 +283,7 @@ async def test_left_to_itself_it_saves_as_often_as_pays(tmp_path: Path) -> None:
     ("words", "worlds"),
     [
         ((), (3, 1)),
-        (("--hybrid",), (4,)),
+        pytest.param(("--hybrid",), (4,), marks=pytest.mark.slow),
         pytest.param((), (3, 1, 2), marks=pytest.mark.slow),
         pytest.param(("--hybrid",), (4, 3, 4, 2), marks=pytest.mark.slow),
     ],

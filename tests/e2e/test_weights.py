@@ -122,8 +122,7 @@ def test_a_hostile_file_is_not_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "owned").exists()
 
 
-@FILES
-@pytest.mark.parametrize("wrap", ["fsdp", "ddp"])
+@pytest.mark.parametrize(("wrap", "name"), [("fsdp", "model.safetensors"), ("ddp", "model.pt")])
 async def test_into_a_wrapped_model_and_out_of_what_its_ranks_have_saved(
     tmp_path: Path, wrap: str, name: str
 ) -> None:
