@@ -40,7 +40,8 @@ async def lose_a_pod(driven: Driven, client: Client, namespace: str) -> None:
     await client.delete(PODS, namespace, await last_pod(driven, client, namespace), grace_seconds=0)
 
 
-@pytest.mark.parametrize("engine", ["pytorchjob", pytest.param("job", marks=pytest.mark.slow)])
+@pytest.mark.slow  # of every commit: test_trainjob's
+@pytest.mark.parametrize("engine", ["pytorchjob", "job"])
 async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
     engine: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:

@@ -70,7 +70,8 @@ def test_killed_at_every_point_and_replaced(point: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", [*points()[3::24], *(pytest.param(point, marks=pytest.mark.slow) for point in points()[9::6])]
+    "point",
+    [pytest.param(point, marks=pytest.mark.slow) if point % 24 != 3 else point for point in points()[3::6]],
 )
 def test_killed_beside_another_one(point: int, tmp_path: Path) -> None:
     run = begin(tmp_path)

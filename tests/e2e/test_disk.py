@@ -29,7 +29,7 @@ async def test_it_costs_what_came_after_the_newest_state_on_disks(tmp_path: Path
     disk = tmp_path / "disk"
     disk.mkdir()
     policy = CheckpointPolicy(every_steps=1000, disk=str(disk), disk_every_steps=2, account_samples=True)
-    words = ("--epochs=6", "--step-seconds=0.05")
+    words = ("--epochs=6", "--step-seconds=0.1")
     whole = training(*words, f"--out={tmp_path}/whole")
     async with driving(tmp_path / "whole-run", whole) as driven:
         assert (await driven.end()).outcome == "succeeded"
@@ -56,7 +56,7 @@ async def test_it_costs_what_came_after_the_newest_state_on_disks(tmp_path: Path
 async def test_a_worker_that_is_not_needed_any_more_leaves_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     policy = CheckpointPolicy(every_steps=10, disk=str(tmp_path / "disk"), disk_every_steps=5)
-    spec = training("--epochs=6", "--step-seconds=0.05", checkpoint=policy)
+    spec = training("--epochs=6", "--step-seconds=0.1", checkpoint=policy)
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(12)
         await driven.scaled(1)
@@ -100,12 +100,14 @@ async def test_a_run_does_not_begin_with_a_disk_that_no_worker_has(tmp_path: Pat
 async def test_a_disk_that_goes_later_costs_nothing_and_is_told(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     policy = CheckpointPolicy(every_steps=5, disk=str(tmp_path / "disk"), disk_every_steps=1)
-    async with driving(
-        tmp_path / "run", training("--epochs=3", "--step-seconds=0.1", checkpoint=policy)
-    ) as driven:
+    spec = training("--epochs=400", "--step-seconds=0.1", checkpoint=policy)
+    async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(2)
         (tmp_path / "disk").rename(tmp_path / "gone")
         told = await driven.until(lambda: driven.state.unsaved, "that it is told")
         assert "there is no folder" in told.reason
+        await driven.at_step(driven.step + 5)
+        driven.run.ask_stop(by="test")
         state = await driven.end()
-    assert (state.outcome, len(state.attempts)) == ("succeeded", 1)
+    assert (state.outcome, len(state.attempts)) == ("stopped", 1)
+    assert state.checkpoint is not None

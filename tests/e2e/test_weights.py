@@ -267,7 +267,7 @@ def test_a_checkpoint_of_another_run_is_not_taken_for_this_runs(tmp_path: Path) 
     assert elastic.load_model(str(tmp_path / "shelf"), model).step == 20
 
 
-@pytest.mark.parametrize("form", ["pickle", "archive"])
+@pytest.mark.parametrize("form", ["pickle", pytest.param("archive", marks=pytest.mark.slow)])
 def test_from_a_shell_nothing_hostile_is_executed_either(tmp_path: Path, form: str) -> None:
     uri, made = str(tmp_path / "run"), tmp_path / "made"
     save_forged(uri, Hostile(made), form)

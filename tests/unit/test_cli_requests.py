@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -39,7 +41,7 @@ def test_what_was_saved_before_is_not_taken_for_the_answer(
         assert checkpoints.commit(store, Manifest(step, 1, 1, 1, 0.0, data, (), reason=reason, run=run))
 
     commit()
-    monkeypatch.setattr(requests.time, "sleep", commit)
+    monkeypatch.setattr(requests, "time", SimpleNamespace(sleep=commit, monotonic=time.monotonic))
     done = CliRunner().invoke(requests.checkpoint, [str(tmp_path), "--wait"])
     assert f"checkpoint {answer} committed" in done.output, done.output
     assert coming == []
