@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DAG_ID = "digits_quickstart"
 CONF = {"epochs": 30, "step_seconds": 0.06}
-PATIENCE_SECONDS = 420.0
+PATIENCE_SECONDS = 900.0
 
 
 def play(place: Place, screen: Screen, *, keep: bool) -> int:
