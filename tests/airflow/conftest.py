@@ -52,3 +52,9 @@ def start(standalone: Standalone) -> Callable[..., Try]:
         return Try(standalone, dag, standalone.trigger(dag, conf))
 
     return begin
+
+
+@pytest.fixture(scope="module")
+def signs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a file ends the run of its name, as if its time were over."""
+    return tmp_path_factory.mktemp("signs")

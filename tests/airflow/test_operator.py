@@ -20,15 +20,7 @@ from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.tries import TASK, TICKS, Try
-
-FOREVER = 3600
-
-
-@pytest.fixture(scope="module")
-def signs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a file ends the run of its name, as if its time were over."""
-    return tmp_path_factory.mktemp("signs")
+from tests.support.tries import FOREVER, TASK, TICKS, Try
 
 
 @pytest.fixture(scope="module")

@@ -11,27 +11,21 @@ import pytest
 
 from airflow_elastic.testing.airflow_rest import poll
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.tries import TASK, Try
+from tests.support.tries import FOREVER, TASK, Try
 
 
 @pytest.fixture(scope="module")
-def enough(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that ends the run that is robbed of its worker, as if its time were over."""
-    return tmp_path_factory.mktemp("signs") / "enough"
-
-
-@pytest.fixture(scope="module")
-def workers(start: Callable[..., Try], enough: Path) -> dict[str, Try]:
+def workers(start: Callable[..., Try], signs: Path) -> dict[str, Try]:
     """Runs that are driven in worker slots: one for each that the harness has."""
     return {
         "done": start("elastic_worker", seconds=2),
-        "robbed": start("elastic_worker", seconds=3600, until=str(enough)),
-        "doomed": start("elastic_worker", seconds=3600),
-        "late": start("elastic_worker_timeout", seconds=3600),
+        "robbed": start("elastic_worker", seconds=FOREVER, until=str(signs / "robbed")),
+        "doomed": start("elastic_worker", seconds=FOREVER),
+        "late": start("elastic_worker_timeout", seconds=FOREVER),
     }
 
 
-def test_a_retry_takes_the_run_of_a_killed_worker_over(workers: dict[str, Try], enough: Path) -> None:
+def test_a_retry_takes_the_run_of_a_killed_worker_over(workers: dict[str, Try], signs: Path) -> None:
     """Without a run URI that outlives the try, the second try would start a second job beside the first."""
     robbed = workers["robbed"]
     robbed.wait("running")
@@ -46,7 +40,7 @@ def test_a_retry_takes_the_run_of_a_killed_worker_over(workers: dict[str, Try], 
         timeout=PATIENCE_SECONDS,
         hint=robbed.log,
     )
-    enough.touch()
+    (signs / "robbed").touch()
     robbed.wait("success")
     assert {pid for _, pid in robbed.ticks()} == {process}
     assert len(robbed.run().attempts) == 1

@@ -100,14 +100,11 @@ async def test_a_run_does_not_begin_with_a_disk_that_no_worker_has(tmp_path: Pat
 async def test_a_disk_that_goes_later_costs_nothing_and_is_told(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     policy = CheckpointPolicy(every_steps=5, disk=str(tmp_path / "disk"), disk_every_steps=1)
-    spec = training("--epochs=400", "--step-seconds=0.1", checkpoint=policy)
+    spec = training("--epochs=20", "--step-seconds=0.1", checkpoint=policy)
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(2)
         (tmp_path / "disk").rename(tmp_path / "gone")
         told = await driven.until(lambda: driven.state.unsaved, "that it is told")
         assert "there is no folder" in told.reason
-        await driven.at_step(driven.step + 5)
-        driven.run.ask_stop(by="test")
         state = await driven.end()
-    assert (state.outcome, len(state.attempts)) == ("stopped", 1)
-    assert state.checkpoint is not None
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 1)

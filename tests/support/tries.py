@@ -17,6 +17,8 @@ from airflow_elastic.testing.standalone import Standalone
 from tests.support.patience import PATIENCE_SECONDS
 
 TASK = "train"
+#: Seconds of a run that a test ends itself.
+FOREVER = 3600
 TICKS = re.compile(r"tick (\d+) of process (\d+)")
 
 
@@ -32,9 +34,9 @@ class Try:
     def state(self) -> str | None:
         return self.airflow.task_state(self.dag, self.run_id, TASK, self.map_index)
 
-    def wait(self, *states: str, timeout: float = PATIENCE_SECONDS) -> str:
+    def wait(self, *states: str) -> str:
         return self.airflow.wait_task(
-            self.dag, self.run_id, TASK, states, map_index=self.map_index, timeout=timeout
+            self.dag, self.run_id, TASK, states, map_index=self.map_index, timeout=PATIENCE_SECONDS
         )
 
     def number(self) -> int:
@@ -67,14 +69,14 @@ class Try:
     def run(self) -> RunState:
         return Run(open_store(self.uri)).state
 
-    def wait_ticks(self, least: int = 1, timeout: float = PATIENCE_SECONDS) -> int:
+    def wait_ticks(self, least: int = 1) -> int:
         """Wait until the script has printed so many ticks; returns the process that prints them."""
 
         def probe() -> int | None:
             found = self.ticks()
             return found[-1][1] if found and found[-1][0] >= least else None
 
-        return poll(f"tick {least} of {self.dag}", probe, timeout=timeout, hint=self.log)
+        return poll(f"tick {least} of {self.dag}", probe, timeout=PATIENCE_SECONDS, hint=self.log)
 
     def ticks(self) -> list[tuple[int, int]]:
         """Number and process of every tick that the script has written, oldest first."""
@@ -85,17 +87,17 @@ class Try:
         """Everything of the run that lives: node host, agents, ranks, and what they have started."""
         return linux.marked(RUN_MARK, f"{self.uri}/local")
 
-    def wait_gone(self, timeout: float = PATIENCE_SECONDS) -> None:
+    def wait_gone(self) -> None:
         poll(
             "nothing of the run to be left",
             lambda: not self.processes() or None,
-            timeout=timeout,
+            timeout=PATIENCE_SECONDS,
             hint=lambda: f"{self.processes()} live; {self.log()}",
         )
 
-    def wait_ended(self, timeout: float = PATIENCE_SECONDS) -> RunState:
+    def wait_ended(self) -> RunState:
         def probe() -> RunState | None:
             state = self.run()
             return state if state.ended else None
 
-        return poll("the run to end", probe, timeout=timeout, hint=self.log)
+        return poll("the run to end", probe, timeout=PATIENCE_SECONDS, hint=self.log)
