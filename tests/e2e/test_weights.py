@@ -122,7 +122,15 @@ def test_a_hostile_file_is_not_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize(("wrap", "name"), [("fsdp", "model.safetensors"), ("ddp", "model.pt")])
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    [
+        ("fsdp", "model.safetensors"),
+        ("ddp", "model.pt"),
+        pytest.param("fsdp", "model.pt", marks=pytest.mark.slow),
+        pytest.param("ddp", "model.safetensors", marks=pytest.mark.slow),
+    ],
+)
 async def test_into_a_wrapped_model_and_out_of_what_its_ranks_have_saved(
     tmp_path: Path, wrap: str, name: str
 ) -> None:
