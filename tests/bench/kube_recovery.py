@@ -30,6 +30,7 @@ from tests.support import kube
 from tests.support.cluster import pod_spec
 from tests.support.driving import Driven, driving
 from tests.support.faults import Faults
+from tests.support.patience import until_async
 
 #: What happens between the deletion of a pod and the first step, in this order; each is told by the end of it.
 STAGES = (
@@ -267,10 +268,10 @@ async def plain_jobs(
     async with Witness(access, options["namespace"], JOBS) as witness:
         for name in (f"plain-{number}" for number in range(times)):
             await client.create(JOBS, options["namespace"], plain_job(name, options, "sleep", "1d"))
-            await _until(lambda name=name: witness.pods(name, "running"))
+            await until_async(lambda name=name: witness.pods(name, "running"), "a pod that runs")
             (pod,) = witness.pods(name, "running")
             await kill(faults, options["namespace"], pod)
-            await _until(lambda name=name: len(witness.pods(name, "made")) == 2)
+            await until_async(lambda name=name: len(witness.pods(name, "made")) == 2, "another pod")
             found.append(max(witness.pods(name, "made").values()) - witness.pods(name, "failed")[pod])
             await client.delete(JOBS, options["namespace"], name)
     return found
@@ -284,7 +285,7 @@ async def creations(access: Access, client: Client, options: dict[str, Any], tim
             body = plain_job(name, options, "true")
             began = time.time()
             await client.create(JOBS, options["namespace"], body | {"spec": body["spec"] | {"suspend": True}})
-            found.append(await _until(lambda name=name: witness.job(name, "made")) - began)
+            found.append(await until_async(lambda name=name: witness.job(name, "made"), "the object") - began)
             await client.delete(JOBS, options["namespace"], name)
     return found
 
@@ -316,13 +317,6 @@ def plain_job(name: str, options: dict[str, Any], *command: str, pods: int = 1) 
     }
     spec = {"completionMode": "Indexed", "completions": pods, "parallelism": pods, "template": template}
     return {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "metadata": {"name": name}, "spec": spec}
-
-
-async def _until(look: Any) -> Any:
-    async def asked() -> Any:
-        return look()
-
-    return await kube.until(asked, "what was to be seen")
 
 
 # -- a pod of a training is deleted ------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from airflow_elastic.runtime.saving import Position
 from airflow_elastic.runtime.slots import MEMORY
 from tests.bench.figures import count, heading, median, spread
 from tests.bench.test_checkpoint import build, size_of
-from tests.support.buddies import borrowed_by_a_third, pair, until
+from tests.support.buddies import borrowed_by_a_third, pair
+from tests.support.patience import until
 
 ROUNDS = count("ROUNDS", 5)
 

@@ -28,8 +28,8 @@ from airflow_elastic.adapters.kube import hub as hub_module
 from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from airflow_elastic.adapters.kube.resources import EVENTS, JOBS, PODS
 from tests.support.faults import Faults
-from tests.support.kube import Account, Door, until
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.kube import Account, Door
+from tests.support.patience import PATIENCE_SECONDS, until_async
 
 MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 WIDGETS = Resource("widgets.example.org", "v1", "widgets", "Widget", needs="the widget operator")
@@ -191,7 +191,7 @@ async def test_a_quota_that_is_used_up_is_waited_for(client: Client, namespace: 
         quotas, namespace, {"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "1"}}}
     )
     # A quota holds from when its controller has counted; the namespace has one map of the cluster's own.
-    await until(lambda: _counted(client, quotas, namespace), "the quota to be counted")
+    await until_async(lambda: _counted(client, quotas, namespace), "the quota to be counted")
     with pytest.raises(KubeError, match=r"for now.*exceeded quota") as raised:
         await client.create(MAPS, namespace, config_map("one"))
     assert not raised.value.is_final
@@ -376,7 +376,7 @@ async def test_a_hub_that_nobody_uses_ends_and_leaves_no_task_and_no_connection(
         assert len(ours) == 2
     _, left = await asyncio.wait(ours, timeout=PATIENCE_SECONDS)
     assert not left
-    await until(lambda: _nobody(door), "the connection to be closed")
+    await until_async(lambda: _nobody(door), "the connection to be closed")
     assert open_sessions() <= before
 
 

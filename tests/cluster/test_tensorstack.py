@@ -19,7 +19,7 @@ from airflow_elastic.engines.kube.tensorstack import (
 )
 from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.run import RunSpec, Workers
-from tests.support.kube import until
+from tests.support.patience import until_async
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ async def published(client: Client, form: str) -> None:
         schema = await client.schema(PYTORCHTRAININGJOBS)
         return bool(schema) and form_of(schema) == form and await client.knows(PYTORCHTRAININGJOBS)
 
-    await until(told, "the schema")
+    await until_async(told, "the schema")
 
 
 RENDERED: dict[str, dict[str, Any]] = {

@@ -18,7 +18,8 @@ from airflow_elastic.core.document import STATUS_VERSION
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.events import event_from_dict
 from airflow_elastic.spec.layout import CHECKPOINT_DATA, checkpoint_data
-from tests.support.cli import COMMAND, COUNT, HOLD, Shell, ended, until
+from tests.support.cli import COMMAND, COUNT, HOLD, Shell, ended
+from tests.support.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,8 @@ import pytest
 from airflow_elastic.adapters.checkpoints import steps
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.stores import open_store
-from tests.support.cli import COMMAND, COUNT, FAIL, HOLD, Shell, ended, until
+from tests.support.cli import COMMAND, COUNT, FAIL, HOLD, Shell, ended
+from tests.support.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,15 +22,8 @@ from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.runtime.sharing import Sharer
 from airflow_elastic.runtime.slots import MEMORY
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import until
 from tests.support.saving import Worker
-
-
-def until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
 
 
 class Pair:

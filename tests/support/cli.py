@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_elastic.adapters import linux
 from airflow_elastic.adapters.jobfiles import JobFiles
@@ -19,21 +19,9 @@ from airflow_elastic.control.runs import Run
 from airflow_elastic.engines.local.host import RUN_MARK
 from tests.support.patience import PATIENCE_SECONDS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 SCRIPTS = Path(__file__).parent / "scripts"
 COUNT, FAIL, HOLD = (str(SCRIPTS / name) for name in ("count.py", "fail_at_once.py", "hold.py"))
 COMMAND = [sys.executable, "-m", "airflow_elastic.cli"]
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """The first true value of a condition."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
-        time.sleep(0.05)
-    return value
 
 
 @dataclass

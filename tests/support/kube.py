@@ -8,7 +8,6 @@ import json
 import re
 import secrets
 import subprocess
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -18,10 +17,10 @@ from kubernetes_asyncio import client as kube
 from airflow_elastic.adapters.kube import Access, Client, Resource
 from airflow_elastic.adapters.kube.access import configuration_of
 from tests.support.kube_server import kubeconfig
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Sequence
 
 T = TypeVar("T")
 
@@ -43,15 +42,6 @@ def at_once(made: Awaitable[T]) -> T:
         loop.close()
 
 
-async def until(look: Callable[[], Awaitable[Any]], what: str) -> Any:
-    """The first true answer; an object that is not there yet is looked for again."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (answer := await look()):
-        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
-        await asyncio.sleep(0.05)
-    return answer
-
-
 async def phase_of(
     client: Client, resource: Resource, namespace: str, name: str, *wanted: str
 ) -> dict[str, Any]:
@@ -61,7 +51,7 @@ async def phase_of(
         found = await client.get(resource, namespace, name)
         return found if found.get("status", {}).get("phase") in wanted else None
 
-    found: dict[str, Any] = await until(look, f"{name} to be {' or '.join(wanted)}")
+    found: dict[str, Any] = await until_async(look, f"{name} to be {' or '.join(wanted)}")
     return found
 
 
@@ -85,7 +75,7 @@ async def create_namespace(access: Access, name: str) -> None:
                 return True
             return False
 
-        await until(account, f"the service account of namespace {name}")
+        await until_async(account, f"the service account of namespace {name}")
 
 
 async def delete_namespace(access: Access, name: str) -> None:

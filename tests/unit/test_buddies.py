@@ -43,8 +43,8 @@ from airflow_elastic.runtime.slots import MEMORY, Note
 from airflow_elastic.spec.errors import SpecError, StoreError
 from airflow_elastic.spec.index import Index
 from airflow_elastic.spec.run import RunSpec
-from tests.support.buddies import Pair, pair, until
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.buddies import Pair, pair
+from tests.support.patience import PATIENCE_SECONDS, until
 
 
 def objects(seed: int) -> Stateful:

@@ -21,7 +21,8 @@ from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import spec
-from tests.unit.test_watching import Listener, controlled, until
+from tests.support.patience import until_async
+from tests.unit.test_watching import Listener, controlled
 
 R, Q, C, P, S = "running", "queued", "capacity", "pulling", "starting"
 _WAITING = {Q: Waiting.QUEUED, C: Waiting.CAPACITY, P: Waiting.PULLING, S: Waiting.STARTING}
@@ -77,15 +78,15 @@ async def test_it_trains_with_those_that_run_and_grows_and_its_end_waits_for_nob
     engine, heard = FakeEngine(), Listener()
     workers = Workers(3, min=1, gather_seconds=0.01)
     async with controlled(tmp_path / "run", engine, heard, workers=workers) as run:
-        await until(lambda: run.state.attempt.job, "the workers")
+        await until_async(lambda: run.state.attempt.job, "the workers")
         name = run.state.attempt.job or ""
         engine.hold(name, Waiting.CAPACITY, workers=2)
-        await until(lambda: run.state.attempt.members == (0,), "the first worker to train")
+        await until_async(lambda: run.state.attempt.members == (0,), "the first worker to train")
         engine.hold(name, Waiting.CAPACITY, workers=1)
-        await until(lambda: run.state.attempt.members == (0, 1), "the second one to join")
+        await until_async(lambda: run.state.attempt.members == (0, 1), "the second one to join")
         for index in (0, 1):
             engine.end_worker(name, index, WorkerStatus(f"node-{index}", WorkerPhase.SUCCEEDED))
-        await until(lambda: run.state.ended, "the end")
+        await until_async(lambda: run.state.ended, "the end")
         assert (run.state.outcome, len(run.state.attempts), run.state.restarts_used) == ("succeeded", 1, 0)
     assert engine.jobs[name].met == [(0,), (0, 1)]
 
@@ -103,11 +104,11 @@ async def test_it_takes_workers_that_can_meet_anew_and_not_jobs_that_grow(
     engine, heard = OfFixedSize(), Listener()
     workers = Workers(3, min=1, gather_seconds=0.01)
     async with controlled(tmp_path / "run", engine, heard, workers=workers, launcher=launcher) as run:
-        await until(lambda: run.state.attempt.job, "the workers")
+        await until_async(lambda: run.state.attempt.job, "the workers")
         engine.hold(run.state.attempt.job or "", Waiting.CAPACITY, workers=2)
-        await until(lambda: heard.told, "that they wait")
+        await until_async(lambda: heard.told, "that they wait")
         looks = heard.looks
-        await until(lambda: heard.looks > looks + 5, "some looks")
+        await until_async(lambda: heard.looks > looks + 5, "some looks")
         assert run.state.attempt.members == members
 
 
@@ -115,13 +116,13 @@ async def test_when_all_have_come_they_are_all_its_members(tmp_path: Path) -> No
     engine, heard = FakeEngine(), Listener()
     workers = Workers(2, min=1, gather_seconds=0.01)
     async with controlled(tmp_path / "run", engine, heard, workers=workers) as run:
-        await until(lambda: run.state.attempt.job, "the workers")
+        await until_async(lambda: run.state.attempt.job, "the workers")
         name = run.state.attempt.job or ""
         engine.hold(name, Waiting.QUEUED, workers=1)
-        await until(lambda: run.state.attempt.members == (0,), "the first worker to train")
+        await until_async(lambda: run.state.attempt.members == (0,), "the first worker to train")
         engine.release(name)
-        await until(lambda: engine.jobs[name].met == [(0,), (0, 1)], "the second one to join")
-        await until(lambda: run.state.attempt.members is None, "the word of it")
+        await until_async(lambda: engine.jobs[name].met == [(0,), (0, 1)], "the second one to join")
+        await until_async(lambda: run.state.attempt.members is None, "the word of it")
 
 
 def test_a_worker_that_comes_late_stands_by_until_it_is_named(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.ring import Answer, hear, say
 from airflow_elastic.runtime.slots import HEADER_BYTES, Slot
-from tests.support.buddies import Pair, borrowed_by_a_third, pair, until
+from tests.support.buddies import Pair, borrowed_by_a_third, pair
 from tests.support.machines import Far
+from tests.support.patience import until
 from tests.support.saving import objects, same
 from tests.support.threads import together
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +30,10 @@ from airflow_elastic.spec.run import Health
 from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerPhase, WorkerStatus
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import at_step, job, lost, rank, spec, story, worker
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from airflow_elastic.core.state import RunState
@@ -93,27 +92,20 @@ async def controlled(
             await driving
 
 
-async def until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not come"
-        await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("after_a_look", [False, True])
 async def test_a_watch_that_fails_is_told_and_tried_again(tmp_path: Path, after_a_look: bool) -> None:
     engine, heard = Blind(3, after_a_look=after_a_look), Listener()
     async with controlled(tmp_path / "run", engine, heard) as run:
-        await until(lambda: len(heard.troubles) == 3, "the third trouble")
+        await until_async(lambda: len(heard.troubles) == 3, "the third trouble")
         assert {text for text, _, _ in heard.troubles} <= {
             "the API server does not answer",
             "the API server has gone away",
         }
-        await until(lambda: engine.failures == 0, "a watch that works")
+        await until_async(lambda: engine.failures == 0, "a watch that works")
         state = run.state
         assert (state.label, len(state.attempts), state.restarts_used) == ("running", 1, 0)
         engine.finish(state.attempt.job or "")
-        await until(lambda: run.state.ended, "the end")
+        await until_async(lambda: run.state.ended, "the end")
         assert run.state.outcome == "succeeded"
     assert [times for _, times, _ in heard.troubles] == [1, 2, 3]
     assert heard.troubles[2][2] > heard.troubles[0][2], "each further pause is longer"
@@ -123,11 +115,13 @@ async def test_who_cannot_see_the_workers_still_hears_requests(tmp_path: Path) -
     """With the pause in the controller's own loop a stop would wait for it, for up to 30 s."""
     engine, heard = Blind(1000), Listener()
     async with controlled(tmp_path / "run", engine, heard) as run:
-        await until(lambda: heard.troubles and heard.troubles[-1][1] >= 3, "a pause of more than a second")
+        await until_async(
+            lambda: heard.troubles and heard.troubles[-1][1] >= 3, "a pause of more than a second"
+        )
         looks = heard.looks
-        await until(lambda: heard.looks > looks + 3, "a look around")
+        await until_async(lambda: heard.looks > looks + 3, "a look around")
         run.ask_stop(by="ada")
-        await until(lambda: run.state.ended, "the end")
+        await until_async(lambda: run.state.ended, "the end")
         assert (run.state.outcome, len(run.state.attempts)) == ("stopped", 1)
 
 
@@ -146,9 +140,9 @@ class Flushing(FakeEngine):
 async def test_what_a_run_could_not_save_at_its_end_is_told(tmp_path: Path) -> None:
     engine = Flushing(tmp_path / "run")
     async with controlled(tmp_path / "run", engine, Listener()) as run:
-        await until(lambda: run.state.label == "running", "its workers")
+        await until_async(lambda: run.state.label == "running", "its workers")
         run.ask_stop(by="ada")
-        await until(lambda: run.state.ended, "the end")
+        await until_async(lambda: run.state.ended, "the end")
     assert run.state.unsaved == Trouble(300, "node-1", "no space left", attempt=1)
     assert engine.box.read() == []
 
@@ -161,33 +155,33 @@ def shown(run: Run) -> tuple[object, object]:
 async def test_what_workers_wait_for_is_told_and_published_but_not_journaled(tmp_path: Path) -> None:
     engine, heard = FakeEngine(), Listener()
     async with controlled(tmp_path / "run", engine, heard, engine_options={"waiting": "queued"}) as run:
-        await until(lambda: heard.told, "the queue")
+        await until_async(lambda: heard.told, "the queue")
         name = run.state.attempt.job or ""
         queued = {"state": "queued", "workers": 2, "of": 2, "reason": None}
-        await until(lambda: shown(run) == ("queued", queued), "the word of it")
+        await until_async(lambda: shown(run) == ("queued", queued), "the word of it")
         engine.hold(name, Waiting.CAPACITY, "0/3 nodes are available", workers=1)
-        await until(lambda: len(heard.told) == 2, "the wait for capacity")
+        await until_async(lambda: len(heard.told) == 2, "the wait for capacity")
         short = {
             "state": "waiting for capacity",
             "workers": 1,
             "of": 2,
             "reason": "0/3 nodes are available",
         }
-        await until(lambda: shown(run) == ("waiting for capacity", short), "the word of it")
+        await until_async(lambda: shown(run) == ("waiting for capacity", short), "the word of it")
         engine.hold(
             name, Waiting.CAPACITY, "0/4 nodes are available", workers=1
         )  # other words: not news so soon
         looks = heard.looks
-        await until(lambda: heard.looks > looks + 2, "a look around")
+        await until_async(lambda: heard.looks > looks + 2, "a look around")
         engine.release(name)
-        await until(lambda: len(heard.told) == 3, "the workers")
-        await until(lambda: shown(run) == ("running", None), "the word of it")
+        await until_async(lambda: len(heard.told) == 3, "the workers")
+        await until_async(lambda: shown(run) == ("running", None), "the word of it")
         state = run.state
         assert (state.label, len(state.attempts), state.restarts_used) == ("running", 1, 0)
         journal = b"".join(run.store.get(entry.key) or b"" for entry in run.store.list("journal/"))
         assert b"capacity" not in journal
         engine.finish(name)
-        await until(lambda: run.state.ended, "the end")
+        await until_async(lambda: run.state.ended, "the end")
         assert shown(run) == ("succeeded", None)
     assert heard.told == [
         "attempt 1: all 2 workers are queued",
@@ -201,14 +195,14 @@ async def test_nothing_is_restarted_while_workers_wait(tmp_path: Path) -> None:
     engine, heard = FakeEngine(), Listener()
     health = Health(no_progress_seconds=0.3, start_seconds=0.3)
     async with controlled(tmp_path / "run", engine, heard, health=health) as run:
-        await until(lambda: run.state.attempt.job, "the workers")
+        await until_async(lambda: run.state.attempt.job, "the workers")
         engine.hold(run.state.attempt.job or "", Waiting.CAPACITY, workers=1)
-        await until(lambda: heard.told, "the wait")
+        await until_async(lambda: heard.told, "the wait")
         write_progress(run.store, at_step(7, moved_at=1.0))  # half a century ago
         await asyncio.sleep(1.0)
         assert (len(run.state.attempts), run.state.label) == (1, "running")
         engine.release(run.state.attempt.job or "")
-        await until(lambda: len(run.state.attempts) == 2, "the hang to be seen")
+        await until_async(lambda: len(run.state.attempts) == 2, "the hang to be seen")
         failure = run.state.attempts[0].failure
         assert failure is not None
         assert failure.reason == "no progress for 0 s since step 7"
@@ -217,7 +211,7 @@ async def test_nothing_is_restarted_while_workers_wait(tmp_path: Path) -> None:
 async def test_what_a_controller_wrote_long_ago_is_not_believed(tmp_path: Path) -> None:
     engine, heard = FakeEngine(), Listener()
     async with controlled(tmp_path / "run", engine, heard, engine_options={"waiting": "queued"}) as run:
-        await until(lambda: shown(run)[0] == "queued", "the queue")
+        await until_async(lambda: shown(run)[0] == "queued", "the queue")
     store, written = run.store, json.loads(run.store.get("status.json") or b"")
     for other in (
         {**written, "at": written["at"] - 3600},
@@ -303,7 +297,7 @@ async def test_a_peers_word_that_comes_later_may_be_the_cause(tmp_path: Path) ->
     """That a rank lost its peers is often known first; agents tell by way of storage, one after another."""
     engine, peer_gone = FakeEngine(), "RuntimeError: Connection closed by peer [10.0.0.2]:3344"
     async with controlled(tmp_path, engine, Listener()) as run:
-        await until(lambda: run.state.attempt.submitted_at, "the workers")
+        await until_async(lambda: run.state.attempt.submitted_at, "the workers")
         mailbox = Mailbox(run.store)
 
         def tell(name: str, error: str) -> None:
@@ -311,11 +305,13 @@ async def test_a_peers_word_that_comes_later_may_be_the_cause(tmp_path: Path) ->
             mailbox.post("failed", by=name, ranks=RankTrouble(1, failed, 7))
 
         tell("node-0", peer_gone)
-        await until(lambda: run.state.attempts[0].failed, "the first word")
+        await until_async(lambda: run.state.attempts[0].failed, "the first word")
         tell("node-1", "ValueError: bad")
-        await until(lambda: run.state.attempts[0].failure, "the judgement")
+        await until_async(lambda: run.state.attempts[0].failure, "the judgement")
         failure = run.state.attempts[0].failure
-        await until(lambda: len(run.state.attempts) == 2 and run.state.attempt.submitted_at, "the next one")
+        await until_async(
+            lambda: len(run.state.attempts) == 2 and run.state.attempt.submitted_at, "the next one"
+        )
         assert engine.jobs[run.state.attempts[0].job or ""].rejoined == [2]
     assert failure is not None
     assert (failure.kind, failure.worker, failure.error) == ("code error", "node-1", "ValueError: bad")
@@ -332,7 +328,7 @@ class Refusing(FakeEngine):
 
 
 async def lose_one(engine: FakeEngine, run: Run) -> None:
-    await until(lambda: run.state.attempt.submitted_at, "the workers")
+    await until_async(lambda: run.state.attempt.submitted_at, "the workers")
     lost = WorkerStatus("node-1", WorkerPhase.LOST, replaceable=True)
     engine.end_worker(run.state.attempt.job or "", 1, lost)
 
@@ -341,7 +337,7 @@ async def test_where_a_lost_worker_is_not_replaced_after_all_a_new_job_follows(t
     engine = Refusing(SubmitRefused("the size of this job may not change"))
     async with controlled(tmp_path, engine, Listener()) as run:
         await lose_one(engine, run)
-        await until(
+        await until_async(
             lambda: len(run.state.attempts) == 3 and run.state.attempt.submitted_at, "a job of its own"
         )
         assert (run.state.attempt.home, run.state.restarts_used) == (None, 1)
@@ -351,9 +347,9 @@ async def test_a_stop_is_heard_while_the_engine_is_out_of_reach(tmp_path: Path) 
     engine = Refusing(EngineError("the API server is away"))
     async with controlled(tmp_path, engine, Listener()) as run:
         await lose_one(engine, run)
-        await until(lambda: len(run.state.attempts) == 2, "the next attempt, which cannot begin")
+        await until_async(lambda: len(run.state.attempts) == 2, "the next attempt, which cannot begin")
         run.ask_stop(by="test")
-        await until(lambda: run.state.ended, "the end")
+        await until_async(lambda: run.state.ended, "the end")
     assert run.state.outcome == "stopped"
 
 
@@ -361,26 +357,26 @@ async def test_a_save_that_is_asked_for_meanwhile_is_done_when_somebody_can(tmp_
     engine = Refusing(EngineError("the API server is away"))
     async with controlled(tmp_path, engine, Listener()) as run:
         await lose_one(engine, run)
-        await until(lambda: len(run.state.attempts) == 2, "the next attempt, which cannot begin")
+        await until_async(lambda: len(run.state.attempts) == 2, "the next attempt, which cannot begin")
         run.ask_save(by="test")
         run.ask_scale(3, by="test")
-        await until(lambda: run.state.target == 3, "what can be noted")
+        await until_async(lambda: run.state.target == 3, "what can be noted")
         mailbox = Mailbox(run.store)
-        await until(lambda: [one.kind for one in mailbox.read()] == ["save"], "the other to be taken")
+        await until_async(lambda: [one.kind for one in mailbox.read()] == ["save"], "the other to be taken")
 
 
 async def test_what_the_last_attempt_left_half_written_goes_with_the_run(tmp_path: Path) -> None:
     """Nobody comes after it who would do that."""
     engine, heard = FakeEngine(), Listener()
     async with controlled(tmp_path / "run", engine, heard) as run:
-        await until(lambda: run.state.attempt.job, "the workers")
+        await until_async(lambda: run.state.attempt.job, "the workers")
         left = layout.checkpoint_data(7, 1, 1) + "rank-00000.bin"
         temp = tmp_path / "run" / layout.attempt_logs(1) / ".elastic-tmp-g01-rank-0.log-0-0"
         run.store.put(left, b"half")
         temp.parent.mkdir(parents=True)
         temp.write_bytes(b"half")
         run.ask_stop(by="ada")
-        await until(lambda: run.state.ended, "the end")
+        await until_async(lambda: run.state.ended, "the end")
     assert run.state.outcome == "stopped"
     assert run.store.list(layout.CHECKPOINT_DATA) == []
     assert not temp.exists()
@@ -409,7 +405,7 @@ async def test_who_is_cancelled_while_a_watch_ends_ends_too() -> None:
     await engine.submit(job)
     watching = Watching(engine, asyncio.Event(), lambda error, times: asyncio.sleep(0))
     watching.begin(1, job, 1.0)
-    await until(lambda: watching.status, "the watch")
+    await until_async(lambda: watching.status, "the watch")
     leaving = asyncio.create_task(watching.end())
     await engine.ending.wait()
     leaving.cancel()
