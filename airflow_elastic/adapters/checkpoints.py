@@ -114,7 +114,7 @@ def parsed(data: bytes) -> Manifest:
                 f"version {version}; this release reads {', '.join(map(str, READABLE_VERSIONS))}"
             )
         return decode(Manifest, plain)
-    except (ValueError, AttributeError, SpecError) as error:
+    except (ValueError, AttributeError, SpecError, RecursionError) as error:
         raise CheckpointDamaged(str(error)) from error
 
 

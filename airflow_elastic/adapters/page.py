@@ -25,7 +25,6 @@ RESTORING: Final = 7  # seconds the restore took
 SAMPLES: Final = 8  # samples consumed by the run since step 0
 PARKED: Final = 9  # 1: saved, and waiting to be ended
 FINISHED: Final = 10  # 1: the script says that training is complete
-SAVES: Final = 11  # how many orders to save were carried out
 RESTORED: Final = 28  # bytes of the checkpoint that are read so far
 TO_RESTORE: Final = 29  # and all that are to be
 VERIFIED: Final = 30  # 1: what all ranks restored came from storage alone, and was what was committed

@@ -74,7 +74,7 @@ def checkpoint(uri: str, wait: bool, timeout: float) -> None:
         # What was saved before may be committed only now; whatever comes after that was saved later, for any reason.
         new = set(keeping.own_steps(run.store, before)) - seen
         seen.update(new)
-        return state.ended or len(seen) > 1 or any(_was_requested(run, step) for step in new)
+        return state.ended or len(seen) > 1 or any(_answers(run, step) for step in new)
 
     state = _wait(run, timeout, "a new checkpoint", answered)
     if not seen:
@@ -103,9 +103,10 @@ def stop(uri: str, wait: bool, timeout: float) -> int:
     return 1 if state.outcome == "failed" else 0
 
 
-def _was_requested(run: Run, step: int) -> bool:
+def _answers(run: Run, step: int) -> bool:
+    """Whether it was saved because that was asked for; or for a scale step, after which it is not saved once more."""
     with contextlib.suppress(CheckpointDamaged):  # removed meanwhile
-        return checkpoints.read(run.store, step).reason == "requested"
+        return checkpoints.read(run.store, step).reason in ("requested", "breakpoint")
     return False
 
 

@@ -11,8 +11,9 @@ The loader is a DataLoader, as ever; or the module's own, or a data module's.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -23,10 +24,13 @@ from airflow_elastic.runtime.session import Session, init
 from airflow_elastic.spec.errors import InvalidInput
 
 try:
-    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
     from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+    from lightning.pytorch.utilities.model_helpers import is_overridden
 except ImportError as error:
     raise missing("lightning", "lightning") from error
+
+log = logging.getLogger(__name__)
 
 #: What follows from where the training runs, or from its run's specification.
 _OURS = {
@@ -78,7 +82,11 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
                 at once. In which order which samples come is the run's own business.
             others: the trainer's further arguments.
             options: the trainer's further arguments.
+
+        Raises:
+            InvalidInput: a callback averages weights, and would begin anew with each attempt.
         """
+        _check_hooks([*self.callbacks, model])
         data = train_dataloaders if train_dataloaders is not None else options.get("datamodule", model)
         if hasattr(data, "train_dataloader"):
             data.train_dataloader = self._feeding(data.train_dataloader)
@@ -109,6 +117,29 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
                 this attempt began are not in `callback_metrics`.)
         """
         self.run.finish(**metrics)
+
+
+def _check_hooks(theirs: Iterable[Any]) -> None:
+    """Whoever writes into Lightning's own checkpoints is not asked here: what is kept is what has a state.
+
+    Raises:
+        InvalidInput: it would go on with half of what it needs.
+    """
+    averaging = getattr(callbacks, "WeightAveraging", ())
+    for one in theirs:
+        name = f"{type(one).__name__}.on_save_checkpoint"
+        if isinstance(one, averaging):
+            raise InvalidInput(
+                f"{name} would keep the averaged weights, and is not called: they would begin anew with each attempt. "
+                "Keep them in a module of your own, torch.optim.swa_utils.AveragedModel for example, as a part of the "
+                "LightningModule: what that holds is saved"
+            )
+        if isinstance(one, Callback | LightningModule) and is_overridden("on_save_checkpoint", one):
+            log.warning(
+                "%s is not called: what it would keep is in no checkpoint of the run. What state_dict returns is, of "
+                "callbacks and data modules; of modules, parameters and buffers",
+                name,
+            )
 
 
 class _Reporting(Callback):  # type: ignore[misc]
@@ -183,6 +214,7 @@ class _Progress:
             "batches": self._loop.batch_progress.total.ready,
             "logged": self._loop._batches_that_stepped,
             "callbacks": {key: one.state_dict() for key, one in self._callbacks().items()},
+            "data": None if self._trainer.datamodule is None else self._trainer.datamodule.state_dict(),
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
@@ -196,6 +228,8 @@ class _Progress:
         for key, one in self._callbacks().items():
             if key in kept["callbacks"]:
                 one.load_state_dict(kept["callbacks"][key])
+        if kept.get("data") is not None and self._trainer.datamodule is not None:
+            self._trainer.datamodule.load_state_dict(kept["data"])
 
 
 def _stand(progress: Any, number: int) -> None:

@@ -176,7 +176,7 @@ class Disk:
                     continue  # in the name of an attempt that did not save it
                 try:
                     word = _heard(path.read_bytes())
-                except (OSError, ValueError, SpecError) as error:
+                except (OSError, ValueError, SpecError, RecursionError) as error:
                     refused(_step(path.parent), f"{path} cannot be read: {error}")
                     continue
                 if _is_plain(path, word):

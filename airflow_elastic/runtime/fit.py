@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,47 @@ def check_fit(state: Mapping[str, Any], stored: Mapping[str, Kind | None], what:
         raise InvalidInput(
             f"{what} is of another model or optimizer: {'; '.join(differ[:_SHOWN])}{more}. {then}"
         )
+
+
+def check_groups(
+    optimizer: Mapping[str, Any],
+    settings: Sequence[Collection[str]],
+    stored: Iterable[str],
+    what: str,
+    then: str,
+) -> None:
+    """Refuse a checkpoint whose optimizers have other parameter groups, or cannot be of the script's class.
+
+    Args:
+        optimizer: the state of the script's own.
+        settings: names of those of each group of the checkpoint; none where it is without optimizers.
+        stored: names of all that the checkpoint has.
+        what: the checkpoint, in words.
+        then: how to go on, in words.
+
+    Raises:
+        InvalidInput: tells what differs.
+    """
+    groups = optimizer.get("param_groups", []) if settings else []
+    if groups and len(groups) != len(settings):
+        raise InvalidInput(
+            f"{what} is of another optimizer: the script's have {len(groups)} parameter groups, and those that were "
+            f"saved {len(settings)}. {then}"
+        )
+    if any(name.startswith(_EXACT[1]) for name in stored):
+        return  # what it keeps tells one class from another
+    for ours, theirs in zip(groups, settings, strict=False):
+        mine, lost = sorted(ours.keys() - theirs), sorted(set(theirs) - ours.keys())
+        # Schedulers add settings, and so does a newer torch: either side may have more, but not both.
+        if mine and lost:
+            raise InvalidInput(
+                f"{what} is of another optimizer: that of the script has the settings {_some(mine)}, and that of the "
+                f"checkpoint {_some(lost)}. {then}"
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (" and more" if len(names) > _SHOWN else "")
 
 
 def check_given(given: Container[str], stored: Mapping[str, Kind | None], what: str) -> None:

@@ -2,7 +2,7 @@
 
 To have somewhere to load a state into, torch gives all parameters gradients of zero and makes a step without effect:
 that takes memory for gradients, and much longer than to read the state. What a step would keep for a parameter is
-found out here with a parameter of six numbers.
+found out here with a parameter of six numbers. Nor is a step made where nothing is loaded: see `optimizer_states`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.state_dict import _init_optim_state
+
+from airflow_elastic.spec.errors import InvalidInput
 
 _SHAPE = (2, 3)
 
@@ -44,6 +47,33 @@ def make_room(optimizer: torch.optim.Optimizer) -> bool:
         return False
     optimizer.state.update(states)
     return bool(states)
+
+
+@contextmanager
+def with_room(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
+    """Those that have made no step yet have room meanwhile for what they will keep, as far as that is known."""
+    made = [one for one in optimizers if make_room(one)]
+    try:
+        yield
+    finally:
+        for one in made:
+            one.state.clear()
+
+
+def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
+    """Torch's way, for what `make_room` does not know: only where all that the step may change is loaded after it.
+
+    Raises:
+        InvalidInput: the optimizer cannot make a step without a gradient.
+    """
+    try:
+        _init_optim_state(optimizer)
+    except Exception as error:
+        raise InvalidInput(
+            f"an optimizer ({type(optimizer).__name__}) cannot be given what was saved of it, as it makes no step "
+            f"without gradients to have room for that ({error!r}). Give it by a name of its own instead: "
+            "run.restore(model, own=optimizer)"
+        ) from error
 
 
 @contextmanager

@@ -151,14 +151,17 @@ class Persister:
         try:
             committed = self._write(held, self._node.index)
             self._done = self._tried
-        except ElasticError as error:
+        except (ElasticError, OSError) as error:
             self._node.tell_unsaved(newest.step, str(error))
+            if isinstance(error, OSError):  # the slot's memory, e.g., cannot be mapped
+                raise StoreError(f"step {newest.step} cannot be written: {error}") from error
             raise
         finally:
             for slot, _ in held:
                 slot.release()
             # Also where it failed: the next save is to be tried.
-            self._tell_ranks(newest.step, time.monotonic() - began, written=self._done == self._tried)
+            if newest.generation == self._node.generation:  # others have steps of their own
+                self._tell_ranks(newest.step, time.monotonic() - began, written=self._done == self._tried)
         self._check_grace(sum(note.kept_bytes for _, note in held), time.monotonic() - began)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             try:

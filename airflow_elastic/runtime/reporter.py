@@ -42,8 +42,8 @@ class Reporter:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
         self._sent: dict[str, int] = {}
-        self._saves: list[str] = []
-        self._attempt = node.attempt
+        self._seen: set[str] = set()  # orders to save
+        self._orders, self._generation = 0, 0  # how many of them are for the ranks of which generation
         self._lock = threading.Lock()  # the thread, or whoever has something to tell at once
         self._attendance = Attendance(node.store, node.record.spec.health.unattended_seconds)
 
@@ -95,13 +95,20 @@ class Reporter:
             log.exception("reporting failed, trying again")
 
     def _pass_orders(self) -> None:
-        if self._attempt != self._node.attempt:
-            self._attempt, self._saves = self._node.attempt, []
-        orders = read_orders(self._node.store, self._attempt)
-        if orders.save is not None and orders.save not in self._saves:
-            self._saves.append(orders.save)
-        if self._saves:
-            self._node.order_saves(len(self._saves))
+        node, former = self._node, self._generation
+        if not node.generation:
+            return
+        order = read_orders(node.store, node.attempt).save
+        if node.generation != former:
+            # What was ordered before is answered: the ranks before have saved, and these begin there.
+            self._orders, self._generation = 0, node.generation
+            if order is not None and former == 0 and node.generation > 1:
+                self._seen.add(order)  # this worker has come to others, who know whether it is a new one
+        if order is not None and order not in self._seen:
+            self._seen.add(order)
+            self._orders += 1
+        if self._orders:
+            node.order_saves(self._orders)
 
     def _see_controller(self) -> None:
         node = self._node

@@ -17,11 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    set_optimizer_state_dict,
-    set_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import set_model_state_dict
 
 from airflow_elastic.adapters import checkpoints, journal, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
@@ -35,22 +31,21 @@ from airflow_elastic.runtime.apart import put_together, unpacked
 from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fetching import Fetching
-from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given
+from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given, check_groups
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
-from airflow_elastic.runtime.optimizers import as_read, make_room
+from airflow_elastic.runtime.optimizer_states import drop_unused, load_states, make_room_for, stored_settings
+from airflow_elastic.runtime.optimizers import as_read
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.saving import ORDER, Stateful, other_key, state_of
+from airflow_elastic.runtime.saving import ORDER, VERSIONS, Stateful, other_key, state_of
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
 from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
-
-_STATES = "optimizer.state."
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +184,7 @@ class Restorer:
         """On rank 0: damaged checkpoints are in nobody's way any more, and the controller knows."""
         for step, reason in damaged.items():
             try:
-                if not self._is_damaged(step):
+                if not self._is_damaged(step, reason):
                     log.warning("checkpoint %d is whole where it is stored, and stays: %s", step, reason)
                     self._tell_refused(step, f"{reason}. Where it is stored it is whole, and stays", newest)
                     continue
@@ -198,13 +193,21 @@ class Restorer:
             except StoreError as error:
                 log.warning("checkpoint %d could not be set aside: %s", step, error)
 
-    def _is_damaged(self, step: int) -> bool:
-        """Whether it is so for everybody: one machine's disk, or memory, may be what is bad."""
+    def _is_damaged(self, step: int, reason: str) -> bool:
+        """Whether it is so for everybody: one machine's disk, or memory, may be what is bad.
+
+        All other ranks wait for this, so of a large checkpoint it reads those files that they have named.
+        """
         try:
             manifest = checkpoints.read(self._store, step)
-            each = range(len(manifest.files))  # the first one that is found will do: the others wait for this
-            if any(checkpoints.problems(self._store, manifest, only=i.__eq__) for i in each):
-                return True
+            files = list(enumerate(manifest.files))
+            named = [(at, file) for at, file in files if file.key in reason] or files
+            done, whole = 0, sum(file.size for _, file in named)
+            for at, file in named:
+                if checkpoints.problems(self._store, manifest, only=at.__eq__):
+                    return True
+                done += file.size
+                self._told(done, whole)
             FlatReader(manifest, read_indexes(self._store, manifest)).check_values(self._store)
             return False
         except (checkpoints.OtherVersion, InvalidInput):
@@ -220,11 +223,18 @@ class Restorer:
             f"run's own, remove {layout.manifest(step)}. Nothing was changed"
         )
         check_run(self._store, manifest, then)
+        saved_with = manifest.versions.get("torch")
+        if saved_with not in (None, VERSIONS["torch"]):
+            log.warning(
+                "checkpoint %d was saved with torch %s, and this is %s, which need not compute the same bits, nor "
+                "shuffle an epoch that has begun in the same order",
+                *(step, saved_with, VERSIONS["torch"]),
+            )
         return manifest, read_indexes(self._store, manifest)
 
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         """Raises CheckpointDamaged on all ranks alike."""
-        with_room = [one for one in objects.optimizers if make_room(one)]
+        with_room = make_room_for(objects.model, objects.optimizers, reader.kinds)
         state, random_key = state_of(objects, self._ranks.rank), f"random.{self._ranks.rank}"
         # A rank that was not there when this was saved, and a generator that was not, keep their own seeds.
         stored = {key.split(".")[2] for key in reader.kinds if key.startswith(f"{random_key}.")}
@@ -238,9 +248,11 @@ class Restorer:
             tensors, below = state[other_key(name)]["tensors"], f"{other_key(name)}.tensors."
             # A module would convert what it is given, in silence, as a model does.
             reader.make_room(tensors, below, exact=isinstance(other, torch.nn.Module))
-        unused = _drop_unused(state["optimizer"].get("state", {}), reader)
+        settings = stored_settings(reader.kinds)
+        drop_unused(state["optimizer"], reader.kinds)
         try:
             check_fit(state, reader.kinds, what, TO_TRAIN)
+            check_groups(state["optimizer"], settings, reader.kinds, what, TO_TRAIN)
             check_given({*objects.others, *objects.left}, reader.kinds, what)
         except InvalidInput:
             for one in with_room:
@@ -258,23 +270,24 @@ class Restorer:
         if any(damages):
             raise CheckpointDamaged(_all_of(damages))
         loaded = {name: self._object(name, state[other_key(name)], manifest) for name in others}
-        options = StateDictOptions(strict=not unused)
-        model, optimizer = unpacked(state["model"]), state["optimizer"]
-        with as_read(objects.optimizers):
-            if objects.optimizers and is_there(objects.model, model):
-                set_optimizer_state_dict(objects.model, objects.optimizers, optimizer, options=options)
-            else:
-                set_state_dict(
-                    objects.model,
-                    objects.optimizers,
-                    model_state_dict=model,
-                    optim_state_dict=optimizer,
-                    options=options,
-                )
+        model = unpacked(state["model"])
+        if not is_there(objects.model, model):
+            set_model_state_dict(objects.model, model)
+        if settings:
+            self._load_optimizers(objects, state["optimizer"], settings, what)
         for name, other in others.items():
             other.load_state_dict(loaded[name])
         if state[random_key]:
             randomness.put_back(state[random_key])
+
+    def _load_optimizers(
+        self, objects: Stateful, state: dict[str, Any], settings: list[set[str]], what: str
+    ) -> None:
+        try:
+            with as_read(objects.optimizers):
+                load_states(objects.model, objects.optimizers, state, settings)
+        except InvalidInput as error:
+            raise InvalidInput(f"{what} does not fit: {error}. {TO_TRAIN}") from error
 
     def _object(self, name: str, parts: Mapping[str, Any], manifest: Manifest) -> Any:
         """The state of one of the script's own objects. Raises InvalidInput where somebody else wrote it."""
@@ -360,21 +373,6 @@ class Restorer:
 
 def _all_of(damages: Iterable[str | None]) -> str:
     return "; ".join(sorted({one for one in damages if one}))
-
-
-def _drop_unused(states: dict[str, Any], reader: FlatReader) -> bool:
-    """Leave out parameters that had no state yet; returns whether there are such.
-
-    A new optimizer is given a state for each of its parameters, to have room for what is loaded.
-    """
-    stored: set[str] = set()
-    for key in reader.kinds:
-        words = key.removeprefix(_STATES).split(".") if key.startswith(_STATES) else []
-        stored.update(".".join(words[:end]) for end in range(1, len(words)))
-    unused = [name for name in states if name not in stored] if stored else []
-    for name in unused:
-        del states[name]
-    return bool(unused)
 
 
 def check_run(store: Store, manifest: Manifest, then: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy
 import torch
-from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.nn.parameter import is_lazy
 
 import airflow_elastic
@@ -23,7 +23,8 @@ from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.footprint import check_memory, footprint
-from airflow_elastic.runtime.optimizers import make_room
+from airflow_elastic.runtime.optimizer_states import check_optimizers, states_of
+from airflow_elastic.runtime.optimizers import with_room
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.replicas import check_alike
 from airflow_elastic.runtime.slots import COUNT, DISK, IN_BETWEEN, MEMORY, Note
@@ -62,6 +63,9 @@ class Stateful:
     """What a script wants saved: a model with its optimizer, and further objects with state_dict/load_state_dict.
 
     `left` names such objects as older checkpoints may have, and the script has no more.
+
+    Raises:
+        InvalidInput: the states of the optimizers have no place in a checkpoint.
     """
 
     model: torch.nn.Module
@@ -69,9 +73,18 @@ class Stateful:
     others: Mapping[str, Any]
     left: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        check_optimizers(self.model, self.optimizers)
 
-#: Of what a checkpoint may come to depend on.
-_VERSIONS = {
+    @property
+    def stepping(self) -> list[torch.optim.Optimizer]:
+        """All that changes the weights: optimizers, and those that are given by a name."""
+        by_name = (one for one in self.others.values() if isinstance(one, torch.optim.Optimizer))
+        return [*self.optimizers, *by_name]
+
+
+#: Of what a checkpoint may come to depend on, as it is here.
+VERSIONS = {
     "airflow_elastic": airflow_elastic.__version__,
     "python": platform.python_version(),
     "numpy": numpy.__version__,
@@ -161,7 +174,7 @@ class Saver:
             rest=plan.rest,
             metrics=dict(metrics),
             account=account,
-            versions=_VERSIONS,
+            versions=VERSIONS,
         )
         self._newest = step
         if reason not in IN_BETWEEN:
@@ -212,21 +225,18 @@ class Saver:
         Raises:
             InvalidInput: how much it takes, and how much there is.
         """
-        made = [one for one in objects.optimizers if make_room(one)]
-        try:
+        with with_room(objects.optimizers):
             known = all(one.state for one in objects.optimizers) and not any(
                 map(is_lazy, objects.model.parameters())
             )
             plan = self._plan(objects) if known else None
-        finally:
-            for one in made:
-                one.state.clear()
         mine = None if plan is None else footprint(self._stage, plan)
         check_memory(mine, self._ranks, self._place.procs)
 
     def announce(self, objects: Stateful) -> None:
         """Have the agent provide the memory for saves to come; best when optimizers have their state."""
-        self._stage.announce(self._plan(objects))
+        with with_room(objects.optimizers):  # the first step may be one that a gradient scaler has left out
+            self._stage.announce(self._plan(objects))
 
     def _plan(self, objects: Stateful) -> Layout:
         rank = self._ranks.rank
@@ -274,10 +284,9 @@ def in_between(policy: CheckpointPolicy, step: int) -> str | None:
 
 def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
     """Everything that is saved, by name. Tensors are those of the model itself, not copies."""
-    model, optimizer = get_state_dict(objects.model, objects.optimizers)
     return {
-        "model": packed(model),
-        "optimizer": optimizer,
+        "model": packed(get_model_state_dict(objects.model)),
+        "optimizer": states_of(objects.model, objects.optimizers),
         **{other_key(name): _halves(other.state_dict()) for name, other in objects.others.items()},
         # Keyed by rank: objects under one key would be taken for copies of one another.
         f"random.{rank}": randomness.capture(),

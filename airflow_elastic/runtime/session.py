@@ -136,7 +136,7 @@ class Session:
         self._objects = Stateful(model, optimizers, {**kept, ORDER: self._feed}, left)
         self._voice.listen(ForwardClock(model))
         if self._saver is not None:
-            self._saver.attend(optimizers)
+            self._saver.attend(self._objects.stepping)
         manifest = self._restorer.restore(self._objects) if self._restorer else None
         if manifest is not None:
             self.steps = self._saved_step = manifest.step

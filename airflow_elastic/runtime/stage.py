@@ -106,8 +106,8 @@ class Stage:
         """How much memory its slots have already."""
         return sum(os.fstat(slot.fileno()).st_size for slot in self._slots)
 
-    def announce(self, layout: Layout) -> None:
-        """Have the agent provide memory for states like this one; it is mapped as it comes.
+    def announce(self, layout: Layout) -> threading.Thread:
+        """Have the agent provide memory for states like this one; it is mapped as it comes, by the thread returned.
 
         Not pinned: a thread of ours knows neither the rank's GPU, nor whether a graph is being captured there.
         """
@@ -115,7 +115,9 @@ class Stage:
             slot.want(layout.total_bytes)
         self._tell_agent()
         size = layout.total_bytes
-        threading.Thread(target=self._map_ahead, args=(size,), name="mapping", daemon=True).start()
+        mapping = threading.Thread(target=self._map_ahead, args=(size,), name="mapping", daemon=True)
+        mapping.start()
+        return mapping
 
     def _map_ahead(self, size: int) -> None:
         try:

@@ -16,7 +16,7 @@ from tests.support.doom import Doom, Order
 from tests.support.driving import driving, left_over, plain, training
 
 #: Each of two ranks has more to write than one request sends.
-WORDS = ("--epochs=2", "--width=180000")
+WORDS = ("--epochs=2", "--width=125000")
 
 
 #: The step of the first checkpoint, and of as many later ones as can be written meanwhile.

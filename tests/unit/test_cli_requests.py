@@ -25,6 +25,7 @@ from airflow_elastic.testing.fake_engine import FakeEngine
         ([(20, "requested", "")], 20),
         ([(20, "steps", ""), (27, "requested", "")], 27),  # 20 was on its way already
         ([(20, "steps", ""), (30, "steps", "")], 30),  # it was asked at step 30, which is saved anyway
+        ([(20, "breakpoint", "")], 20),  # the run was scaled just then
         ([(90, "requested", "another run's"), (20, "requested", "")], 20),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_training_that_begins_knows_what_its_saves_will_take(
         worker.saver.check_memory(objects)
     # What its agent has already is not taken once more.
     monkeypatch.setattr(footprint, "free_memory", lambda: {"here": 13_000_000})
-    worker.stage.announce(worker.saver._plan(objects))
+    worker.saver.announce(objects)
     worker.persister.provide()
     worker.saver.check_memory(objects)
 
@@ -54,7 +54,7 @@ def test_an_optimizer_that_does_not_tell_is_waited_for(
 ) -> None:
     caplog.set_level(logging.INFO)
     model = torch.nn.Linear(4, 4)
-    objects = Stateful(model, (torch.optim.LBFGS(model.parameters()),), {})
+    objects = Stateful(model, (type("Mine", (torch.optim.AdamW,), {})(model.parameters()),), {})
     worker = Worker(str(tmp_path))
     worker.saver.check_memory(objects)
     worker.saver.check_memory(Stateful(torch.nn.LazyLinear(4), (), {}))

@@ -141,3 +141,32 @@ def test_what_follows_from_the_run_is_not_lightnings_to_say(name: str) -> None:
 
     with pytest.raises(InvalidInput, match=f"{name}: given 2; allowed: nothing, "):
         ElasticTrainer(global_batch=4, **{name: 2})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+def test_what_lightnings_own_checkpoints_would_keep_is_not_lost_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from lightning.pytorch import Callback
+    from lightning.pytorch.callbacks import EMAWeightAveraging
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    class Talking(Callback):
+        def on_save_checkpoint(self, trainer: object, pl_module: object, checkpoint: object) -> None:
+            pass
+
+    def fit(*callbacks: Callback) -> None:
+        trainer = ElasticTrainer(
+            global_batch=1, max_steps=1, accelerator="cpu", logger=False, callbacks=list(callbacks),
+            enable_progress_bar=False, limit_val_batches=0,
+        )  # fmt: skip
+        trainer.fit(BoringModel())
+
+    with pytest.raises(InvalidInput, match=r"EMAWeightAveraging\..* would keep the averaged weights"):
+        fit(EMAWeightAveraging())
+    fit(Talking())
+    ours = [one.getMessage() for one in caplog.records if one.name.startswith("airflow_elastic.frameworks")]
+    (said,) = ours
+    assert said.startswith("Talking.on_save_checkpoint is not called: ")

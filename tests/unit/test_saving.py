@@ -18,8 +18,10 @@ from click.testing import CliRunner
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from airflow_elastic.adapters import checkpoints, keeping, page
+from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
+from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.cli.main import cli
@@ -28,6 +30,7 @@ from airflow_elastic.core.machine import replay
 from airflow_elastic.core.tell import sentence
 from airflow_elastic.runtime import persister
 from airflow_elastic.runtime.saving import Position, Stateful, _buffers
+from airflow_elastic.runtime.slots import Slot
 from airflow_elastic.runtime.unsettled import Unsettled, Written
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
@@ -223,6 +226,36 @@ def test_what_could_not_be_written_is_tried_again_before_the_end(
     monkeypatch.setattr(worker.store, "write", write)
     worker.persister.flush()
     assert checkpoints.steps(worker.store) == [5]
+
+
+def test_memory_that_cannot_be_read_is_told_of_like_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(str(tmp_path))
+    worker.saver.save(objects(1), 1, Position(), reason="script", metrics={})
+
+    def no_memory(*_: object) -> memoryview:
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slot, "data", no_memory)
+        with pytest.raises(StoreError, match=r"step 1 cannot be written: .*Cannot allocate memory"):
+            worker.persister.flush()
+    (told,) = Mailbox(worker.store).read()
+    assert told.kind == "unsaved"
+    worker.persister.flush()
+    assert checkpoints.steps(worker.store) == [1]
+
+
+def test_what_is_written_late_is_no_news_for_the_ranks_that_follow(tmp_path: Path) -> None:
+    """They have steps of their own, which would be taken for written."""
+    worker = Worker(str(tmp_path))
+    worker.saver.save(objects(1), 9, Position(), reason="script", metrics={})
+    worker.node.begin(Members(2, (0,), 0.0))
+    words = Page.create(Path(f"{worker.node.rank_files}-rank-0.page")).words
+    worker.persister.flush()
+    assert checkpoints.steps(worker.store) == [9]
+    assert (words[page.WRITTEN], words[page.KEPT]) == (0, 0)
 
 
 def test_a_manifest_that_cannot_be_read_costs_no_files(tmp_path: Path) -> None:

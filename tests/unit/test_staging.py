@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -183,19 +182,11 @@ def test_the_agent_provides_memory_before_it_is_needed(monkeypatch: pytest.Monke
     mine.put(plan, note(2))
 
 
-def announced(mine: Stage, plan: Layout) -> threading.Thread:
-    """The thread that maps what the agent provides."""
-    before = set(threading.enumerate())
-    mine.announce(plan)
-    (mapping,) = {*threading.enumerate()} - before
-    return mapping
-
-
 def test_what_the_agent_has_provided_is_mapped_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = Slots(1)
     mine = stage(slots, monkeypatch)
     plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
-    mapping = announced(mine, plan)
+    mapping = mine.announce(plan)
     for slot in slots.of[0]:
         slot.provide()
     mapping.join(60)
@@ -208,7 +199,7 @@ def test_what_the_agent_has_provided_is_mapped_before_it_is_needed(monkeypatch: 
     again = stage(slots, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(mmap, "MAP_POPULATE", None)  # what is mapped beside training is not mapped like this
-        announced(again, plan).join(60)
+        again.announce(plan).join(60)
         again.put(plan, note(3))
     assert [slot.age for slot in slots.of[0]] == [(1, 3), (1, 2)]
     assert bytes(slots.of[0][1].data(8)) == bytes(torch.ones(2).numpy())
@@ -220,7 +211,7 @@ def test_a_save_that_is_earlier_than_its_memory_is_waited_for_by_nobody(
     slots = Slots(1)
     mine = stage(slots, monkeypatch)
     plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
-    mapping = announced(mine, plan)
+    mapping = mine.announce(plan)
     mine.put(plan, note(1))
     mine.put(plan, note(2))
     mapping.join(60)

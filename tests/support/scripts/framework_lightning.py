@@ -13,7 +13,7 @@ from framework_options import (
     options,
     trained,
 )
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
 
 from airflow_elastic.frameworks.lightning import ElasticTrainer
 
@@ -35,10 +35,33 @@ class Regression(LightningModule):
         x, y = batch
         self.log("val_loss", torch.nn.functional.mse_loss(self.network(x), y), sync_dist=True)
 
+    def on_train_epoch_end(self):
+        self.trainer.datamodule.ended += 1
+
     def configure_optimizers(self):
         optimizer = optimizer_of(self)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "epoch"}}
+
+
+class Data(LightningDataModule):
+    """Remembers how many epochs it has been good for."""
+
+    def __init__(self):
+        super().__init__()
+        self.ended = 0
+
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(Points(), batch_size=MOST)
+
+    def val_dataloader(self):
+        return torch.utils.data.DataLoader(Points(), batch_size=50)
+
+    def state_dict(self):
+        return {"ended": self.ended}
+
+    def load_state_dict(self, state_dict):
+        self.ended = state_dict["ended"]
 
 
 class Journal(Callback):
@@ -64,7 +87,7 @@ class Journal(Callback):
         self.ended, self.validated = state_dict["ended"], state_dict["validated"]
 
 
-module, journal = Regression(), Journal()
+module, data, journal = Regression(), Data(), Journal()
 trainer = ElasticTrainer(
     global_batch=GLOBAL_BATCH,
     max_epochs=options.epochs,
@@ -73,13 +96,12 @@ trainer = ElasticTrainer(
     logger=False,
     enable_progress_bar=False,
 )
-data = torch.utils.data.DataLoader(Points(), batch_size=MOST)
-held_out = torch.utils.data.DataLoader(Points(), batch_size=50)
-trainer.fit(module, data, held_out)
+trainer.fit(module, datamodule=data)
 trained()
 if trainer.run.rank == 0:
     (schedule,) = trainer.lr_scheduler_configs
     rate = schedule.scheduler.last_epoch
-    leave_behind(module, trainer.global_step, trainer.current_epoch, rate, journal.ended, journal.validated)
-(results,) = trainer.validate(module, held_out, verbose=False)
+    told = (journal.ended, journal.validated, data.ended)
+    leave_behind(module, trainer.global_step, trainer.current_epoch, rate, *told)
+(results,) = trainer.validate(module, datamodule=data, verbose=False)
 trainer.finish(**results)

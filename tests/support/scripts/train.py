@@ -1,4 +1,5 @@
-"""A small DDP training with all that a resumed run has to put back: weights, momentum, schedule, dropout's luck.
+"""A small DDP training with all that a resumed run has to put back: weights, two optimizers, of which one has two
+groups of parameters, a schedule, dropout's luck, and a gradient scaler that leaves the first step out.
 
 Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
 there in the first attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --out FILE: rank 0
@@ -53,25 +54,29 @@ torch.manual_seed(100 + run.rank)
 data = torch.utils.data.TensorDataset(torch.arange(640).float().reshape(-1, 1).repeat(1, 8) / 640)
 torch.manual_seed(7)
 width = options.width
-model = torch.nn.Sequential(
-    torch.nn.Linear(8, width), torch.nn.Dropout(0.1), Lag(), torch.nn.Linear(width, 1)
-)
+first, last = torch.nn.Linear(8, width), torch.nn.Linear(width, 1)
+model = torch.nn.Sequential(first, torch.nn.Dropout(0.1), Lag(), last)
 torch.manual_seed(100 + run.rank)
 if options.sharded:
-    fully_shard(model[0])
+    fully_shard(first)
     fully_shard(model)
 elif run.world_size > 1:
     model = DistributedDataParallel(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
-schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.9)
-print(
-    "from step", run.restore(model, optimizer, schedule=schedule), "of", run.world_size, "ranks", flush=True
-)
+decaying = {"params": [first.weight], "weight_decay": 0.01}
+adam = torch.optim.AdamW([decaying, {"params": [first.bias], "weight_decay": 0.0}], lr=options.lr / 5)
+sgd = torch.optim.SGD(last.parameters(), lr=options.lr, momentum=0.9)
+schedule = torch.optim.lr_scheduler.StepLR(sgd, step_size=10, gamma=0.9)
+# So large that the first step overflows; a power of two, so that it changes no bit of any other.
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-100)
+from_step = run.restore(model, adam, sgd, schedule=schedule, scaler=scaler)
+print("from step", from_step, "of", run.world_size, "ranks", flush=True)
 for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
     loss = run.weight * ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    scaler.scale(loss).backward()
+    for optimizer in (adam, sgd):
+        scaler.step(optimizer)
+        optimizer.zero_grad()
+    scaler.update()
     schedule.step()
     time.sleep(options.step_seconds)
     if run.steps + 1 == options.fail_at:
@@ -87,10 +92,12 @@ for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
             file.write(f"{run.steps + 1} {' '.join(str(round(float(v) * 640)) for v in x[:, 0])}\n")
     run.step(loss)
 if options.out:
-    momentum = [optimizer.state[p]["momentum_buffer"] for p in model.parameters()]
-    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in [*model.parameters(), *momentum]]
+    kept = [kept for one in (adam, sgd) for state in one.state.values() for kept in state.values()]
+    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in [*model.parameters(), *kept]]
     found = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in whole))
-    found.update(torch.get_rng_state().numpy().tobytes() + repr(schedule.state_dict()).encode())
+    found.update(
+        torch.get_rng_state().numpy().tobytes() + repr([schedule.state_dict(), scaler.state_dict()]).encode()
+    )
     if run.rank == 0:
         with open(options.out, "w") as file:
             file.write(found.hexdigest())

@@ -1,0 +1,205 @@
+"""What optimizers keep, by the names of parameters instead of their numbers, and back again.
+
+The layout is that of torch's `get_optimizer_state_dict`. That one has an optimizer that keeps nothing yet make a step
+without effect, to have something to show; but Adam counts it, and corrects its first steps as if they were its second.
+So an optimizer that starts later, or whose first step a gradient scaler skips, would be trained otherwise for having
+been saved. Here nobody makes a step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import _get_fqns
+
+from airflow_elastic.runtime.optimizers import make_room, make_room_by_a_step
+from airflow_elastic.spec.errors import InvalidInput
+
+Optimizers = Sequence[torch.optim.Optimizer]
+
+_STATES, _GROUPS = "optimizer.state.", "optimizer.param_groups."
+_SHOWN = 3
+
+
+def check_optimizers(model: torch.nn.Module, optimizers: Optimizers) -> None:
+    """Refuse optimizers whose states have no place in a checkpoint. Before anything is trained.
+
+    Raises:
+        InvalidInput: one has parameters that are not the model's, or those of another one, or is LBFGS.
+    """
+    names = names_of(model)
+    by_name = "give it by a name of its own instead: run.restore(model, {}=optimizer)"
+    for one in optimizers:
+        if isinstance(one, torch.optim.LBFGS):
+            raise InvalidInput(
+                "an optimizer is LBFGS, which keeps a history of no fixed length, and not a state of each parameter: "
+                + by_name.format("lbfgs")
+            )
+        if strangers := [tuple(each.shape) for each in _parameters(one) if each not in names]:
+            shapes = ", ".join(map(str, strangers[:_SHOWN])) + (", ..." if len(strangers) > _SHOWN else "")
+            raise InvalidInput(
+                f"an optimizer ({type(one).__name__}) has {len(strangers)} parameters that are not the model's, of the "
+                f"shapes {shapes}: they would not be saved. Have the model be what holds all that is trained, e.g. "
+                "torch.nn.ModuleDict({'net': net, 'loss': loss}); and make the optimizer after the model is sharded"
+            )
+    twice = [
+        each
+        for each, count in Counter(p for one in optimizers for p in _parameters(one)).items()
+        if count > 1
+    ]
+    if twice:
+        raise InvalidInput(
+            f"{', '.join(names[each] for each in twice[:_SHOWN])}: two optimizers have the same parameters "
+            f"({len(twice)} of them), and of each parameter one state is kept. For the second one, "
+            + by_name.format("second")
+        )
+
+
+def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
+    """What the optimizers keep of each parameter, by its name, and their settings, as a state dict of all of them.
+
+    Returns:
+        `state`: of each parameter that has one; tensors are the optimizers' own, not copies. `param_groups`: of all
+        optimizers, in their order; `params` are names. Empty without optimizers.
+
+    Raises:
+        InvalidInput: an optimizer keeps something that is of no parameter.
+    """
+    if not optimizers:
+        return {}
+    names = names_of(model)
+    state: dict[str, Any] = {}
+    groups: list[dict[str, Any]] = []
+    for one in optimizers:
+        numbered, own = [names[each] for each in _parameters(one)], one.state_dict()
+        for number, kept in own["state"].items():
+            if not isinstance(number, int):
+                raise InvalidInput(
+                    f"an optimizer ({type(one).__name__}) keeps {number!r}, which is the state of no parameter: give "
+                    "it by a name of its own: run.restore(model, own=optimizer)"
+                )
+            state[numbered[number]] = kept
+        groups += [
+            {**group, "params": [numbered[each] for each in group["params"]]} for group in own["param_groups"]
+        ]
+    return {"state": state, "param_groups": groups}
+
+
+def make_room_for(
+    model: torch.nn.Module, optimizers: Optimizers, stored: Iterable[str]
+) -> list[torch.optim.Optimizer]:
+    """Have optimizers keep something for each state that a checkpoint has of their parameters, to be read into.
+
+    Args:
+        model: whose parameters they have.
+        optimizers: those that keep something already are left as they are.
+        stored: names of all that the checkpoint has.
+
+    Returns:
+        Those that have kept nothing until then.
+
+    Raises:
+        InvalidInput: one cannot be made to.
+    """
+    names, known = names_of(model), _with_states(stored)
+    empty = [one for one in optimizers if not one.state]
+    for one in empty:
+        if not make_room(one) and not known.isdisjoint(names[each] for each in _parameters(one)):
+            make_room_by_a_step(one)
+    return empty
+
+
+def drop_unused(optimizer: dict[str, Any], stored: Iterable[str]) -> None:
+    """Leave out of a state what a checkpoint does not have, of parameters that had made no step yet."""
+    known, states = _with_states(stored), optimizer.get("state", {})
+    for name in [name for name in states if name not in known]:
+        del states[name]
+
+
+def stored_settings(stored: Iterable[str]) -> list[set[str]]:
+    """Of each parameter group of a checkpoint, the names of its settings; `stored` are the names of all that it has."""
+    found: dict[int, set[str]] = {}
+    for name in stored:
+        if name.startswith(_GROUPS):
+            number, setting = name.removeprefix(_GROUPS).split(".")[:2]
+            found.setdefault(int(number), set()).add(setting)
+    return [found[number] for number in sorted(found)]
+
+
+def load_states(
+    model: torch.nn.Module, optimizers: Optimizers, state: dict[str, Any], stored: list[set[str]]
+) -> None:
+    """Give the optimizers what `states_of` had of them, and a checkpoint has filled.
+
+    Args:
+        model: whose parameters they have.
+        optimizers: in any order; groups are told apart by the parameters that they have.
+        state: as `states_of` returns it.
+        stored: what of each group's settings is the checkpoint's; what else there is, is not.
+
+    Raises:
+        InvalidInput: the checkpoint's groups are others. No optimizer has been changed then.
+    """
+    names = names_of(model)
+    groups = list(zip(state["param_groups"], stored, strict=True)) if optimizers else []
+    loaded = [
+        [_taken(groups, {names[each] for each in one["params"]}) for one in each.param_groups]
+        for each in optimizers
+    ]
+    for one, settings in zip(optimizers, loaded, strict=True):
+        numbers = {names[each]: number for number, each in enumerate(_parameters(one))}
+        one.load_state_dict(
+            {
+                "state": {numbers[name]: kept for name, kept in state["state"].items() if name in numbers},
+                "param_groups": [
+                    {**own, **_where(own, theirs), "params": [numbers[names[each]] for each in own["params"]]}
+                    for own, theirs in zip(one.param_groups, settings, strict=True)
+                ],
+            }
+        )
+
+
+def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
+    """Each parameter's name, as in the model's state dict: without those of what wraps it."""
+    return {each: next(iter(_get_fqns(model, name))) for name, each in model.named_parameters()}
+
+
+def _with_states(stored: Iterable[str]) -> set[str]:
+    """Parameters of which there is a state; and what their names begin with, as both may have dots."""
+    known: set[str] = set()
+    for name in stored:
+        words = name.removeprefix(_STATES).split(".") if name.startswith(_STATES) else []
+        known.update(".".join(words[:end]) for end in range(1, len(words)))
+    return known
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter]:
+    return (each for group in optimizer.param_groups for each in group["params"])
+
+
+def _taken(groups: list[tuple[dict[str, Any], set[str]]], mine: set[str]) -> dict[str, Any]:
+    """The settings of the group that has these parameters, which nobody else gets then."""
+    for at, (group, stored) in enumerate(groups):
+        if set(group["params"]) == mine:
+            del groups[at]
+            return {name: value for name, value in group.items() if name in stored}
+    there = max((set(group["params"]) for group, _ in groups), key=lambda one: len(one & mine), default=set())
+    differ = [f"the checkpoint's is without {name}" for name in sorted(mine - there)]
+    differ += [f"the checkpoint's has {name}, too" for name in sorted(there - mine)]
+    raise InvalidInput(
+        "the parameter groups of the optimizers are not those that were saved: of the group of "
+        f"{min(mine, default='no parameter')}, {'; '.join(differ[:_SHOWN])}"
+    )
+
+
+def _where(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings; tensors among them, as a learning rate may be, on the device where the optimizer had its own."""
+    return {
+        name: value.to(own[name].device)
+        if torch.is_tensor(value) and torch.is_tensor(own.get(name))
+        else value
+        for name, value in theirs.items()
+    }

@@ -1,0 +1,256 @@
+"""What optimizers keep comes back to the parameters that it was of, and nobody makes a step to be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+from airflow_elastic.runtime.optimizer_states import states_of
+from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.spec.errors import InvalidInput
+from tests.support.saving import Worker, restorer, save
+
+optim = torch.optim
+Make = Callable[[torch.nn.Sequential], tuple[optim.Optimizer, ...]]
+
+
+def network() -> torch.nn.Sequential:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+
+
+def stateful(make: Make, steps: int = 0, model: torch.nn.Sequential | None = None) -> Stateful:
+    model = model or network()
+    made = Stateful(model, make(model), {})
+    train(made, steps)
+    return made
+
+
+def train(what: Stateful, steps: int, *, start: int = 0) -> None:
+    for step in range(start, start + steps):
+        what.model(torch.full((2, 4), 1.0 + step)).pow(2).sum().backward()
+        for one in what.optimizers:
+            one.step()
+            one.zero_grad()
+
+
+def kept(what: Stateful) -> Any:
+    """All that is to be the same, without what is nobody's business: objects' identities."""
+    return [one.state_dict() for one in what.optimizers], what.model.state_dict()
+
+
+def equal(one: Any, other: Any) -> bool:
+    if torch.is_tensor(one):
+        return torch.is_tensor(other) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other)
+
+
+class Unknown(optim.AdamW):
+    """Of a class that is none of torch's own."""
+
+
+def halves(of: torch.nn.Sequential) -> tuple[optim.Optimizer, ...]:
+    return optim.AdamW(of[0].parameters(), lr=0.1), optim.AdamW(of[1].parameters(), lr=0.2)
+
+
+MAKERS: dict[str, Make] = {
+    "adamw": lambda of: (optim.AdamW(of.parameters(), lr=0.1),),
+    "a tensor as rate": lambda of: (optim.AdamW(of.parameters(), lr=torch.tensor(0.1), foreach=False),),
+    "of names": lambda of: (optim.Adam(of.named_parameters(), amsgrad=True),),
+    "plain sgd": lambda of: (optim.SGD(of.parameters(), lr=0.1),),
+    "two plain sgd": lambda of: tuple(
+        optim.SGD(each.parameters(), lr=0.1 / n) for n, each in enumerate(of, 1)
+    ),
+    "nadam": lambda of: (optim.NAdam(of.parameters()),),
+    "adafactor": lambda of: (optim.Adafactor(of.parameters()),),
+    "adagrad": lambda of: (optim.Adagrad(of.parameters()),),
+    "two": halves,
+    "not torch's": lambda of: (Unknown(of.parameters(), lr=0.1),),
+    "groups": lambda of: (
+        optim.AdamW(
+            [{"params": of[0].parameters(), "lr": 0.3}, {"params": of[1].parameters(), "weight_decay": 0.0}]
+        ),
+    ),
+    "of a part": lambda of: (optim.AdamW(of[1].parameters(), lr=0.1),),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_it_is_what_torch_makes_of_it(make: Make) -> None:
+    what = stateful(make, steps=2)
+    assert equal(
+        states_of(what.model, what.optimizers), get_optimizer_state_dict(what.model, what.optimizers)
+    )
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_training_goes_on_as_if_nothing_had_been(make: Make, steps: int, tmp_path: Path) -> None:
+    """Saved before the first step, too."""
+    saved, loaded = stateful(make, steps), stateful(make)
+    save(tmp_path / "run", 1, saved)
+    assert restorer(tmp_path / "run").restore(loaded) is not None
+    assert equal(kept(loaded), kept(saved))
+    for one in (saved, loaded):
+        train(one, 2, start=steps)
+    assert equal(kept(loaded), kept(saved))
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_nobody_makes_a_step_to_be_saved(make: Make, tmp_path: Path) -> None:
+    what, undisturbed = stateful(make), stateful(make)
+    worker = save(tmp_path / "run", 1, what)
+    worker.saver.check_memory(what)
+    worker.saver.announce(what)
+    assert equal(kept(what), kept(undisturbed))
+
+
+def test_a_first_step_that_a_scaler_leaves_out_counts_for_nobody(tmp_path: Path) -> None:
+    def trained(told: Callable[[Stateful], object]) -> Any:
+        what = stateful(MAKERS["adamw"])
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-100)
+        for _ in range(3):
+            scaler.scale(what.model(torch.ones(2, 4)).pow(2).sum()).backward()
+            scaler.step(what.optimizers[0])
+            scaler.update()
+            what.optimizers[0].zero_grad()
+            told(what)
+        assert what.optimizers[0].state_dict()["state"][0]["step"] == 2, "the first step was left out"
+        return kept(what)
+
+    worker = Worker(str(tmp_path))
+    assert equal(trained(worker.saver.announce), trained(lambda _: None))
+
+
+def test_memory_is_provided_for_what_an_optimizer_will_keep(tmp_path: Path) -> None:
+    worker, what = Worker(str(tmp_path)), stateful(MAKERS["adamw"])
+    worker.saver.announce(what)
+    worker.persister.provide()
+    provided = worker.stage.have_bytes
+    train(what, 1)
+    worker.saver.announce(what)
+    worker.persister.provide()
+    assert worker.stage.have_bytes == provided
+
+
+def test_groups_are_told_apart_by_their_parameters(tmp_path: Path) -> None:
+    def two(of: torch.nn.Sequential, *, turned: bool = False) -> tuple[optim.Optimizer, ...]:
+        groups = [{"params": list(each.parameters()), "lr": 0.1 * n} for n, each in enumerate(of, 1)]
+        return (optim.SGD(groups[::-1] if turned else groups, lr=1.0, momentum=0.9),)
+
+    saved, loaded = stateful(two, steps=1), stateful(lambda of: two(of, turned=True))
+    save(tmp_path / "run", 1, saved)
+    restorer(tmp_path / "run").restore(loaded)
+    assert [group["lr"] for group in loaded.optimizers[0].param_groups] == [0.2, 0.1]
+    for one in (saved, loaded):
+        train(one, 2)
+    assert equal(saved.model.state_dict(), loaded.model.state_dict())
+
+
+def in_groups(*sizes: int) -> Make:
+    def make(of: torch.nn.Sequential) -> tuple[optim.Optimizer, ...]:
+        left = iter(of.parameters())
+        return (optim.AdamW([{"params": [next(left) for _ in range(size)]} for size in sizes]),)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (in_groups(4), "the script's have 1 parameter groups, and those that were saved 2"),
+        (in_groups(1, 1, 2), "the script's have 3 parameter groups, and those that were saved 2"),
+        (in_groups(3, 1), r"of the group of 0\.bias, the checkpoint's is without 1\.weight"),
+        (in_groups(1, 3), r"of the group of 0\.weight, the checkpoint's has 0\.bias, too"),
+    ],
+)
+def test_other_groups_are_refused(theirs: Make, said: str, tmp_path: Path) -> None:
+    """Whose settings would they be?"""
+    save(tmp_path / "run", 1, stateful(in_groups(2, 2), steps=1))
+    with pytest.raises(InvalidInput, match=rf"^checkpoint 1 of .*{said}.*Go on with those"):
+        restorer(tmp_path / "run").restore(stateful(theirs))
+
+
+class Loss(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(5))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda of: (optim.LBFGS(of.parameters()),), r"LBFGS.* run\.restore\(model, lbfgs=optimizer\)"),
+        (
+            lambda of: (*halves(of), optim.SGD(of[1].parameters())),
+            r"^1\.weight, 1\.bias: two .* \(2 of them\)",
+        ),
+        (
+            lambda of: (optim.SGD([*of.parameters(), *Loss().parameters()]),),
+            r"\(SGD\) has 1 parameters that are not the model's, of the shapes \(5,\): .*ModuleDict",
+        ),
+    ],
+)
+def test_states_without_a_place_are_refused_at_once(make: Make, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        stateful(make)
+
+
+def test_what_is_of_no_parameter_is_refused(tmp_path: Path) -> None:
+    what = stateful(MAKERS["not torch's"], steps=1)
+    what.optimizers[0].state["seen"] = {"steps": 3}  # type: ignore[index]
+    with pytest.raises(InvalidInput, match=r"\(Unknown\) keeps 'seen', which is the state of no parameter"):
+        save(tmp_path / "run", 1, what)
+
+
+def test_an_optimizer_with_a_history_is_given_by_name(tmp_path: Path) -> None:
+    def fresh() -> Stateful:
+        model = network()
+        return Stateful(model, (), {"lbfgs": optim.LBFGS(model.parameters(), history_size=3)})
+
+    def step(what: Stateful) -> None:
+        (lbfgs,) = what.stepping
+
+        def closure() -> torch.Tensor:
+            lbfgs.zero_grad()
+            loss = (what.model(torch.arange(8.0).reshape(2, 4)) - 1).pow(2).sum()
+            loss.backward()
+            return loss
+
+        lbfgs.step(closure)  # type: ignore[arg-type]
+
+    saved, loaded = fresh(), fresh()
+    step(saved)
+    save(tmp_path / "run", 1, saved)
+    assert restorer(tmp_path / "run").restore(loaded) is not None
+    for one in (saved, loaded):
+        step(one)
+    assert equal(*(one.others["lbfgs"].state_dict() for one in (saved, loaded)))
+    assert equal(saved.model.state_dict(), loaded.model.state_dict())
+
+
+class NeedsGradients(Unknown):
+    def step(self, closure: Any = None) -> Any:
+        if any(
+            one.grad is None or not one.grad.any() for group in self.param_groups for one in group["params"]
+        ):
+            raise ValueError("no gradients")
+        return super().step(closure)
+
+
+def test_an_optimizer_that_cannot_be_given_room_is_refused(tmp_path: Path) -> None:
+    def make(of: torch.nn.Sequential) -> tuple[optim.Optimizer, ...]:
+        return (NeedsGradients(of.parameters()),)
+
+    save(tmp_path / "run", 1, stateful(make, steps=1))
+    with pytest.raises(InvalidInput, match=r"NeedsGradients\) cannot be given .*no gradients.*own=optimizer"):
+        restorer(tmp_path / "run").restore(stateful(make))

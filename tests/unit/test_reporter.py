@@ -1,0 +1,76 @@
+"""Orders to save come to the ranks, and each of them once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_elastic.adapters import page
+from airflow_elastic.adapters.jobfiles import Members
+from airflow_elastic.adapters.page import Page
+from airflow_elastic.adapters.reports import Orders, write_orders
+from airflow_elastic.runtime.reporter import Reporter
+from tests.support.saving import Worker
+
+
+class Agent:
+    """A worker's agent, whose ranks are pages."""
+
+    def __init__(self, run: Path, *, generation: int = 1) -> None:
+        self.worker = Worker(str(run))
+        self.node = self.worker.node
+        self.node.members = None
+        self.reporter = Reporter(self.node, lambda last: None)
+        self.begin(generation)
+
+    def begin(self, generation: int, *, attempt: int | None = None) -> None:
+        self.node.begin(Members(generation, (0,), 0.0, attempt=attempt))
+        self.page = Page.create(Path(f"{self.node.rank_files}-rank-0.page"))
+
+    def order(self, name: str) -> None:
+        write_orders(self.node.store, self.node.attempt, Orders(save=name))
+
+    @property
+    def told(self) -> float:
+        """How many orders this generation's ranks have been told of."""
+        self.reporter.now()
+        return self.page.words[page.SAVE]
+
+
+def test_each_order_is_told_once(tmp_path: Path) -> None:
+    agent = Agent(tmp_path)
+    assert agent.told == 0
+    agent.order("first")
+    assert (agent.told, agent.told) == (1, 1)
+    agent.order("second")
+    assert agent.told == 2
+
+
+def test_what_was_ordered_before_a_scale_step_is_not_ordered_again(tmp_path: Path) -> None:
+    """The ranks before it have saved when they stopped, at the latest."""
+    agent = Agent(tmp_path)
+    agent.order("first")
+    assert agent.told == 1
+    agent.begin(2)
+    assert agent.told == 0
+    agent.order("second")
+    assert agent.told == 1
+    agent.begin(3, attempt=2)
+    assert agent.told == 0
+    agent.order("third")
+    assert agent.told == 1
+
+
+def test_a_worker_that_comes_does_not_take_an_old_order_for_a_new_one(tmp_path: Path) -> None:
+    first = Agent(tmp_path)
+    first.order("first")
+    assert first.told == 1
+    other = Agent(tmp_path, generation=2)
+    assert other.told == 0
+    other.order("second")
+    assert other.told == 1
+
+
+def test_an_order_that_came_before_the_first_ranks_is_told(tmp_path: Path) -> None:
+    agent = Agent(tmp_path)
+    agent.order("early")
+    assert agent.told == 1
