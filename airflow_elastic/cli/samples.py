@@ -38,12 +38,12 @@ def verify_samples(store: Store, *, as_json: bool) -> int:
         )
     if not steps:
         raise InvalidInput(f"{store.uri} has no checkpoint yet: what counts is what a checkpoint holds")
-    own = [one.step for one in filter(journal.is_ours(store), stored.readable(store))]
+    own = list(filter(journal.is_ours(store), stored.readable(store)))
     if not own:
         raise InvalidInput(
             f"{store.uri} has no checkpoint of its own that can be read, of {steps}: look with `airflow-elastic verify`"
         )
-    proof = prove(accounts, own[-1])
+    proof = prove(accounts, own[-1].step, own[-1].saved_by)
     if as_json:
         say.print_json({"uri": store.uri, "ok": proof.holds, **asdict(proof)})
         return 0 if proof.holds else 1

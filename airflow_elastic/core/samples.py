@@ -59,11 +59,12 @@ class Proof:
     def holds(self) -> bool:
         """Whether every sample counts exactly once, and every step is accounted for.
 
-        Every epoch but the newest has to be over.
+        Every epoch but the newest has to be over, and none left out.
         """
         return (
             not self.untold
             and not self.unsteady
+            and [epoch.number for epoch in self.epochs] == list(range(len(self.epochs)))
             and all(epoch.complete for epoch in self.epochs[:-1])
             and all(
                 epoch.counted == epoch.expected and not epoch.repeated and not epoch.missing
@@ -78,6 +79,7 @@ class _Generation:
 
     world_size: int
     from_step: int
+    went_on_from: tuple[int, int] | None = None
     by_step: dict[int, dict[int, Consumed]] = field(default_factory=lambda: defaultdict(dict))
 
 
@@ -119,42 +121,70 @@ class _Data:
             yield from ((shard, number) for number in range(max(lengths)))
 
 
-def prove(accounts: Iterable[Account], step: int) -> Proof:
+def prove(accounts: Iterable[Account], step: int, saved_by: tuple[int, int] | None = None) -> Proof:
     """Follow the steps that led to the checkpoint of `step`, and count what was consumed in them.
 
-    A generation goes on from the checkpoint that it restored: of steps that were done twice, the later ones count.
+    A generation goes on from the checkpoint that it restored: of steps that were done twice, those that led to it
+    count.
+
+    Args:
+        accounts: all that ranks have told.
+        step: of the checkpoint.
+        saved_by: as its manifest says. Default: the last generation that came by there.
     """
     accounts = list(accounts)
     generations, data = _generations(accounts), _Data(accounts)
+    lineage = _lineage(generations, step, saved_by)
     counts: dict[int, _Count] = defaultdict(_Count)
     untold, done = [], 0
     for number in range(1, step + 1):
-        done += sum(number in one.by_step for one in generations)
-        last = next((one for one in reversed(generations) if one.from_step < number), None)
-        shares = list(last.by_step.get(number, {}).values()) if last else []
-        if last is None or len(shares) < last.world_size:
+        done += sum(number in one.by_step for one in generations.values())
+        one = lineage.get(number)
+        shares = list(one.by_step.get(number, {}).values()) if one else []
+        if one is None or len(shares) < one.world_size:
             untold.append(number)
             continue
         count = counts[shares[0].epoch]
         for share in shares:
             count.samples.update(_samples(share))
         count.batches.append(sum(1 for share in shares for _ in _samples(share)))
-        if count.world_sizes[-1:] != [last.world_size]:
-            count.world_sizes.append(last.world_size)
+        if count.world_sizes[-1:] != [one.world_size]:
+            count.world_sizes.append(one.world_size)
     batch = max((size for count in counts.values() for size in count.batches), default=0)
     epochs = tuple(_epoch(number, counts[number], data, batch) for number in sorted(counts))
     return Proof(step, epochs, tuple(untold), max(0, done - (step - len(untold))), data.unsteady)
 
 
-def _generations(accounts: Iterable[Account]) -> list[_Generation]:
-    """In the order in which they trained."""
+def _lineage(
+    generations: dict[tuple[int, int], _Generation], step: int, saved_by: tuple[int, int] | None
+) -> dict[int, _Generation]:
+    """Whose doing each step was that led to a checkpoint: from there back, to what each generation went on from.
+
+    Who that was is not told by earlier releases, nor where a checkpoint was put together of what workers had on their
+    own disks. Then it is the last generation that came by there.
+    """
+    found: dict[int, _Generation] = {}
+    while step > 0:
+        if saved_by is not None:
+            one = generations.get(saved_by)
+        else:
+            one = next((each for each in reversed(generations.values()) if each.from_step < step), None)
+        if one is None or one.from_step >= step:
+            break
+        found.update(dict.fromkeys(range(one.from_step + 1, step + 1), one))
+        step, saved_by = one.from_step, one.went_on_from
+    return found
+
+
+def _generations(accounts: Iterable[Account]) -> dict[tuple[int, int], _Generation]:
+    """By attempt and generation, in the order in which they trained."""
     found: dict[tuple[int, int], _Generation] = {}
     for account in accounts:
-        new = _Generation(account.world_size, account.from_step)
+        new = _Generation(account.world_size, account.from_step, account.went_on_from)
         one = found.setdefault((account.attempt, account.generation), new)
         for consumed in account.steps:
             one.by_step[consumed.step][account.rank] = consumed
-    return [found[key] for key in sorted(found)]
+    return dict(sorted(found.items()))
 
 
 def _samples(share: Consumed) -> Iterator[Sample]:

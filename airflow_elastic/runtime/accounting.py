@@ -11,6 +11,7 @@ import torch
 from airflow_elastic.adapters import page
 from airflow_elastic.runtime.surroundings import Surroundings
 from airflow_elastic.spec.consumed import Account, Consumed
+from airflow_elastic.spec.manifest import Manifest
 
 
 class Accountant:
@@ -23,13 +24,18 @@ class Accountant:
     Attributes:
         length: samples of the data set, if it has a length.
         shards: of the data, if it has some.
-        from_step: the step that training went on from.
     """
 
     def __init__(self, surroundings: Surroundings, words: memoryview[float]) -> None:
         self._who, self._words = surroundings, words
         self._steps: deque[Consumed] = deque()
-        self.length = self.shards = self.from_step = 0
+        self.length = self.shards = self._from_step = 0
+        self._went_on_from: tuple[int, int] | None = None
+
+    def goes_on(self, manifest: Manifest | None) -> None:
+        """From what training goes on; None: it begins."""
+        if manifest is not None:
+            self._from_step, self._went_on_from = manifest.step, manifest.saved_by
 
     def stepped(self, consumed: Consumed) -> None:
         """A step was done."""
@@ -45,10 +51,11 @@ class Accountant:
             who.generation,
             who.rank,
             who.world_size,
-            self.from_step,
+            self._from_step,
             self.length,
             tuple(self._steps),
             self.shards,
+            self._went_on_from,
         )
 
 

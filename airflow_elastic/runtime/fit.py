@@ -91,7 +91,7 @@ def check_groups(
     Raises:
         InvalidInput: tells what differs.
     """
-    groups = optimizer.get("param_groups", []) if settings else []
+    groups = optimizer.get("param_groups", [])
     if groups and len(groups) != len(settings):
         raise InvalidInput(
             f"{what} is of another optimizer: the script's have {len(groups)} parameter groups, and those that were "
@@ -99,14 +99,14 @@ def check_groups(
         )
     if any(name.startswith(_EXACT[1]) for name in stored):
         return  # what it keeps tells one class from another
-    for ours, theirs in zip(groups, settings, strict=False):
-        mine, lost = sorted(ours.keys() - theirs), sorted(set(theirs) - ours.keys())
-        # Schedulers add settings, and so does a newer torch: either side may have more, but not both.
-        if mine and lost:
-            raise InvalidInput(
-                f"{what} is of another optimizer: that of the script has the settings {_some(mine)}, and that of the "
-                f"checkpoint {_some(lost)}. {then}"
-            )
+    ours, theirs = (set().union(*each) for each in (groups, settings))
+    mine, lost = sorted(ours - theirs), sorted(theirs - ours)
+    # Schedulers add settings, and so does a newer torch: either side may have more, but not both.
+    if mine and lost:
+        raise InvalidInput(
+            f"{what} is of another optimizer: that of the script has the settings {_some(mine)}, and that of the "
+            f"checkpoint {_some(lost)}. {then}"
+        )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -169,6 +169,12 @@ class Node:
         return attempt_of(self.record, self.members)
 
     @property
+    def follows_its_own(self) -> bool:
+        """Whether its attempt has had ranks before those of this generation."""
+        former = self.files.members(self.generation - 1) if self.generation > 1 else None
+        return former is not None and attempt_of(self.record, former) == self.attempt
+
+    @property
     def is_lead(self) -> bool:
         """Whether it speaks for all workers."""
         members = self.files.newest_members()

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import _get_fqns
+from torch.distributed.fsdp import FSDPModule
 
 from airflow_elastic.runtime.optimizers import make_room, make_room_by_a_step
 from airflow_elastic.spec.errors import InvalidInput
@@ -119,6 +120,13 @@ def drop_unused(optimizer: dict[str, Any], stored: Iterable[str]) -> None:
         del states[name]
 
 
+def ask_for_settings(optimizer: dict[str, Any], settings: Sequence[set[str]]) -> None:
+    """Have a place in a state for each setting that a checkpoint has of a group: at its place may be another's here."""
+    for group, names in zip(optimizer.get("param_groups", []), settings, strict=True):
+        for name in names:
+            group.setdefault(name, None)
+
+
 def stored_settings(stored: Iterable[str]) -> list[set[str]]:
     """Of each parameter group of a checkpoint, the names of its settings; `stored` are the names of all that it has."""
     found: dict[int, set[str]] = {}
@@ -163,7 +171,14 @@ def load_states(
 
 
 def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
-    """Each parameter's name, as in the model's state dict: without those of what wraps it."""
+    """Each parameter's name, as in the model's state dict: without those of what wraps it.
+
+    A model that FSDP2 shards has others after a forward pass, its root's not being sharded again: as for a state dict,
+    it has those that optimizers have.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
     return {each: next(iter(_get_fqns(model, name))) for name, each in model.named_parameters()}
 
 
@@ -185,7 +200,7 @@ def _taken(groups: list[tuple[dict[str, Any], set[str]]], mine: set[str]) -> dic
     for at, (group, stored) in enumerate(groups):
         if set(group["params"]) == mine:
             del groups[at]
-            return {name: value for name, value in group.items() if name in stored}
+            return {name: value for name, value in group.items() if name in stored - {"param_names"}}
     there = max((set(group["params"]) for group, _ in groups), key=lambda one: len(one & mine), default=set())
     differ = [f"the checkpoint's is without {name}" for name in sorted(mine - there)]
     differ += [f"the checkpoint's has {name}, too" for name in sorted(there - mine)]

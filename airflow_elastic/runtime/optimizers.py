@@ -23,11 +23,10 @@ def make_room(optimizer: torch.optim.Optimizer) -> bool:
     """Give the optimizer the state that its first step would, but for the numbers in it: they are whatever was there.
 
     Returns:
-        Whether that was done. Not where there is a state already, or gradients; nor for optimizers that are none of
-        torch's own, or that keep something of another shape: torch's way is left for these.
+        Whether that was done. Not where there is a state already; nor for optimizers that are none of torch's own, or
+        that keep something of another shape: torch's way is left for these.
     """
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    if optimizer.state or any(one.grad is not None for one in parameters):
+    if optimizer.state:
         return False
     if type(optimizer).__module__.split(".")[:2] != ["torch", "optim"]:
         return False
@@ -66,6 +65,10 @@ def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
     Raises:
         InvalidInput: the optimizer cannot make a step without a gradient.
     """
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    gradients = [one.grad for one in parameters]
+    for one in parameters:
+        one.grad = None  # with gradients it would not
     try:
         _init_optim_state(optimizer)
     except Exception as error:
@@ -74,6 +77,9 @@ def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
             f"without gradients to have room for that ({error!r}). Give it by a name of its own instead: "
             "run.restore(model, own=optimizer)"
         ) from error
+    finally:
+        for one, gradient in zip(parameters, gradients, strict=True):
+            one.grad = gradient
 
 
 @contextmanager

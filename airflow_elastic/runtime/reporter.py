@@ -102,7 +102,7 @@ class Reporter:
         if node.generation != former:
             # What was ordered before is answered: the ranks before have saved, and these begin there.
             self._orders, self._generation = 0, node.generation
-            if order is not None and former == 0 and node.generation > 1:
+            if order is not None and former == 0 and node.follows_its_own:
                 self._seen.add(order)  # this worker has come to others, who know whether it is a new one
         if order is not None and order not in self._seen:
             self._seen.add(order)

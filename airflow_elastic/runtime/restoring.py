@@ -36,7 +36,13 @@ from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
-from airflow_elastic.runtime.optimizer_states import drop_unused, load_states, make_room_for, stored_settings
+from airflow_elastic.runtime.optimizer_states import (
+    ask_for_settings,
+    drop_unused,
+    load_states,
+    make_room_for,
+    stored_settings,
+)
 from airflow_elastic.runtime.optimizers import as_read
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import ORDER, VERSIONS, Stateful, other_key, state_of
@@ -109,8 +115,9 @@ class Restorer:
 
         Raises:
             CheckpointDamaged: there are checkpoints, and not one of them is whole. `objects` is of no use any more.
-            InvalidInput: the newest one is of another model, of another run, or has values of types that the script
-                does not trust. Nothing that is stored has been changed, and `objects` only in the last case.
+            InvalidInput: the newest one is of another model, of another run, has other groups of parameters, or values
+                of types that the script does not trust. Nothing that is stored has been changed, and `objects` only in
+                the last two cases.
         """
         with self._tidied() if self._ranks.rank == 0 else contextlib.nullcontext():
             return self._restore(objects)
@@ -234,7 +241,15 @@ class Restorer:
 
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         """Raises CheckpointDamaged on all ranks alike."""
-        with_room = make_room_for(objects.model, objects.optimizers, reader.kinds)
+        empty = make_room_for(objects.model, objects.optimizers, reader.kinds)
+        try:
+            self._fill(reader, manifest, objects)
+        except BaseException:
+            for one in empty:
+                one.state.clear()  # whatever was in memory, or a part of what was read
+            raise
+
+    def _fill(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         state, random_key = state_of(objects, self._ranks.rank), f"random.{self._ranks.rank}"
         # A rank that was not there when this was saved, and a generator that was not, keep their own seeds.
         stored = {key.split(".")[2] for key in reader.kinds if key.startswith(f"{random_key}.")}
@@ -250,14 +265,10 @@ class Restorer:
             reader.make_room(tensors, below, exact=isinstance(other, torch.nn.Module))
         settings = stored_settings(reader.kinds)
         drop_unused(state["optimizer"], reader.kinds)
-        try:
-            check_fit(state, reader.kinds, what, TO_TRAIN)
-            check_groups(state["optimizer"], settings, reader.kinds, what, TO_TRAIN)
-            check_given({*objects.others, *objects.left}, reader.kinds, what)
-        except InvalidInput:
-            for one in with_room:
-                one.state.clear()  # there is nothing in it
-            raise
+        check_fit(state, reader.kinds, what, TO_TRAIN)
+        check_groups(state["optimizer"], settings, reader.kinds, what, TO_TRAIN)
+        check_given({*objects.others, *objects.left}, reader.kinds, what)
+        ask_for_settings(state["optimizer"], settings if objects.optimizers else [])
         memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}
         nearby = self._nearby(manifest)
         damages = self._read(reader.plan(state, memory), nearby)
@@ -273,7 +284,7 @@ class Restorer:
         model = unpacked(state["model"])
         if not is_there(objects.model, model):
             set_model_state_dict(objects.model, model)
-        if settings:
+        if objects.optimizers:
             self._load_optimizers(objects, state["optimizer"], settings, what)
         for name, other in others.items():
             other.load_state_dict(loaded[name])

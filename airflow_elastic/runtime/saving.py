@@ -46,6 +46,9 @@ ORDER = "data order"
 
 _POLL_SECONDS = 0.005
 
+#: With so many saves replicas are compared: with the first, optimizers may have nothing to compare yet.
+_COMPARED = 2
+
 _DEFAULT = CheckpointPolicy()
 
 
@@ -115,7 +118,7 @@ class Saver:
     ) -> None:
         self._ranks, self._generation, self._stage, self._words = ranks, generation, stage, words
         self._place = Place(ranks.rank, ranks.world_size, stage.procs)
-        self._compared = False
+        self._compared = 0
         self._staged = -1  # of what is to be written
         self._newest = -1
         self._for_disk: list[int] = []  # the newest steps that are to come to the disk
@@ -157,9 +160,9 @@ class Saver:
         if reason not in (*IN_BETWEEN, BREAKPOINT):
             self._wait_until_written()
         plan = self._plan(objects)
-        if not self._compared:
+        if self._compared < _COMPARED:
             check_alike(plan.alike, self._ranks)
-            self._compared = True
+            self._compared += 1
         note = Note(
             step=step,
             generation=self._generation,

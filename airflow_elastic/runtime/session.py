@@ -145,7 +145,7 @@ class Session:
         if self._saver is not None:
             self._saver.check_memory(self._objects)
         if self._accountant is not None:
-            self._accountant.from_step = self.steps
+            self._accountant.goes_on(manifest)
         verified = bool(self._restorer and self._restorer.verified)
         self._voice.restored(self.steps, self._feed.position, time.monotonic() - began, verified=verified)
         if self._policy.auto_interval and self._restorer:

@@ -50,6 +50,8 @@ class Account:
         from_step: the step that the ranks of this generation went on from.
         length: samples of the data set; 0 where the script used no `loader`, and where the data is a stream.
         shards: shards of the stream.
+        went_on_from: attempt and generation that saved the state at `from_step`; None where it is the beginning, and in
+            accounts of earlier releases.
         steps: what was consumed since the save before this one, or since the last that was written.
     """
 
@@ -61,3 +63,4 @@ class Account:
     length: int
     steps: tuple[Consumed, ...] = ()
     shards: int = 0
+    went_on_from: tuple[int, int] | None = None

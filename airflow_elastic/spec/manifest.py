@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from airflow_elastic.spec import layout
+
 #: Version of a checkpoint's form: of its manifest and its indexes. Readers refuse others than these.
 MANIFEST_VERSION = 3
 READABLE_VERSIONS = (2, MANIFEST_VERSION)  # before 3 an index did not say how large its blocks are
@@ -61,3 +63,9 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     journal: int = -1
     run: str = ""
+
+    @property
+    def saved_by(self) -> tuple[int, int] | None:
+        """Attempt and generation of the ranks that saved it; None where agents put it together of older states."""
+        recovered = self.data.rstrip("/").endswith(layout.RECOVERED)
+        return None if recovered else (self.attempt, self.generation)

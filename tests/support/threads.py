@@ -1,10 +1,13 @@
-"""Ranks that are threads of this process."""
+"""Ranks that are threads of this process, or this process alone."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from airflow_elastic.runtime.ranks import Ranks
 
@@ -57,3 +60,13 @@ def together(world: int, work: Any) -> list[Any]:
     for thread in threads:
         thread.join(60)
     return results
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """A group of torch's that has this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()

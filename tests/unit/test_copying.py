@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from airflow_elastic.runtime.staging import Layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
 from tests.support.saving import Worker
+from tests.support.threads import process_group
 
 OVERLAP = CheckpointPolicy(overlap=True)
 
@@ -195,12 +194,3 @@ def test_changes_of_a_sharded_weight_are_noticed_too(tmp_path: Path, held: threa
         held.set()
         with pytest.raises(InvalidInput, match="outside of an optimizer's step"):
             training.optimizer.step()
-
-
-@contextmanager
-def process_group() -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        torch.distributed.destroy_process_group()

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.optimizer_states import states_of
 from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import Worker, restorer, save
+from tests.support.threads import process_group
 
 optim = torch.optim
 Make = Callable[[torch.nn.Sequential], tuple[optim.Optimizer, ...]]
@@ -142,6 +145,33 @@ def test_memory_is_provided_for_what_an_optimizer_will_keep(tmp_path: Path) -> N
     assert worker.stage.have_bytes == provided
 
 
+@pytest.mark.parametrize("wrap", [fully_shard, torch.compile])
+def test_what_wraps_a_model_is_in_nobodys_way(wrap: Callable[[Any], Any], tmp_path: Path) -> None:
+    """Nor is that FSDP2 leaves its root unsharded after a forward pass: an evaluation before the training, e.g."""
+    with process_group():
+
+        def wrapped() -> Stateful:
+            model = wrap(network())
+            made = optim.AdamW(model.parameters(), lr=0.1)
+            if wrap is fully_shard:
+                with torch.no_grad():
+                    model(torch.ones(2, 4))
+            return Stateful(model, (made,), {})
+
+        saved, loaded, plain = wrapped(), wrapped(), stateful(MAKERS["adamw"], steps=1)
+        assert states_of(saved.model, saved.optimizers)["param_groups"][0]["params"] == [
+            "0.weight",
+            "0.bias",
+            "1.weight",
+            "1.bias",
+        ]
+        save(tmp_path / "run", 1, plain)
+        restorer(tmp_path / "run").restore(loaded)
+        found = get_optimizer_state_dict(loaded.model, loaded.optimizers)["state"]["1.weight"]["exp_avg"]
+        whole = found.full_tensor() if isinstance(found, DTensor) else found
+        assert torch.equal(whole, plain.optimizers[0].state[plain.model[1].weight]["exp_avg"])
+
+
 def test_groups_are_told_apart_by_their_parameters(tmp_path: Path) -> None:
     def two(of: torch.nn.Sequential, *, turned: bool = False) -> tuple[optim.Optimizer, ...]:
         groups = [{"params": list(each.parameters()), "lr": 0.1 * n} for n, each in enumerate(of, 1)]
@@ -178,6 +208,65 @@ def test_other_groups_are_refused(theirs: Make, said: str, tmp_path: Path) -> No
     save(tmp_path / "run", 1, stateful(in_groups(2, 2), steps=1))
     with pytest.raises(InvalidInput, match=rf"^checkpoint 1 of .*{said}.*Go on with those"):
         restorer(tmp_path / "run").restore(stateful(theirs))
+
+
+def test_a_checkpoint_without_an_optimizer_is_refused(tmp_path: Path) -> None:
+    """What room was made for would be trained on."""
+    saved, loaded = Stateful(network(), (), {}), stateful(MAKERS["adamw"])
+    save(tmp_path / "run", 1, saved)
+    with pytest.raises(
+        InvalidInput, match="the script's have 1 parameter groups, and those that were saved 0"
+    ):
+        restorer(tmp_path / "run").restore(loaded)
+    assert not loaded.optimizers[0].state
+
+
+def test_what_does_not_fit_leaves_nothing_of_a_damaged_one_before(tmp_path: Path) -> None:
+    save(tmp_path / "run", 1, Stateful(network(), (), {}))
+    save(tmp_path / "run", 2, stateful(MAKERS["adamw"], steps=1))
+    data = next((tmp_path / "run/checkpoints/data").glob("*2-*/rank-00000.bin"))
+    data.write_bytes(bytes(data.stat().st_size))
+    loaded = stateful(MAKERS["adamw"])
+    with pytest.raises(InvalidInput):
+        restorer(tmp_path / "run").restore(loaded)
+    assert not loaded.optimizers[0].state
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_optimizers_of_other_classes_may_be_given_in_another_order(steps: int, tmp_path: Path) -> None:
+    def two(of: torch.nn.Sequential, *, turned: bool = False) -> tuple[optim.Optimizer, ...]:
+        adam = optim.AdamW(of[0].parameters(), betas=(0.9, 0.99) if turned else (0.5, 0.6))
+        sgd = optim.SGD(of[1].parameters(), lr=0.1, momentum=0.9 if turned else 0.3)
+        return (sgd, adam) if turned else (adam, sgd)
+
+    saved, loaded = stateful(two, steps), stateful(lambda of: two(of, turned=True))
+    save(tmp_path / "run", 1, saved)
+    restorer(tmp_path / "run").restore(loaded)
+    for one in (saved, loaded):
+        train(one, 2)
+    assert equal(saved.model.state_dict(), loaded.model.state_dict())
+    assert loaded.optimizers[1].param_groups[0]["betas"] == (0.5, 0.6)
+
+
+def test_names_in_a_group_are_the_scripts(tmp_path: Path) -> None:
+    save(tmp_path / "run", 1, stateful(MAKERS["of names"], steps=1))
+    loaded = stateful(lambda of: (optim.Adam([*of.named_parameters()][::-1], amsgrad=True),))
+    restorer(tmp_path / "run").restore(loaded)
+    assert loaded.optimizers[0].param_groups[0]["param_names"][0] == "1.bias"
+
+
+def test_a_gradient_is_in_nobodys_way(tmp_path: Path) -> None:
+    for make in (MAKERS["adamw"], MAKERS["not torch's"]):
+        uri = tmp_path / make.__code__.co_name / str(id(make))
+        saved, loaded = stateful(make, steps=1), stateful(make)
+        save(uri, 1, saved)
+        loaded.model(torch.ones(2, 4)).sum().backward()
+        gradients = [one.grad for one in loaded.model.parameters()]
+        restorer(uri).restore(loaded)
+        assert equal(kept(loaded), kept(saved))
+        assert all(
+            one.grad is before for one, before in zip(loaded.model.parameters(), gradients, strict=True)
+        )
 
 
 class Loss(torch.nn.Module):

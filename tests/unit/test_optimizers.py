@@ -94,7 +94,6 @@ def test_what_is_there_stays() -> None:
     ours = model()
     mine = optim.AdamW(ours.parameters())
     ours[0].weight.grad = torch.ones_like(ours[0].weight)
-    assert not make_room(mine)
     mine.step()
     kept = mine.state[ours[0].weight]["exp_avg"].clone()
     mine.zero_grad()

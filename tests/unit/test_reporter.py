@@ -15,12 +15,12 @@ from tests.support.saving import Worker
 class Agent:
     """A worker's agent, whose ranks are pages."""
 
-    def __init__(self, run: Path, *, generation: int = 1) -> None:
+    def __init__(self, run: Path, *, generation: int = 1, attempt: int | None = None) -> None:
         self.worker = Worker(str(run))
         self.node = self.worker.node
         self.node.members = None
         self.reporter = Reporter(self.node, lambda last: None)
-        self.begin(generation)
+        self.begin(generation, attempt=attempt)
 
     def begin(self, generation: int, *, attempt: int | None = None) -> None:
         self.node.begin(Members(generation, (0,), 0.0, attempt=attempt))
@@ -68,6 +68,12 @@ def test_a_worker_that_comes_does_not_take_an_old_order_for_a_new_one(tmp_path: 
     assert other.told == 0
     other.order("second")
     assert other.told == 1
+
+
+def test_a_worker_of_an_attempt_whose_workers_are_all_new_is_told(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, generation=2, attempt=2)
+    agent.order("first")
+    assert agent.told == 1
 
 
 def test_an_order_that_came_before_the_first_ranks_is_told(tmp_path: Path) -> None:

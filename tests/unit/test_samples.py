@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,33 @@ def test_an_epoch_that_ended_before_its_time_is_no_proof() -> None:
     proof = prove([Account(1, 1, 0, 1, 0, LENGTH, (*steps, early))], 4)
     assert [epoch.complete for epoch in proof.epochs] == [False, False]
     assert not proof.holds
+
+
+def test_an_epoch_that_is_left_out_is_no_proof() -> None:
+    steps = tuple(
+        Consumed(step, 2 * (step > A_DAY), tuple(range(at, min(at + BATCH, LENGTH))))
+        for step in range(1, 2 * A_DAY + 1)
+        for at in ((step - 1) % A_DAY * BATCH,)
+    )
+    proof = prove([Account(1, 1, 0, 1, 0, LENGTH, steps)], 2 * A_DAY)
+    assert [epoch.number for epoch in proof.epochs] == [0, 2]
+    assert not proof.holds
+
+
+def test_what_led_to_a_checkpoint_counts_and_not_who_came_by_last() -> None:
+    """The checkpoint of step 8 could not be read in the second attempt, and in the third it could."""
+    first, second, third = life(1, 1, 0, 8), life(2, 2, 4, 6), life(3, 1, 8, EPOCHS * A_DAY)
+    second = [replace(one, went_on_from=(1, 1)) for one in second]
+    third = [replace(one, went_on_from=(1, 1)) for one in third]
+    accounts = [*first, *second, *third]
+    proof = prove(accounts, EPOCHS * A_DAY)
+    assert proof.holds
+    assert (proof.epochs[0].world_sizes, proof.done_again) == ((1,), 2)
+    assert not prove([*second, *third], EPOCHS * A_DAY).holds, "others' steps prove nothing"
+    # The one of step 6, which the second attempt saved, is held against what that one did.
+    assert prove(accounts, 6, (2, 1)).epochs[0].world_sizes == (1, 2)
+    assert prove(accounts, 6, (1, 1)).epochs[0].world_sizes == (1,)
+    assert prove(accounts, 6, (4, 1)).untold == (1, 2, 3, 4, 5, 6)
 
 
 #: Two ranks, three shards of 5, 3 and 0 samples, global batches of 4: rank 0 has shard 0, rank 1 has the others.
