@@ -161,8 +161,8 @@ class Saver:
             self._wait_until_written()
         plan = self._plan(objects)
         if self._compared < _COMPARED:
-            check_alike(plan.alike, self._ranks)
-            self._compared += 1
+            # What differs once is told once.
+            self._compared += 1 if check_alike(plan.alike, self._ranks) else _COMPARED
         note = Note(
             step=step,
             generation=self._generation,

@@ -105,3 +105,25 @@ def test_a_save_of_ranks_that_train_by_themselves_says_so_once(
     together(2, save)
     told = [record for record in caplog.records if "ranks differ in 2 of 2" in record.getMessage()]
     assert len(told) == 2, "each rank says so once"
+
+
+def test_what_optimizers_had_not_yet_with_the_first_save_is_compared_with_the_second(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = [Worker(str(tmp_path), index=index, of=2) for index in range(2)]
+
+    def save(ranks: Ranks) -> None:
+        worker = workers[ranks.rank]
+        saver = Saver(ranks, generation=1, stage=worker.stage, words=worker.words)
+        weight = torch.nn.Parameter(torch.ones(3))
+        model = torch.nn.ParameterDict({"weight": weight})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+        for step in (1, 2):
+            saver.save(Stateful(model, (optimizer,), {}), step, Position(), reason="memory", metrics={})
+            weight.grad = torch.full((3,), 1.0 + ranks.rank)
+            optimizer.step()
+
+    together(2, save)
+    told = [record.getMessage() for record in caplog.records if "ranks differ" in record.getMessage()]
+    assert len(told) == 2
+    assert all("ranks differ in 1 of 2 tensors" in one and "momentum_buffer" in one for one in told)
