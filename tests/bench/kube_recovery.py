@@ -26,7 +26,6 @@ from airflow_elastic.spec.run import RestartPolicy, Workers
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.bench.recovery import POLL_SECONDS, SCRIPTS, WORLD, Moments
 from tests.cluster.test_training import lose_a_pod, training
-from tests.support import kube
 from tests.support.cluster import pod_spec
 from tests.support.driving import Driven, driving
 from tests.support.faults import Faults
@@ -406,7 +405,7 @@ class Training:
                 job = await client.get(JOBS, namespace, name)
                 return bool(job.get("status", {}).get("succeeded", 0) == WORLD)
 
-            await kube.until(done, f"{name} to end")
+            await until_async(done, f"{name} to end")
             pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={name}")
             logs = [await client.log(namespace, one["metadata"]["name"], "main", tail=1) for one in pods]
             found.append(max(map(float, logs)) - began)

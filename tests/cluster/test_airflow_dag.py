@@ -25,7 +25,7 @@ from tests.cluster.test_node_faults import DLROVER_TYPE, apart
 from tests.support import kube
 from tests.support.cluster import documented_rights
 from tests.support.faults import Faults
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, until_async
 from tests.support.s3 import S3Server, s3_server
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ async def engine(request: pytest.FixtureRequest, client: Client) -> KubeEngine:
     found = find_engine(request.param)
     assert isinstance(found, KubeEngine)
     if "form" in request.fixturenames:  # the kind has been installed just now
-        await kube.until(lambda: client.knows(found.kind.resource), "the kind")
+        await until_async(lambda: client.knows(found.kind.resource), "the kind")
     if not await client.knows(found.kind.resource):
         pytest.skip(f"install {found.kind.resource.needs} in the cluster to run this")
     return found

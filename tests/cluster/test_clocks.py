@@ -15,10 +15,10 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.spec.run import Health
 from tests.cluster.test_training import training
-from tests.support import kube
 from tests.support.cluster import on_every_engine, pod_spec, pods_of
 from tests.support.driving import driving
 from tests.support.faults import Faults
+from tests.support.patience import until_async
 
 
 @on_every_engine
@@ -75,4 +75,4 @@ async def test_a_run_that_takes_too_long_is_ended_and_leaves_nothing(
             await client.list(PODS, namespace, labels=f"{engine.kind.pod_label}={state.attempt.job}")
         )[0]
 
-    await kube.until(none_left, "the pods to go")
+    await until_async(none_left, "the pods to go")

@@ -28,6 +28,7 @@ from tests.cluster.test_training import training
 from tests.support import dlrover, kube
 from tests.support.cluster import QUOTAS, ClusterEngine, documented_rights, pod_spec, suspend
 from tests.support.driving import driving
+from tests.support.patience import until_async
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +173,7 @@ class TestElasticJob(ClusterEngine):
         namespace = self.options["namespace"]
         quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "1"}}}
         await client.create(QUOTAS, namespace, quota)
-        await kube.until(lambda: self._counted(client), "the quota to be counted")
+        await until_async(lambda: self._counted(client), "the quota to be counted")
         job = self.job(uri)
         master = f"elasticjob-{job.name}-dlrover-master-0"
         async with self.live(engine, job):
@@ -182,7 +183,7 @@ class TestElasticJob(ClusterEngine):
                 begun = [pod for pod in pods if pod["status"]["phase"] == "Running"]
                 return bool(begun) and "exceeded quota" in kubectl("-n", namespace, "logs", master)
 
-            await kube.until(refused, "the master to be refused")
+            await until_async(refused, "the master to be refused")
             status = await until(engine, job, lambda status: bool(status.workers))
             assert status.waiting is Waiting.STARTING
             assert not status.failed
@@ -307,7 +308,7 @@ class TestElasticJob(ClusterEngine):
             async def begun() -> bool:
                 return len(await asyncio.to_thread(engine._begun, job)) == 2
 
-            await kube.until(begun, "the agents")
+            await until_async(begun, "the agents")
             name = max(pod["metadata"]["name"] for pod in await self.pods(client, job))
             await client.delete(PODS, self.options["namespace"], name, grace_seconds=0)
             status = await until(engine, job, lambda status: status.failed)

@@ -28,6 +28,7 @@ from tests.support import kube
 from tests.support.cluster import documented_rights, pod_spec
 from tests.support.driving import driving
 from tests.support.kueue import GPU, QUEUE, QUEUES, a_queue, body_of, queued, urgent, words_of
+from tests.support.patience import until_async
 
 #: What is documented beside the rights of an engine itself.
 RIGHTS = {"trainjob": ["kueue", "kueue, trainjob"]}
@@ -206,7 +207,7 @@ class Ending:
             owned = [one for one in found if one["metadata"]["ownerReferences"][0]["name"] == job.name]
             return owned[0] if owned else None
 
-        return dict(await kube.until(made, "the Workload") or {})
+        return dict(await until_async(made, "the Workload") or {})
 
 
 @pytest.fixture
@@ -232,7 +233,7 @@ async def test_a_queued_trainjob_that_is_suspended_alone_is_let_run_again(ending
         async def runs() -> bool:
             return not (await client.get(TRAINJOBS, ending.namespace, job.name))["spec"]["suspend"]
 
-        await kube.until(runs, "Kueue to let it run")
+        await until_async(runs, "Kueue to let it run")
     finally:
         await ending.engine.delete(job, 0.0)
 
@@ -290,7 +291,7 @@ async def test_trainjobs_end_that_a_default_queue_has_taken(
         status = (await client.get(QUEUES, namespace, "default")).get("status", {})
         return any((one["type"], one["status"]) == ("Active", "True") for one in status.get("conditions", ()))
 
-    await kube.until(at_work, "the queue to be at work")
+    await until_async(at_work, "the queue to be at work")
     jobs = [ending.job(number, queue=None) for number in range(5)]
     await asyncio.gather(*(ending.engine.submit(job) for job in jobs))
     await asyncio.gather(*(until(ending.engine, job, running(2)) for job in jobs))

@@ -22,6 +22,7 @@ from airflow_elastic.testing.engine_conformance import running, until
 from tests.support import dlrover, kube
 from tests.support.cluster import documented_rights, pod_spec
 from tests.support.kueue import GPU, QUEUE, a_queue, queued, urgent, words_of
+from tests.support.patience import until_async
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -54,7 +55,7 @@ class Elastic:
             workloads, _ = await self.client.list(WORKLOADS, self.namespace)
             return not pods and job.name not in {one["metadata"]["name"] for one in workloads}
 
-        await kube.until(left, "pods and Workload to go")
+        await until_async(left, "pods and Workload to go")
 
 
 @pytest.fixture

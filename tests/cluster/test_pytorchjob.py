@@ -25,6 +25,7 @@ from tests.cluster.test_node_faults import apart
 from tests.support import kube
 from tests.support.cluster import ClusterEngine, documented_rights
 from tests.support.faults import Faults
+from tests.support.patience import until_async
 
 #: 1.9.3 needs less than 0.3 s to act; what it has not done after so long it does not do.
 QUIET_SECONDS = 5.0
@@ -72,7 +73,7 @@ class TestPyTorchJob(ClusterEngine):
         async def is_so() -> bool:
             return condition in await self.conditions(client, job)
 
-        await kube.until(is_so, f"the job to be {condition}")
+        await until_async(is_so, f"the job to be {condition}")
 
     async def change(self, client: Client, job: Job, spec: dict[str, Any]) -> None:
         await client.patch(PYTORCHJOBS, self.namespace, job.name, {"spec": spec})
@@ -87,7 +88,7 @@ class TestPyTorchJob(ClusterEngine):
         async def alive() -> bool:
             return len(list(folder.glob("node-*/agent-*.json"))) == workers
 
-        await kube.until(alive, "the agents to begin")
+        await until_async(alive, "the agents to begin")
 
     async def test_the_operator_replaces_no_pod(self, engine: KubeEngine, uri: str, client: Client) -> None:
         job = self.job(uri)
@@ -134,7 +135,7 @@ class TestPyTorchJob(ClusterEngine):
                 status = await until(engine, job, lambda status: True)
                 return "one life" in str(status.workers[1].reason)
 
-            await kube.until(second_life, "the worker's second life to end")
+            await until_async(second_life, "the worker's second life to end")
             after = await self.uids(client, job)
         assert (after["1"] != before["1"]) == (policy == "ExitCode")
 
@@ -170,7 +171,7 @@ class TestPyTorchJob(ClusterEngine):
         async def nothing_left() -> bool:
             return not await self.pods(client, job)
 
-        await kube.until(nothing_left, "the pods to go with the job")
+        await until_async(nothing_left, "the pods to go with the job")
 
     @pytest.mark.parametrize(
         "further", [{}, pytest.param({"elastic_policy": {}}, marks=pytest.mark.slow), {"master": True}]
@@ -256,7 +257,7 @@ class TestPyTorchJob(ClusterEngine):
             async def leaving() -> bool:
                 return any("deletionTimestamp" in pod["metadata"] for pod in await self.pods(client, job))
 
-            await kube.until(leaving, "the worker to leave")
+            await until_async(leaving, "the worker to leave")
             await KubeEngine.scale(engine, job, 3)
             await self.until_it_is(client, job, "Failed")
             status = await until(engine, job, lambda status: status.failed)
@@ -329,7 +330,7 @@ class TestPyTorchJob(ClusterEngine):
                 return True
             return False
 
-        await kube.until(gone, "the operator to remove it")
+        await until_async(gone, "the operator to remove it")
 
     # -- what is refused -------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from tests.support import kube
 from tests.support.cluster import QUOTAS, ClusterEngine, documented_rights, last_pod
 from tests.support.driving import driving
 from tests.support.faults import Faults
+from tests.support.patience import until_async
 
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 
@@ -79,7 +80,7 @@ class TestTrainJob(ClusterEngine):
             async def both() -> bool:
                 return len(await asyncio.to_thread(lambda: [*Path(uri).rglob("agent-*.json")])) == 2
 
-            await kube.until(both, "both workers to begin their lives")
+            await until_async(both, "both workers to begin their lives")
             before = await self.uids(client, job)
             await client.delete(JOBS, self.namespace, engine.child.name(job) if engine.child else "")
 
@@ -87,7 +88,7 @@ class TestTrainJob(ClusterEngine):
                 pods = [pod for pod in await self.pods(client, job) if pod["metadata"]["name"] not in before]
                 return len(pods) == 2 and {pod["status"]["phase"] for pod in pods} == {"Failed"}
 
-            await kube.until(ended, "both new pods to end")
+            await until_async(ended, "both new pods to end")
             status = await until(engine, job, lambda status: not status.phases() & {WorkerPhase.RUNNING})
         assert {worker.phase for worker in status.workers} == {WorkerPhase.LOST}
         assert "has one life" in str(status.workers[0].reason)
@@ -177,7 +178,7 @@ class TestTrainJob(ClusterEngine):
             conditions = [one.get("status", {}).get("conditions", []) for one in found]
             return all("Failed" in {one["type"] for one in those} for those in conditions)
 
-        await kube.until(failed, "all TrainJobs to fail")
+        await until_async(failed, "all TrainJobs to fail")
         before = {name for job in jobs for name in await self.uids(client, job)}
         async with Watching(client, self.namespace) as names:
             await asyncio.gather(*(engine.delete(job, 0.0) for job in jobs))
@@ -236,7 +237,7 @@ class TestTrainJob(ClusterEngine):
                         return False
                     return True
 
-                await kube.until(created, "somebody else's TrainJob")
+                await until_async(created, "somebody else's TrainJob")
             with pytest.raises(SubmitRefused, match="not this run's"):
                 await engine.submit(job)
             await engine.delete(job, 0.0)
@@ -279,7 +280,7 @@ class TestTrainJob(ClusterEngine):
             await until(engine, job, running(2))
             await engine.scale(job, 3)
             await until(engine, job, running(3))
-        await kube.until(lambda: self.gone(client, job.name), "what the TrainJob has owned to go, too")
+        await until_async(lambda: self.gone(client, job.name), "what the TrainJob has owned to go, too")
 
     async def test_without_rights_it_says_which_are_missing(
         self, uri: str, account: Callable[..., Awaitable[kube.Account]]
@@ -338,7 +339,7 @@ class TestTrainJob(ClusterEngine):
         async def counted() -> Any:
             return (await client.get(QUOTAS, self.namespace, "none")).get("status", {}).get("hard")
 
-        await kube.until(counted, "the quota to hold")
+        await until_async(counted, "the quota to hold")
         job = self.job(uri)
         async with self.live(engine, job):
             status = await until(

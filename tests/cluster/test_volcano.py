@@ -20,6 +20,7 @@ from airflow_elastic.spec.status import Waiting
 from airflow_elastic.testing.engine_conformance import until
 from tests.support import kube
 from tests.support.cluster import documented_rights, pod_spec
+from tests.support.patience import until_async
 
 
 @pytest.mark.parametrize("name", ["job", "pytorchjob", "trainjob"])
@@ -61,7 +62,7 @@ async def test_a_gang_waits_for_its_scheduler_and_goes_with_its_job(
             found, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={job.name}")
             return found if len(found) == 3 else []
 
-        for pod in await kube.until(pods, "the pods of all workers"):
+        for pod in await until_async(pods, "the pods of all workers"):
             assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == job.name
             assert pod["spec"]["schedulerName"] == "volcano"
     finally:
@@ -74,7 +75,7 @@ async def test_a_gang_waits_for_its_scheduler_and_goes_with_its_job(
             return True
         return False
 
-    await kube.until(gone, "the gang to go with its job")
+    await until_async(gone, "the gang to go with its job")
 
 
 async def test_without_volcano_it_is_refused_with_what_to_install(

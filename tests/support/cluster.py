@@ -25,6 +25,7 @@ from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import EngineConformance, running, until
 from tests.support import kube
 from tests.support.driving import Driven
+from tests.support.patience import until_async
 
 
 def _on(*slow: str) -> pytest.MarkDecorator:
@@ -272,7 +273,7 @@ class ClusterEngine(EngineConformance):
             async def none_left() -> bool:
                 return not await self.pods(client, job)
 
-            await kube.until(none_left, "the pods to be taken back")
+            await until_async(none_left, "the pods to be taken back")
             await client.delete(PODS, namespace, "somebody", grace_seconds=0)
             await suspend(client, engine.kind.resource, namespace, job.name, so=False)
             await until(engine, job, running(2))
@@ -283,7 +284,7 @@ class ClusterEngine(EngineConformance):
         namespace = self.options["namespace"]
         quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
         await client.create(QUOTAS, namespace, quota)
-        await kube.until(lambda: self._counted(client), "the quota to be counted")
+        await until_async(lambda: self._counted(client), "the quota to be counted")
         job = self.job(uri)
         async with self.live(engine, job):
             status = await until(
@@ -337,7 +338,7 @@ class ClusterEngine(EngineConformance):
         async def none_left() -> bool:
             return not await self.pods(client, job)
 
-        await kube.until(none_left, "the pods to go, which their nodes have been told to end")
+        await until_async(none_left, "the pods to go, which their nodes have been told to end")
 
     @pytest.mark.parametrize("name", ["Ein.Name_mit-ALLEM", "x" * 200, "0", "a--b", "UPPER"])
     async def test_names_of_runs_may_be_any(self, engine: KubeEngine, uri: str, name: str) -> None:
