@@ -161,16 +161,17 @@ def _lineage(
     """Whose doing each step was that led to a checkpoint: from there back, to what each generation went on from.
 
     Who that was is not told by earlier releases, nor where a checkpoint was put together of what workers had on their
-    own disks. Then it is the last generation that came by there.
+    own disks. Then it is the last generation before that came by there.
     """
     found: dict[int, _Generation] = {}
+    before = [*generations]
     while step > 0:
-        if saved_by is not None:
-            one = generations.get(saved_by)
-        else:
-            one = next((each for each in reversed(generations.values()) if each.from_step < step), None)
-        if one is None or one.from_step >= step:
+        if saved_by is None:
+            saved_by = next((key for key in reversed(before) if generations[key].from_step < step), None)
+        one = generations.get(saved_by) if saved_by is not None else None
+        if saved_by is None or one is None or one.from_step >= step:
             break
+        before = [key for key in before if key < saved_by]
         found.update(dict.fromkeys(range(one.from_step + 1, step + 1), one))
         step, saved_by = one.from_step, one.went_on_from
     return found

@@ -86,7 +86,6 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         Raises:
             InvalidInput: a callback averages weights, and would begin anew with each attempt.
         """
-        _check_hooks([*self.callbacks, model])
         data = train_dataloaders if train_dataloaders is not None else options.get("datamodule", model)
         if hasattr(data, "train_dataloader"):
             data.train_dataloader = self._feeding(data.train_dataloader)
@@ -151,6 +150,10 @@ class _Reporting(Callback):  # type: ignore[misc]
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
         self._steps = 0  # of optimizers, as the trainer counts them
         self._given = 0  # batches of the epoch at hand, before this attempt
+
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            _check_hooks([*trainer.callbacks, pl_module])
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         schedules = {
@@ -228,7 +231,7 @@ class _Progress:
         for key, one in self._callbacks().items():
             if key in kept["callbacks"]:
                 one.load_state_dict(kept["callbacks"][key])
-        if kept.get("data") is not None and self._trainer.datamodule is not None:
+        if kept.get("data") and self._trainer.datamodule is not None:
             self._trainer.datamodule.load_state_dict(kept["data"])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,45 +72,24 @@ def check_fit(state: Mapping[str, Any], stored: Mapping[str, Kind | None], what:
         )
 
 
-def check_groups(
-    optimizer: Mapping[str, Any],
-    settings: Sequence[Collection[str]],
-    stored: Iterable[str],
-    what: str,
-    then: str,
-) -> None:
-    """Refuse a checkpoint whose optimizers have other parameter groups, or cannot be of the script's class.
+def check_groups(optimizer: Mapping[str, Any], groups: int, what: str, then: str) -> None:
+    """Refuse a checkpoint whose optimizers have more or fewer groups of parameters: of whose settings would they be?
 
     Args:
         optimizer: the state of the script's own.
-        settings: names of those of each group of the checkpoint; none where it is without optimizers.
-        stored: names of all that the checkpoint has.
+        groups: how many those of the checkpoint have.
         what: the checkpoint, in words.
         then: how to go on, in words.
 
     Raises:
-        InvalidInput: tells what differs.
+        InvalidInput: tells both numbers.
     """
-    groups = optimizer.get("param_groups", [])
-    if groups and len(groups) != len(settings):
+    ours = len(optimizer.get("param_groups", []))
+    if ours and ours != groups:
         raise InvalidInput(
-            f"{what} is of another optimizer: the script's have {len(groups)} parameter groups, and those that were "
-            f"saved {len(settings)}. {then}"
+            f"{what} is of another optimizer: the script's have {ours} groups of parameters, and those that were saved "
+            f"{groups}. {then}"
         )
-    if any(name.startswith(_EXACT[1]) for name in stored):
-        return  # what it keeps tells one class from another
-    ours, theirs = (set().union(*each) for each in (groups, settings))
-    mine, lost = sorted(ours - theirs), sorted(theirs - ours)
-    # Schedulers add settings, and so does a newer torch: either side may have more, but not both.
-    if mine and lost:
-        raise InvalidInput(
-            f"{what} is of another optimizer: that of the script has the settings {_some(mine)}, and that of the "
-            f"checkpoint {_some(lost)}. {then}"
-        )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (" and more" if len(names) > _SHOWN else "")
 
 
 def check_given(given: Container[str], stored: Mapping[str, Kind | None], what: str) -> None:

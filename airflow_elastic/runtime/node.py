@@ -38,6 +38,11 @@ log = logging.getLogger(__name__)
 LOCALHOST = "127.0.0.1"
 
 
+def _name(generation: int) -> str:
+    """What names of files begin with that are of a generation's ranks."""
+    return f"g{generation:04d}"
+
+
 class Stopped(Exception):
     """The agent was told to end, and its ranks have saved, or have had their time to."""
 
@@ -104,7 +109,7 @@ class Node:
     @property
     def rank_files(self) -> Path:
         """Prefix of the files of this generation's ranks on this worker."""
-        return self.files.node(self.index) / f"g{self.generation:04d}"
+        return self.files.node(self.index) / _name(self.generation)
 
     def rank_logs(self) -> list[Path]:
         """The output of this worker's own ranks in its generation."""
@@ -321,7 +326,19 @@ class Node:
 
     def pages(self) -> list[Path]:
         """The pages of this generation's ranks on this worker."""
-        return list(self.rank_files.parent.glob(f"{self.rank_files.name}-rank-*.page"))
+        return self._pages(self.generation)
+
+    def _pages(self, generation: int) -> list[Path]:
+        return list(self.files.node(self.index).glob(f"{_name(generation)}-rank-*.page"))
+
+    def saved_and_left(self, generation: int) -> bool:
+        """Whether ranks of a generation have been here, and all of them have saved when they were told to leave."""
+        pages = [Page(path) for path in self._pages(generation)]
+        try:
+            return bool(pages) and all(one.words[page.PARKED] or one.words[page.FINISHED] for one in pages)
+        finally:
+            for one in pages:
+                one.close()
 
     # -- evidence ------------------------------------------------------------------------------------------------
 

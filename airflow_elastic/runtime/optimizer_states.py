@@ -9,12 +9,13 @@ been saved. Here nobody makes a step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import _get_fqns
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.optimizers import make_room, make_room_by_a_step
 from airflow_elastic.spec.errors import InvalidInput
@@ -24,13 +25,31 @@ Optimizers = Sequence[torch.optim.Optimizer]
 _STATES, _GROUPS = "optimizer.state.", "optimizer.param_groups."
 _SHOWN = 3
 
+#: What groups have beside the settings of their class.
+_NO_SETTINGS = ("params", "param_names", "initial_lr")
 
-def check_optimizers(model: torch.nn.Module, optimizers: Optimizers) -> None:
+
+def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, others: Mapping[str, Any]) -> None:
     """Refuse optimizers whose states have no place in a checkpoint. Before anything is trained.
 
+    Args:
+        model: whose parameters they are to have.
+        optimizers: their states are kept by the names of these.
+        others: further objects by their names, optimizers among them.
+
     Raises:
-        InvalidInput: one has parameters that are not the model's, or those of another one, or is LBFGS.
+        InvalidInput: one has parameters that are not the model's, or those of another one, or is LBFGS; or one of the
+            others has parameters that are sharded.
     """
+    for name, other in others.items():
+        if isinstance(other, torch.optim.Optimizer) and any(
+            isinstance(p, DTensor) for p in _parameters(other)
+        ):
+            raise InvalidInput(
+                f"{name} is an optimizer ({type(other).__name__}) of parameters that are sharded, which can be "
+                "put back by their own names alone: run.restore(model, optimizer). One that cannot be given so (LBFGS, or two "
+                "of the same parameters) cannot be saved with fully_shard"
+            )
     names = names_of(model)
     by_name = "give it by a name of its own instead: run.restore(model, {}=optimizer)"
     for one in optimizers:
@@ -40,7 +59,7 @@ def check_optimizers(model: torch.nn.Module, optimizers: Optimizers) -> None:
                 + by_name.format("lbfgs")
             )
         if strangers := [tuple(each.shape) for each in _parameters(one) if each not in names]:
-            shapes = ", ".join(map(str, strangers[:_SHOWN])) + (", ..." if len(strangers) > _SHOWN else "")
+            shapes = _some([str(each) for each in strangers])
             raise InvalidInput(
                 f"an optimizer ({type(one).__name__}) has {len(strangers)} parameters that are not the model's, of the "
                 f"shapes {shapes}: they would not be saved. Have the model be what holds all that is trained, e.g. "
@@ -53,8 +72,8 @@ def check_optimizers(model: torch.nn.Module, optimizers: Optimizers) -> None:
     ]
     if twice:
         raise InvalidInput(
-            f"{', '.join(names[each] for each in twice[:_SHOWN])}: two optimizers have the same parameters "
-            f"({len(twice)} of them), and of each parameter one state is kept. For the second one, "
+            f"{_some([names[each] for each in twice])}: optimizers have the same parameters ({len(twice)} of them) "
+            "more than once, and of each parameter one state is kept. Where there is a second optimizer, "
             + by_name.format("second")
         )
 
@@ -149,14 +168,19 @@ def load_states(
         stored: what of each group's settings is the checkpoint's; what else there is, is not.
 
     Raises:
-        InvalidInput: the checkpoint's groups are others. No optimizer has been changed then.
+        InvalidInput: the checkpoint's groups are others, or of an optimizer of another class. No optimizer has been
+            changed then.
     """
     names = names_of(model)
-    groups = list(zip(state["param_groups"], stored, strict=True)) if optimizers else []
+    groups = list(zip(state["param_groups"], stored, strict=True))
     loaded = [
         [_taken(groups, {names[each] for each in one["params"]}) for one in each.param_groups]
         for each in optimizers
     ]
+    for one, settings in zip(optimizers, loaded, strict=True):
+        for own, theirs in zip(one.param_groups, settings, strict=True):
+            if state["state"].keys().isdisjoint(names[each] for each in own["params"]):
+                _check_settings(own.keys(), theirs.keys())  # nothing that it keeps tells its class
     for one, settings in zip(optimizers, loaded, strict=True):
         numbers = {names[each]: number for number, each in enumerate(_parameters(one))}
         one.load_state_dict(
@@ -208,6 +232,22 @@ def _taken(groups: list[tuple[dict[str, Any], set[str]]], mine: set[str]) -> dic
         "the parameter groups of the optimizers are not those that were saved: of the group of "
         f"{min(mine, default='no parameter')}, {'; '.join(differ[:_SHOWN])}"
     )
+
+
+def _check_settings(ours: Collection[str], theirs: Collection[str]) -> None:
+    """Raises InvalidInput where they cannot be of one class: schedulers add some, and so does a newer torch, but then
+    only one of both sides has what the other one lacks.
+    """
+    mine, lost = sorted(set(ours) - {*theirs, *_NO_SETTINGS}), sorted(set(theirs) - {*ours, *_NO_SETTINGS})
+    if mine and lost:
+        raise InvalidInput(
+            f"an optimizer is of another class: the script's has the settings {_some(mine)}, and the one that was "
+            f"saved {_some(lost)}"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (" and more" if len(names) > _SHOWN else "")
 
 
 def _where(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:

@@ -214,7 +214,7 @@ class Persister:
                 log.info("node-%d is lost: its part of step %d is written from here", lost, age[1])
                 self._write(held, lost)
                 self._for_lost.add(age)
-            except ElasticError as error:
+            except (ElasticError, OSError) as error:
                 log.warning("the part of node-%d of step %d could not be written: %s", lost, age[1], error)
             finally:
                 for slot, _ in held:

@@ -100,8 +100,9 @@ class Reporter:
             return
         order = read_orders(node.store, node.attempt).save
         if node.generation != former:
-            # What was ordered before is answered: the ranks before have saved, and these begin there.
-            self._orders, self._generation = 0, node.generation
+            self._generation = node.generation
+            if node.saved_and_left(former):  # which has answered what was ordered, and these begin there
+                self._orders = 0
             if order is not None and former == 0 and node.follows_its_own:
                 self._seen.add(order)  # this worker has come to others, who know whether it is a new one
         if order is not None and order not in self._seen:

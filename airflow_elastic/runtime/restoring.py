@@ -266,7 +266,7 @@ class Restorer:
         settings = stored_settings(reader.kinds)
         drop_unused(state["optimizer"], reader.kinds)
         check_fit(state, reader.kinds, what, TO_TRAIN)
-        check_groups(state["optimizer"], settings, reader.kinds, what, TO_TRAIN)
+        check_groups(state["optimizer"], len(settings), what, TO_TRAIN)
         check_given({*objects.others, *objects.left}, reader.kinds, what)
         ask_for_settings(state["optimizer"], settings if objects.optimizers else [])
         memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}

@@ -77,7 +77,7 @@ class Stateful:
     left: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        check_optimizers(self.model, self.optimizers)
+        check_optimizers(self.model, self.optimizers, self.others)
 
     @property
     def stepping(self) -> list[torch.optim.Optimizer]:

@@ -157,15 +157,22 @@ def test_what_lightnings_own_checkpoints_would_keep_is_not_lost_in_silence(
         def on_save_checkpoint(self, trainer: object, pl_module: object, checkpoint: object) -> None:
             pass
 
-    def fit(*callbacks: Callback) -> None:
+    def fit(*callbacks: Callback, model: BoringModel | None = None) -> None:
         trainer = ElasticTrainer(
             global_batch=1, max_steps=1, accelerator="cpu", logger=False, callbacks=list(callbacks),
             enable_progress_bar=False, limit_val_batches=0,
         )  # fmt: skip
-        trainer.fit(BoringModel())
+        trainer.fit(model or BoringModel())
 
     with pytest.raises(InvalidInput, match=r"EMAWeightAveraging\..* would keep the averaged weights"):
         fit(EMAWeightAveraging())
+
+    class Averaged(BoringModel):  # type: ignore[misc]
+        def configure_callbacks(self) -> list[Callback]:
+            return [EMAWeightAveraging()]
+
+    with pytest.raises(InvalidInput, match="would keep the averaged weights"):
+        fit(model=Averaged())
     fit(Talking())
     ours = [one.getMessage() for one in caplog.records if one.name.startswith("airflow_elastic.frameworks")]
     (said,) = ours

@@ -197,8 +197,8 @@ def in_groups(*sizes: int) -> Make:
 @pytest.mark.parametrize(
     ("theirs", "said"),
     [
-        (in_groups(4), "the script's have 1 parameter groups, and those that were saved 2"),
-        (in_groups(1, 1, 2), "the script's have 3 parameter groups, and those that were saved 2"),
+        (in_groups(4), "the script's have 1 groups .* saved 2"),
+        (in_groups(1, 1, 2), "the script's have 3 groups .* saved 2"),
         (in_groups(3, 1), r"of the group of 0\.bias, the checkpoint's is without 1\.weight"),
         (in_groups(1, 3), r"of the group of 0\.weight, the checkpoint's has 0\.bias, too"),
     ],
@@ -214,9 +214,7 @@ def test_a_checkpoint_without_an_optimizer_is_refused(tmp_path: Path) -> None:
     """What room was made for would be trained on."""
     saved, loaded = Stateful(network(), (), {}), stateful(MAKERS["adamw"])
     save(tmp_path / "run", 1, saved)
-    with pytest.raises(
-        InvalidInput, match="the script's have 1 parameter groups, and those that were saved 0"
-    ):
+    with pytest.raises(InvalidInput, match=r"the script's have 1 groups .* saved 0"):
         restorer(tmp_path / "run").restore(loaded)
     assert not loaded.optimizers[0].state
 
@@ -269,6 +267,53 @@ def test_a_gradient_is_in_nobodys_way(tmp_path: Path) -> None:
         )
 
 
+def sgd_and(kind: type[optim.Optimizer], *, turned: bool = False) -> Make:
+    def make(of: torch.nn.Sequential) -> tuple[optim.Optimizer, ...]:
+        made = kind(of[0].parameters(), lr=0.1), optim.SGD(of[1].parameters(), lr=0.1)
+        return made[::-1] if turned else made
+
+    return make
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        (MAKERS["adamw"], MAKERS["plain sgd"]),
+        (MAKERS["plain sgd"], MAKERS["adamw"]),
+        (sgd_and(optim.AdamW), halves),
+        (sgd_and(optim.SGD), sgd_and(optim.AdamW)),
+        (sgd_and(optim.AdamW), sgd_and(optim.SGD, turned=True)),
+    ],
+)
+def test_optimizers_of_another_class_are_refused(
+    saved: Make, loaded: Make, steps: int, tmp_path: Path
+) -> None:
+    """Where nothing is kept yet, the settings tell."""
+    save(tmp_path / "run", 1, stateful(saved, steps))
+    with pytest.raises(
+        InvalidInput, match=r"of another class|the (script|checkpoint) has no optimizer\.state"
+    ):
+        restorer(tmp_path / "run").restore(stateful(loaded))
+
+
+def test_a_scheduler_that_comes_or_goes_is_no_other_class(tmp_path: Path) -> None:
+    saved = stateful(MAKERS["plain sgd"], steps=1)
+    optim.lr_scheduler.StepLR(saved.optimizers[0], 3)
+    save(tmp_path / "run", 1, saved)
+    loaded = stateful(lambda of: (optim.SGD(of.named_parameters(), lr=0.1),))
+    assert restorer(tmp_path / "run").restore(loaded) is not None
+
+
+def test_what_is_sharded_is_not_given_by_name() -> None:
+    with process_group():
+        model = fully_shard(network())
+        with pytest.raises(
+            InvalidInput, match=r"^own is an optimizer \(SGD\) of parameters that are sharded"
+        ):
+            Stateful(model, (), {"own": optim.SGD(model.parameters())})
+
+
 class Loss(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -281,7 +326,7 @@ class Loss(torch.nn.Module):
         (lambda of: (optim.LBFGS(of.parameters()),), r"LBFGS.* run\.restore\(model, lbfgs=optimizer\)"),
         (
             lambda of: (*halves(of), optim.SGD(of[1].parameters())),
-            r"^1\.weight, 1\.bias: two .* \(2 of them\)",
+            r"^1\.weight, 1\.bias: .* \(2 of them\) more than once",
         ),
         (
             lambda of: (optim.SGD([*of.parameters(), *Loss().parameters()]),),

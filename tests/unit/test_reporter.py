@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.adapters.page import Page
@@ -50,13 +52,27 @@ def test_what_was_ordered_before_a_scale_step_is_not_ordered_again(tmp_path: Pat
     agent = Agent(tmp_path)
     agent.order("first")
     assert agent.told == 1
+    agent.page.words[page.PARKED] = 1
     agent.begin(2)
     assert agent.told == 0
     agent.order("second")
     assert agent.told == 1
+    agent.page.words[page.PARKED] = 1
     agent.begin(3, attempt=2)
     assert agent.told == 0
     agent.order("third")
+    assert agent.told == 1
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_order_that_nobody_has_answered_is_told_to_the_next_ranks(begun: bool, tmp_path: Path) -> None:
+    """The ones before have not come to begin, or have not saved in the time that they had."""
+    agent = Agent(tmp_path)
+    if not begun:
+        Path(f"{agent.node.rank_files}-rank-0.page").unlink()
+    agent.order("first")
+    agent.reporter.now()
+    agent.begin(2)
     assert agent.told == 1
 
 

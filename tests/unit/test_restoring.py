@@ -586,10 +586,6 @@ def network(*widths: int, optimizer: type[torch.optim.Optimizer] = torch.optim.A
         (network(3), r"the script has no model\.1\.bias"),
         (network(3, 4), r"model\.1\.bias is \(4,\) in the script and \(5,\) in the checkpoint"),
         (network(3, 5, 6), r"the checkpoint has no model\.2\.bias"),
-        (
-            network(3, 5, optimizer=torch.optim.SGD),
-            "the settings dampening, momentum, nesterov, and that of the checkpoint amsgrad, betas",
-        ),
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused_and_nothing_changed(
@@ -597,9 +593,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_changed(
 ) -> None:
     save(tmp_path, 5, network(3, 5))
     before = [parameter.clone() for parameter in other.model.parameters()]
-    with pytest.raises(
-        InvalidInput, match=rf"checkpoint 5 of {tmp_path} is of another (model|optimizer).*: .*{said}"
-    ):
+    with pytest.raises(InvalidInput, match=rf"checkpoint 5 of {tmp_path} is of another model.*: .*{said}"):
         restorer(tmp_path).restore(other)
     assert all(torch.equal(*pair) for pair in zip(before, other.model.parameters(), strict=True))
 

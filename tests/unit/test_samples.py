@@ -135,6 +135,17 @@ def test_what_led_to_a_checkpoint_counts_and_not_who_came_by_last() -> None:
     assert prove(accounts, 6, (4, 1)).untold == (1, 2, 3, 4, 5, 6)
 
 
+def test_where_it_is_not_told_who_saved_it_was_somebody_before() -> None:
+    """The second attempt went on from what disks had of step 6; the third, which saw neither that nor 10, from 4."""
+    accounts = [
+        *life(1, 1, 0, 8),
+        *life(2, 1, 6, 10),
+        *(replace(one, went_on_from=(1, 1)) for one in life(3, 1, 4, 5)),
+        *(replace(one, went_on_from=(2, 1)) for one in life(4, 1, 10, EPOCHS * A_DAY)),
+    ]
+    assert prove(accounts, EPOCHS * A_DAY).holds
+
+
 #: Two ranks, three shards of 5, 3 and 0 samples, global batches of 4: rank 0 has shard 0, rank 1 has the others.
 STREAM = {
     0: [
