@@ -47,8 +47,8 @@ def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, others: Map
         ):
             raise InvalidInput(
                 f"{name} is an optimizer ({type(other).__name__}) of parameters that are sharded, which can be "
-                "put back by their own names alone: run.restore(model, optimizer). One that cannot be given so (LBFGS, or two "
-                "of the same parameters) cannot be saved with fully_shard"
+                "put back by their own names alone: run.restore(model, optimizer). One that cannot be given so "
+                "(LBFGS, or two of the same parameters) cannot be saved with fully_shard"
             )
     names = names_of(model)
     by_name = "give it by a name of its own instead: run.restore(model, {}=optimizer)"
