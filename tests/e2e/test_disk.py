@@ -8,8 +8,10 @@ import pytest
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.core.samples import prove
 from airflow_elastic.core.state import FailureKind
+from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Workers
 from tests.support.driving import Driven, driving, left_over, training
@@ -104,7 +106,12 @@ async def test_a_disk_that_goes_later_costs_nothing_and_is_told(tmp_path: Path) 
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(2)
         (tmp_path / "disk").rename(tmp_path / "gone")
-        told = await driven.until(lambda: driven.state.unsaved, "that it is told")
-        assert "there is no folder" in told.reason
+
+        def told() -> list[
+            ev.SaveFailed
+        ]:  # by events: the state forgets it with the next checkpoint, soon after
+            return [one for one in Journal(driven.run.store).read() if isinstance(one, ev.SaveFailed)]
+
+        assert "there is no folder" in (await driven.until(told, "that it is told"))[0].reason
         state = await driven.end()
     assert (state.outcome, len(state.attempts)) == ("succeeded", 1)
