@@ -90,9 +90,3 @@ def test_a_worker_of_an_attempt_whose_workers_are_all_new_is_told(tmp_path: Path
     agent = Agent(tmp_path, generation=2, attempt=2)
     agent.order("first")
     assert agent.told == 1
-
-
-def test_an_order_that_came_before_the_first_ranks_is_told(tmp_path: Path) -> None:
-    agent = Agent(tmp_path)
-    agent.order("early")
-    assert agent.told == 1
