@@ -49,8 +49,8 @@ def verify_samples(store: Store, *, as_json: bool) -> int:
         return 0 if proof.holds else 1
     for epoch in proof.epochs:
         click.echo(_line(epoch))
-    if left_out := sorted(set(range(len(proof.epochs))) - {epoch.number for epoch in proof.epochs}):
-        click.echo(f"epochs of which nothing was consumed: {_some(left_out)}")
+    if proof.left_out:
+        click.echo(f"epochs of which nothing was consumed: {_some(proof.left_out)}")
     if proof.untold:
         click.echo(
             f"not every rank has told what it consumed in {len(proof.untold)} steps: {_some(proof.untold)}"

@@ -56,6 +56,12 @@ class Proof:
     unsteady: tuple[int, ...] = ()
 
     @property
+    def left_out(self) -> tuple[int, ...]:
+        """Epochs before the newest of which nothing was consumed."""
+        told = {epoch.number for epoch in self.epochs}
+        return tuple(number for number in range(max(told, default=0)) if number not in told)
+
+    @property
     def holds(self) -> bool:
         """Whether every sample counts exactly once, and every step is accounted for.
 
@@ -64,7 +70,7 @@ class Proof:
         return (
             not self.untold
             and not self.unsteady
-            and [epoch.number for epoch in self.epochs] == list(range(len(self.epochs)))
+            and not self.left_out
             and all(epoch.complete for epoch in self.epochs[:-1])
             and all(
                 epoch.counted == epoch.expected and not epoch.repeated and not epoch.missing

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +41,11 @@ LOCALHOST = "127.0.0.1"
 def _name(generation: int) -> str:
     """What names of files begin with that are of a generation's ranks."""
     return f"g{generation:04d}"
+
+
+def _have_saved(pages: Iterable[Page]) -> bool:
+    """Whether ranks have done all that they were to, and wait to be ended, or need not be."""
+    return all(one.words[page.PARKED] or one.words[page.FINISHED] for one in pages)
 
 
 class Stopped(Exception):
@@ -217,7 +222,7 @@ class Node:
         try:
             for one in pages:
                 one.words[page.PARK] = 1
-            if all(one.words[page.PARKED] or one.words[page.FINISHED] for one in pages):
+            if _have_saved(pages):
                 self.flush()
                 return True
         finally:
@@ -335,7 +340,7 @@ class Node:
         """Whether ranks of a generation have been here, and all of them have saved when they were told to leave."""
         pages = [Page(path) for path in self._pages(generation)]
         try:
-            return bool(pages) and all(one.words[page.PARKED] or one.words[page.FINISHED] for one in pages)
+            return bool(pages) and _have_saved(pages)
         finally:
             for one in pages:
                 one.close()

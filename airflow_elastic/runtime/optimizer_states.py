@@ -124,30 +124,33 @@ def make_room_for(
     Raises:
         InvalidInput: one cannot be made to.
     """
-    names, known = names_of(model), _with_states(stored)
     empty = [one for one in optimizers if not one.state]
-    for one in empty:
-        if not make_room(one) and not known.isdisjoint(names[each] for each in _parameters(one)):
-            make_room_by_a_step(one)
+    if unknown := [one for one in empty if not make_room(one)]:
+        names, known = names_of(model), _with_states(stored)
+        for one in unknown:
+            if not known.isdisjoint(names[each] for each in _parameters(one)):
+                make_room_by_a_step(one)
     return empty
 
 
-def drop_unused(optimizer: dict[str, Any], stored: Iterable[str]) -> None:
-    """Leave out of a state what a checkpoint does not have, of parameters that had made no step yet."""
-    known, states = _with_states(stored), optimizer.get("state", {})
+def ask_for(optimizer: dict[str, Any], stored: Iterable[str]) -> list[set[str]]:
+    """Have a state of all optimizers ask for what a checkpoint has: for no state of parameters that had made no step
+    yet, and for each setting that it has of a group, as at its place may be another group here.
+
+    Returns:
+        Of each of the checkpoint's groups, the names of its settings.
+    """
+    known, settings = _with_states(stored), _stored_settings(stored)
+    states = optimizer.get("state", {})
     for name in [name for name in states if name not in known]:
         del states[name]
-
-
-def ask_for_settings(optimizer: dict[str, Any], settings: Sequence[set[str]]) -> None:
-    """Have a place in a state for each setting that a checkpoint has of a group: at its place may be another's here."""
-    for group, names in zip(optimizer.get("param_groups", []), settings, strict=True):
+    for group, names in zip(optimizer.get("param_groups", []), settings, strict=False):
         for name in names:
             group.setdefault(name, None)
+    return settings
 
 
-def stored_settings(stored: Iterable[str]) -> list[set[str]]:
-    """Of each parameter group of a checkpoint, the names of its settings; `stored` are the names of all that it has."""
+def _stored_settings(stored: Iterable[str]) -> list[set[str]]:
     found: dict[int, set[str]] = {}
     for name in stored:
         if name.startswith(_GROUPS):

@@ -36,13 +36,7 @@ from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
-from airflow_elastic.runtime.optimizer_states import (
-    ask_for_settings,
-    drop_unused,
-    load_states,
-    make_room_for,
-    stored_settings,
-)
+from airflow_elastic.runtime.optimizer_states import ask_for, load_states, make_room_for
 from airflow_elastic.runtime.optimizers import as_read
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import ORDER, VERSIONS, Stateful, other_key, state_of
@@ -263,12 +257,10 @@ class Restorer:
             tensors, below = state[other_key(name)]["tensors"], f"{other_key(name)}.tensors."
             # A module would convert what it is given, in silence, as a model does.
             reader.make_room(tensors, below, exact=isinstance(other, torch.nn.Module))
-        settings = stored_settings(reader.kinds)
-        drop_unused(state["optimizer"], reader.kinds)
+        settings = ask_for(state["optimizer"], reader.kinds)
         check_fit(state, reader.kinds, what, TO_TRAIN)
         check_groups(state["optimizer"], len(settings), what, TO_TRAIN)
         check_given({*objects.others, *objects.left}, reader.kinds, what)
-        ask_for_settings(state["optimizer"], settings if objects.optimizers else [])
         memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}
         nearby = self._nearby(manifest)
         damages = self._read(reader.plan(state, memory), nearby)

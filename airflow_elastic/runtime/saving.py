@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -236,10 +237,14 @@ class Saver:
         mine = None if plan is None else footprint(self._stage, plan)
         check_memory(mine, self._ranks, self._place.procs)
 
-    def announce(self, objects: Stateful) -> None:
-        """Have the agent provide the memory for saves to come; best when optimizers have their state."""
+    def announce(self, objects: Stateful) -> threading.Thread:
+        """Have the agent provide the memory for saves to come; best when optimizers have their state.
+
+        Returns:
+            The thread that maps it.
+        """
         with with_room(objects.optimizers):  # the first step may be one that a gradient scaler has left out
-            self._stage.announce(self._plan(objects))
+            return self._stage.announce(self._plan(objects))
 
     def _plan(self, objects: Stateful) -> Layout:
         rank = self._ranks.rank
