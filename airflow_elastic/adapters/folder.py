@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from airflow_elastic.adapters.durable import fsync_folder, is_abandoned, make_folder, sync, temp_file, write
 from airflow_elastic.adapters.folder_errors import no_links, store_error
 from airflow_elastic.adapters.keys import RESERVED, check_key, check_prefix, check_range, key_problem
+from airflow_elastic.adapters.opened import opened
 from airflow_elastic.adapters.store import Entry, at_once, untold
 from airflow_elastic.spec.errors import StoreError
 
@@ -75,12 +76,12 @@ class FolderStore:
         path = self._path(key)
         with self._told("read", key), contextlib.ExitStack() as stack:
             try:
-                file = stack.enter_context(open(path, "rb", buffering=0))
+                reader = stack.enter_context(opened(path, start, size))
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 self._require_folder()
                 yield io.BytesIO()
             else:
-                yield _Part(file.fileno(), start, size)
+                yield reader
 
     def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
         path = self._path(key)
@@ -308,15 +309,3 @@ class FolderStore:
             yield
         except OSError as exc:
             raise store_error(exc, self.uri, doing, key, local) from exc
-
-
-class _Part:
-    """At most `size` bytes of a file from one on."""
-
-    def __init__(self, descriptor: int, start: int, size: int) -> None:
-        self._descriptor, self._at, self._end = descriptor, start, start + size
-
-    def readinto(self, room: memoryview) -> int:
-        count = os.preadv(self._descriptor, [room[: self._end - self._at]], self._at)
-        self._at += count
-        return count

@@ -14,6 +14,7 @@ import torch
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.opened import Opened
 from airflow_elastic.adapters.store import Reader
 from airflow_elastic.runtime.needs import Need
 from airflow_elastic.runtime.values import from_bytes
@@ -161,7 +162,10 @@ class Filling:
 
 
 def skip(reader: Reader, size: int) -> None:
-    """Read what nobody needs."""
+    """Read what nobody needs, where it cannot be left out."""
+    if isinstance(reader, Opened):
+        reader.skip(size)
+        return
     for at in range(0, size, _SCRATCH_BYTES):
         _read(reader, _scratch(min(_SCRATCH_BYTES, size - at)))
 

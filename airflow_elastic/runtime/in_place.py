@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 
 def is_there(model: torch.nn.Module, loaded: Mapping[str, Any]) -> bool:
@@ -14,13 +16,16 @@ def is_there(model: torch.nn.Module, loaded: Mapping[str, Any]) -> bool:
     """
     if not _is_plain(model.load_state_dict) or any(_sees_to_it(module) for module in model.modules()):
         return False
-    places = {
-        one.data_ptr()
-        for each in (model.parameters(), model.buffers())
-        for one in each
-        if type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout is torch.strided
-    }
-    return all(type(one) is torch.Tensor and one.data_ptr() in places for one in loaded.values())
+    places = {_place(one) for each in (model.parameters(), model.buffers()) for one in each} - {None}
+    return all(_place(one) in places for one in loaded.values())
+
+
+def _place(value: Any) -> int | None:
+    """Where a tensor, or this rank's part of one, lies in memory; None where that is not known to be all of it."""
+    if isinstance(value, DTensor):
+        value = value.to_local()
+    plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+    return value.data_ptr() if plain else None
 
 
 def _sees_to_it(module: torch.nn.Module) -> bool:
@@ -32,9 +37,17 @@ def _sees_to_it(module: torch.nn.Module) -> bool:
         "get_extra_state",
         "set_extra_state",
     )
-    return any(getattr(module, f"_{name}_hooks", True) for name in hooks) or not all(
+    hooked = chain.from_iterable(getattr(module, f"_{name}_hooks", {"?": None}).values() for name in hooks)
+    return any(not _is_fsdps(hook) for hook in hooked) or not all(
         _is_plain(getattr(module, name)) for name in methods
     )
+
+
+def _is_fsdps(hook: Any) -> bool:
+    """Whether it is one of fully_shard's: these see to it that a model is sharded, and that it has tensors of its own
+    where others were put in their place.
+    """
+    return str(getattr(hook, "__module__", None)).startswith("torch.distributed.fsdp._fully_shard.")
 
 
 def _is_plain(method: Any) -> bool:

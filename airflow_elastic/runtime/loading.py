@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -12,6 +13,7 @@ from functools import partial
 import torch
 
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.opened import Opened
 from airflow_elastic.adapters.store import Reader
 from airflow_elastic.runtime.filling import Filling, Stretch, skip
 from airflow_elastic.runtime.nearest import Files
@@ -23,10 +25,10 @@ from airflow_elastic.spec.index import Piece
 from airflow_elastic.spec.manifest import Manifest
 
 _FAR_RUN_BYTES = 16 << 20  # read with one request
-_TURN_BYTES = 64 << 20  # read by one thread before it tells, where requests take less time than taking turns
-_TURNS = 8  # of each thread at the least, that none waits long for the last one
-#: Bytes that are rather read than asked around: of a network, what comes while a request takes its way.
-_NEAR_GAP_BYTES, _FAR_GAP_BYTES = 128 << 10, 2 << 20
+_FAR_GAP_BYTES = 2 << 20  # rather read than asked around: what comes while a request takes its way
+
+_TOLD_BYTES = 64 << 20  # how often progress is told: after so many,
+_TOLD_TIMES = 8  # or so many times by each thread
 
 #: Of this machine.
 PROCESSORS = os.cpu_count() or 1
@@ -78,7 +80,7 @@ class Loading:
 
         Args:
             store: where the files lie.
-            told: called with the bytes that are read so far, and all that are to be.
+            told: called with the bytes that are read so far, and all that are to be; by one thread at a time.
             processors: how many this rank has for itself: where it shares them, more threads only take turns.
 
         Raises:
@@ -87,25 +89,29 @@ class Loading:
             StoreError: the storage failed.
         """
         self._check_sizes(store)
-        is_near = not self.needed or store.local_path(self.manifest.data.rstrip("/")) is not None
-        done, whole = 0, self.file_bytes + self.memory_bytes
-        sources = [(_of(slot), found) for slot, found in self._slots.items()]
-        sources += [(partial(store.stream, key), found) for key, found in self._files.items()]
-        readers = min(4, processors) if is_near else min(32, 4 * processors)  # a network wants many requests
-        turn = min(_TURN_BYTES, whole // (readers * _TURNS)) if is_near else 0
-        run, gap = (turn, _NEAR_GAP_BYTES) if is_near else (_FAR_RUN_BYTES, _FAR_GAP_BYTES)
-        runs = [(source, one) for source, found in sources for one in _runs(found, run, gap)]
-        told(done, whole)
+        near: list[tuple[_Source, list[Stretch]]] = [(_of(slot), some) for slot, some in self._slots.items()]
+        requests: list[_Run] = []
+        for key, some in self._files.items():
+            source = partial(store.stream, key)
+            if store.local_path(key) is not None:
+                near.append((source, some))
+            else:
+                requests += [(source, run) for run in _runs(some, _FAR_RUN_BYTES, _FAR_GAP_BYTES)]
+        whole = self.file_bytes + self.memory_bytes
+        readers = min(32, 4 * processors) if requests else min(4, processors)  # a network wants many requests
+        tasks = [*_shares(near, -(-whole // readers)), *([one] for one in requests)]
+        progress = _Progress(told, whole, min(_TOLD_BYTES, whole // (readers * _TOLD_TIMES)))
         pool = ThreadPoolExecutor(readers)
         try:
-            for one in as_completed([pool.submit(_take_turn, some) for some in _turns(runs, turn)]):
-                done += one.result()
-                told(done, whole)
+            for done in as_completed([pool.submit(_read, task, progress) for task in tasks]):
+                done.result()
         except StoreError as error:
-            if is_near:  # of a disk it may be this one place that is bad
+            # Of a disk it may be this one place that is bad.
+            if store.local_path(self.manifest.data.rstrip("/")) is not None:
                 raise CheckpointDamaged(str(error)) from error
             raise
         finally:
+            progress.over = True
             pool.shutdown(cancel_futures=True)
         for value in self._values:
             value.unpickle()
@@ -122,8 +128,60 @@ class Loading:
                 raise CheckpointDamaged(f"{file.key} {has}")
 
 
+class _Progress:
+    """How much all threads have read: told by one of them at a time.
+
+    Attributes:
+        over: nobody need read any more.
+    """
+
+    over = False
+
+    def __init__(self, told: Told, whole: int, often: int) -> None:
+        self._told, self._whole, self._often = told, whole, often
+        self._lock = threading.Lock()
+        self._done = self._last = 0
+        told(0, whole)
+
+    def add(self, size: int) -> None:
+        """So many bytes more."""
+        with self._lock:
+            self._done += size
+            if self._done - self._last >= self._often or self._done == self._whole:
+                self._last = self._done
+                self._told(self._done, self._whole)
+
+
+_Source = Callable[[int, int], AbstractContextManager[Reader]]
+_Run = tuple[_Source, list[Stretch]]
+
+
+def _shares(sources: Iterable[tuple[_Source, list[Stretch]]], most: int) -> list[list[_Run]]:
+    """What lies on this machine, as what a thread reads of it: about so many bytes, in order and in one piece.
+
+    Wherever somebody begins anew, the kernel has to find out anew that it should read ahead: in pieces of 16 MB a disk
+    was idle for a fifth of the time.
+    """
+    shares: list[list[_Run]] = []
+    left = 0
+    for source, found in sources:
+        run: list[Stretch] = []
+        for one in sorted(found, key=lambda one: one.place):
+            if not shares or left <= 0:
+                shares.append([])
+                run, left = [], most
+            if not run or one.place < run[-1].place + run[-1].size:  # an index may say anything
+                run = []
+                shares[-1].append((source, run))
+            run.append(one)
+            left -= one.size
+    return shares
+
+
 def _runs(wanted: Iterable[Stretch], most: int, most_gap: int) -> list[list[Stretch]]:
-    """The same, as what is read with one request: so many bytes, or a stretch; over gaps of so many at the most."""
+    """The same of another machine, as what is read with one request: so many bytes, or a stretch; over gaps of so many
+    at the most.
+    """
     runs: list[list[Stretch]] = []
     end = 0
     for one in sorted(wanted, key=lambda one: one.place):
@@ -135,51 +193,20 @@ def _runs(wanted: Iterable[Stretch], most: int, most_gap: int) -> list[list[Stre
     return runs
 
 
-_Source = Callable[[int, int], AbstractContextManager[Reader]]
-_Run = tuple[_Source, list[Stretch]]
-
-
-def _turns(runs: Iterable[_Run], most: int) -> list[list[_Run]]:
-    """The same, as what a thread reads before it tells: one of them, or several that together are so many bytes."""
-    turns: list[list[_Run]] = []
-    left = 0
-    for run in runs:
-        size = sum(one.size for one in run[1])
-        if not turns or size > left:
-            turns.append([])
-            left = most
-        turns[-1].append(run)
-        left -= size
-    return turns
-
-
-def _take_turn(runs: list[_Run]) -> int:
-    return sum(_read(source, run) for source, run in runs)
-
-
-def _read(source: _Source, run: list[Stretch]) -> int:
-    """Read neighbouring stretches, and check them; returns how many bytes they are."""
-    at, end = run[0].place, run[-1].place + run[-1].size
-    with source(at, end - at) as reader:
-        for one in run:
-            if one.place > at:
-                skip(reader, one.place - at)
-            one.filling.take(one.at, one.end, reader)
-            at = one.place + one.size
-    return sum(one.size for one in run)
+def _read(runs: Iterable[_Run], progress: _Progress) -> None:
+    """Read stretches, and check them."""
+    for source, run in runs:
+        at, end = run[0].place, run[-1].place + run[-1].size
+        with source(at, end - at) as reader:
+            for one in run:
+                if progress.over:
+                    return
+                if one.place > at:
+                    skip(reader, one.place - at)
+                one.filling.take(one.at, one.end, reader)
+                at = one.place + one.size
+                progress.add(one.size)
 
 
 def _of(slot: Slot) -> _Source:
-    return lambda at, size: nullcontext(_SlotReader(slot, at))
-
-
-class _SlotReader:
-    """The bytes of a slot, from one on."""
-
-    def __init__(self, slot: Slot, at: int) -> None:
-        self._slot, self._at = slot, at
-
-    def readinto(self, room: memoryview) -> int:
-        count = os.preadv(self._slot.fileno(), [room], self._at)
-        self._at += count
-        return count
+    return lambda at, size: nullcontext(Opened(slot.fileno(), at, size))

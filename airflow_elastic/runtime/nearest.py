@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.opened import opened
 from airflow_elastic.adapters.store import Entry
 from airflow_elastic.runtime.borrowing import Loan, NotLent, borrowed
 from airflow_elastic.runtime.ring import Address
@@ -95,9 +96,7 @@ class Nearest:
                 return
             try:
                 if path is not None:
-                    file = ends.enter_context(path.open("rb", buffering=0))
-                    file.seek(start)
-                    yield file
+                    yield ends.enter_context(opened(path, start, size))
                 elif lent is not None:
                     yield lent
             except OSError as error:
@@ -115,5 +114,7 @@ class Nearest:
             return None
 
     def local_path(self, key: str) -> Path | None:
-        """As the store's."""
-        return self._store.local_path(key)
+        """Where on this machine a file is read from; None where it comes from another one."""
+        if path := self._nearby.disk.get(key):
+            return path
+        return None if self._nearby.loan(key) else self._store.local_path(key)

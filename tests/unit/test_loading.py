@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import random
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +27,7 @@ from airflow_elastic.adapters.store import Reader
 from airflow_elastic.runtime import filling, loading, writing
 from airflow_elastic.runtime.filling import Filling
 from airflow_elastic.runtime.flat_reader import FlatReader
+from airflow_elastic.runtime.loading import Loading
 from airflow_elastic.runtime.needs import Need, Stored, parts
 from airflow_elastic.runtime.restoring import read_indexes
 from airflow_elastic.runtime.saving import Position, Stateful
@@ -80,7 +84,6 @@ def test_what_is_read_at_any_number_of_goes_is_the_whole(
 ) -> None:
     monkeypatch.setattr(loading, "_FAR_RUN_BYTES", run)
     monkeypatch.setattr(loading, "_FAR_GAP_BYTES", gap)
-    monkeypatch.setattr(loading, "_NEAR_GAP_BYTES", gap)
     monkeypatch.setattr(filling, "_SCRATCH_BYTES", 30)
     saved = model(3)
     Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
@@ -98,6 +101,77 @@ def test_what_is_read_at_any_number_of_goes_is_the_whole(
         assert max(sizes) <= max(run, small_blocks)
         if run == 1 << 24:
             assert len(sizes) == 1, "neighbours come with one request"
+
+
+class Near(FolderStore):
+    """Tells where it is read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
+        self.asked.append((key, start, size))
+        with super().stream(key, start, size) as reader:
+            yield reader
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("processors", [1, 2, 3])
+def test_a_file_of_this_machine_is_read_in_one_piece_by_each_thread(tmp_path: Path, processors: int) -> None:
+    """Though of each tensor a part alone is wanted: where somebody begins anew, nothing is read ahead."""
+    saved = torch.nn.ModuleList([torch.nn.Linear(20, 40, bias=False) for _ in range(9)])
+    Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
+    store, told = Near(tmp_path), list[tuple[int, int]]()
+    manifest = checkpoints.read(store, 1)
+    stored = FlatReader(manifest, read_indexes(store, manifest))._stored
+    rooms = {name: torch.zeros(15, 20) for name in stored if name.startswith("model.")}
+    needs = [need for name, room in rooms.items() for need in parts(room, (5, 0), stored[name])]
+    plan = Loading(needs, manifest, {})
+    plan.read(store, lambda done, whole: told.append((done, whole)), processors)
+    for name, room in rooms.items():
+        assert torch.equal(room, saved.state_dict()[name.removeprefix("model.")][5:20])
+    assert len(store.asked) == processors
+    assert sorted(told) == told
+    assert (told[0], told[-1]) == ((0, plan.file_bytes), (plan.file_bytes, plan.file_bytes))
+    assert len(told) > 8
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_where_something_is_damaged_nobody_reads_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file that takes minutes to read."""
+    saved = torch.nn.ModuleList([torch.nn.Linear(20, 40, bias=False) for _ in range(9)])
+    Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
+    store, over, begun, read = FolderStore(tmp_path), threading.Event(), itertools.count(), list[int]()
+    manifest = checkpoints.read(store, 1)
+    (file,) = tmp_path.glob("checkpoints/data/**/*.bin")
+    file.write_bytes(b"\1" * file.stat().st_size)
+
+    class Late(FolderStore):
+        """What is not asked for first comes when reading is over."""
+
+        @contextmanager
+        def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
+            with super().stream(key, start, size) as reader:
+                if next(begun) > 0:
+                    assert over.wait(60)
+                yield reader
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, *args: Any, **more: Any) -> None:
+            over.set()
+            super().shutdown(*args, **more)
+
+    take = filling.Filling.take
+    monkeypatch.setattr(
+        filling.Filling, "take", lambda self, at, *args: (read.append(at), take(self, at, *args))
+    )
+    monkeypatch.setattr(loading, "ThreadPoolExecutor", Pool)
+    state = {f"model.{name}": value for name, value in saved.state_dict().items()}
+    with pytest.raises(CheckpointDamaged):
+        FlatReader(manifest, read_indexes(store, manifest)).plan(state, {}).read(Late(tmp_path), processors=2)
+    assert len(read) == 1
 
 
 def flat_pieces(indexes: dict[str, bytes]) -> list[Piece]:

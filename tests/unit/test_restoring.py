@@ -7,13 +7,16 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
@@ -38,7 +41,7 @@ from airflow_elastic.spec.run import RunSpec
 from tests.support.forging import Hostile, forging
 from tests.support.machines import Far
 from tests.support.saving import Worker, objects, restorer, same, save
-from tests.support.threads import together
+from tests.support.threads import process_group, together
 
 
 def test_what_the_agent_still_has_in_memory_is_not_read_from_storage(tmp_path: Path) -> None:
@@ -118,18 +121,31 @@ def told(how: str) -> tuple[torch.nn.Module, list[str]]:
     return model, asked
 
 
-@pytest.mark.parametrize("how", ["override", "whole", "pre", "post", "of one object", "saved otherwise"])
-def test_modules_that_see_to_loading_are_asked(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "sharded"),
+    [
+        *product(("override", "whole", "pre", "post", "of one object"), (False, True)),
+        ("saved otherwise", False),
+    ],
+)
+def test_modules_that_see_to_loading_are_asked(tmp_path: Path, how: str, sharded: bool) -> None:
     """Those that do not find in themselves what was read."""
     model, asked = told(how)
     before = copy.deepcopy(model.state_dict())
-    save(tmp_path, 1, trained(model))
-    for tensor in model.parameters():
-        torch.nn.init.zeros_(tensor)
-    restorer(tmp_path).restore(trained(model))
-    parameters = dict(model.named_parameters())
-    assert all(torch.equal(parameters[name], before[name]) for name in before)
+    with process_group() if sharded else nullcontext():
+        if sharded:
+            fully_shard(model)
+        save(tmp_path, 1, trained(model))
+        for tensor in model.parameters():
+            torch.nn.init.zeros_(tensor)
+        restorer(tmp_path).restore(trained(model))
+        parameters = {name: whole(one) for name, one in model.named_parameters()}
+        assert all(torch.equal(parameters[name], before[name]) for name in before)
     assert asked or getattr(model[0], "asked", 0) or getattr(model, "asked", how == "saved otherwise")  # type: ignore[index]
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def trained(model: torch.nn.Module) -> Stateful:
@@ -144,6 +160,18 @@ def test_what_is_read_into_a_plain_model_is_not_copied_onto_itself(
     loaded = objects(2)
     restorer(tmp_path).restore(loaded)
     assert same(loaded, objects(1))
+
+
+def test_nor_into_a_sharded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose root has whole parameters after a forward pass, which are not those that are trained."""
+    monkeypatch.delattr(restoring, "set_model_state_dict")
+    with process_group():
+        saved, loaded = (trained(fully_shard(torch.nn.Linear(3, 3))) for _ in range(2))
+        save(tmp_path, 1, saved)
+        with torch.no_grad():
+            loaded.model(torch.ones(1, 3))
+        restorer(tmp_path).restore(loaded)
+        assert torch.equal(saved.model(torch.eye(3)), loaded.model(torch.eye(3)))
 
 
 def test_a_buffer_without_memory_of_its_own_is_in_nobodys_way(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""A file that is open, to be read from one byte on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class Opened:
+    """The bytes of an open file, one after the other.
+
+    Args:
+        descriptor: of the file.
+        start: the first byte.
+        size: how many bytes at most.
+    """
+
+    def __init__(self, descriptor: int, start: int, size: int) -> None:
+        self._descriptor, self._at, self._end = descriptor, start, start + size
+
+    def readinto(self, room: memoryview) -> int:
+        """Fill `room` with the next bytes; returns how many, 0 at the end."""
+        count = os.preadv(self._descriptor, [room[: self._end - self._at]], self._at)
+        self._at += count
+        return count
+
+    def skip(self, size: int) -> None:
+        """Leave out the next bytes."""
+        self._at = min(self._at + size, self._end)
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str], start: int, size: int) -> Iterator[Opened]:
+    """Open a file of which much is read, in order. Raises OSError."""
+    with Path(path).open("rb", buffering=0) as file:
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            # The kernel reads ahead twice as far: the disk goes on while what has come is looked at.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        yield Opened(file.fileno(), start, size)
