@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -32,10 +32,10 @@ class Opened:
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str], start: int, size: int) -> Iterator[Opened]:
+def opened(path: Path, start: int, size: int) -> Iterator[Opened]:
     """Open a file of which much is read, in order. Raises OSError."""
-    with Path(path).open("rb", buffering=0) as file:
-        if hasattr(os, "posix_fadvise"):  # not on macOS
-            # The kernel reads ahead twice as far: the disk goes on while what has come is looked at.
+    with path.open("rb", buffering=0) as file:
+        # The kernel reads ahead twice as far then: the disk goes on while what has come is looked at.
+        with suppress(OSError, AttributeError):  # where it takes no advice; on macOS
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
         yield Opened(file.fileno(), start, size)

@@ -162,7 +162,7 @@ class Filling:
 
 
 def skip(reader: Reader, size: int) -> None:
-    """Read what nobody needs, where it cannot be left out."""
+    """Leave out what nobody needs: of what comes from another machine it is read."""
     if isinstance(reader, Opened):
         reader.skip(size)
         return

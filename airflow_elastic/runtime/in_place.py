@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 def is_there(model: torch.nn.Module, loaded: Mapping[str, Any]) -> bool:
     """Whether all that was read is in the model already, and no module of it has a way of its own to be saved or
-    loaded: to load it would only be to copy it onto itself.
+    loaded, but fully_shard's (`settle`): to load it would only be to copy it onto itself.
     """
     if not _is_plain(model.load_state_dict) or any(_sees_to_it(module) for module in model.modules()):
         return False
@@ -37,16 +36,26 @@ def _sees_to_it(module: torch.nn.Module) -> bool:
         "get_extra_state",
         "set_extra_state",
     )
-    hooked = chain.from_iterable(getattr(module, f"_{name}_hooks", {"?": None}).values() for name in hooks)
-    return any(not _is_fsdps(hook) for hook in hooked) or not all(
-        _is_plain(getattr(module, name)) for name in methods
+    hooked = [getattr(module, f"_{name}_hooks", None) for name in hooks]
+    return (
+        None in hooked  # who knows what it is
+        or not all(_is_fsdps(hook) for each in hooked for hook in each.values())
+        or not all(_is_plain(getattr(module, name)) for name in methods)
     )
 
 
-def _is_fsdps(hook: Any) -> bool:
-    """Whether it is one of fully_shard's: these see to it that a model is sharded, and that it has tensors of its own
-    where others were put in their place.
+def settle(model: torch.nn.Module) -> None:
+    """Have fully_shard find the parameters that a model has now, as it does when one is loaded: they may not be those
+    any more that it used last.
     """
+    for module in model.modules():
+        for hook in module._load_state_dict_post_hooks.values():
+            if _is_fsdps(hook):
+                hook(module, None)
+
+
+def _is_fsdps(hook: Any) -> bool:
+    """Whether it is one of fully_shard's: those before have a model sharded, those after do what `settle` says."""
     return str(getattr(hook, "__module__", None)).startswith("torch.distributed.fsdp._fully_shard.")
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Container, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from queue import SimpleQueue
 
 import torch
 
@@ -24,11 +25,11 @@ from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.index import Piece
 from airflow_elastic.spec.manifest import Manifest
 
-_FAR_RUN_BYTES = 16 << 20  # read with one request
-_FAR_GAP_BYTES = 2 << 20  # rather read than asked around: what comes while a request takes its way
+_REQUEST_BYTES = 16 << 20  # read with one request
+_GAP_BYTES = 2 << 20  # rather read than asked around: what comes while a request takes its way
 
-_TOLD_BYTES = 64 << 20  # how often progress is told: after so many,
-_TOLD_TIMES = 8  # or so many times by each thread
+_TOLD_BYTES = 64 << 20  # after so many, progress is told,
+_TOLD_TIMES = 16  # and so many times at the least
 
 #: Of this machine.
 PROCESSORS = os.cpu_count() or 1
@@ -80,7 +81,7 @@ class Loading:
 
         Args:
             store: where the files lie.
-            told: called with the bytes that are read so far, and all that are to be; by one thread at a time.
+            told: called with the bytes that are read so far, and all that are to be.
             processors: how many this rank has for itself: where it shares them, more threads only take turns.
 
         Raises:
@@ -89,32 +90,50 @@ class Loading:
             StoreError: the storage failed.
         """
         self._check_sizes(store)
-        near: list[tuple[_Source, list[Stretch]]] = [(_of(slot), some) for slot, some in self._slots.items()]
-        requests: list[_Run] = []
-        for key, some in self._files.items():
-            source = partial(store.stream, key)
-            if store.local_path(key) is not None:
-                near.append((source, some))
-            else:
-                requests += [(source, run) for run in _runs(some, _FAR_RUN_BYTES, _FAR_GAP_BYTES)]
+        threads = min(4, processors)
+        near, far = self._tasks(store, threads)
+        if far:
+            threads = min(32, 4 * processors)  # a network wants many requests
         whole = self.file_bytes + self.memory_bytes
-        readers = min(32, 4 * processors) if requests else min(4, processors)  # a network wants many requests
-        tasks = [*_shares(near, -(-whole // readers)), *([one] for one in requests)]
-        progress = _Progress(told, whole, min(_TOLD_BYTES, whole // (readers * _TOLD_TIMES)))
-        pool = ThreadPoolExecutor(readers)
+        reading = _Reading(min(_TOLD_BYTES, whole // _TOLD_TIMES))
+        pool = ThreadPoolExecutor(threads)
+        told(0, whole)
         try:
-            for done in as_completed([pool.submit(_read, task, progress) for task in tasks]):
-                done.result()
+            for task in (*near, *far):
+                pool.submit(_read, task, reading).add_done_callback(reading.news.put)
+            left = len(near) + len(far)
+            while left:
+                news = reading.news.get()
+                if isinstance(news, int):
+                    told(news, whole)
+                else:
+                    left -= 1
+                    news.result()
         except StoreError as error:
             # Of a disk it may be this one place that is bad.
             if store.local_path(self.manifest.data.rstrip("/")) is not None:
                 raise CheckpointDamaged(str(error)) from error
             raise
         finally:
-            progress.over = True
+            reading.over = True
             pool.shutdown(cancel_futures=True)
+        if reading.done > reading.told:
+            told(whole, whole)
         for value in self._values:
             value.unpickle()
+
+    def _tasks(self, store: Files, threads: int) -> tuple[list[list[_Run]], list[list[_Run]]]:
+        """What a thread reads at once: of this machine, of which so many threads read; and of others."""
+        slots: list[_Run] = [(_of(slot), some) for slot, some in self._slots.items()]
+        files: list[_Run] = []
+        requests: list[list[_Run]] = []
+        for key, some in self._files.items():
+            source = partial(store.stream, key)
+            if store.local_path(key) is not None:
+                files.append((source, some))
+            else:
+                requests += [[(source, run)] for run in _runs(some)]
+        return [*_shares(slots, threads), *_shares(files, threads)], requests
 
     def _check_sizes(self, store: Files) -> None:
         found = {entry.key: entry.size for entry in store.list(self.manifest.data)} if self.needed else {}
@@ -128,40 +147,43 @@ class Loading:
                 raise CheckpointDamaged(f"{file.key} {has}")
 
 
-class _Progress:
-    """How much all threads have read: told by one of them at a time.
+class _Reading:
+    """What threads that read have in common.
 
     Attributes:
         over: nobody need read any more.
+        done: bytes that are read.
+        told: of which is told.
+        news: how many they are, now and then; and each task that has ended.
     """
 
     over = False
+    done = told = 0
 
-    def __init__(self, told: Told, whole: int, often: int) -> None:
-        self._told, self._whole, self._often = told, whole, often
-        self._lock = threading.Lock()
-        self._done = self._last = 0
-        told(0, whole)
+    def __init__(self, often: int) -> None:
+        self.news: SimpleQueue[int | Future[None]] = SimpleQueue()
+        self._often, self._lock = often, threading.Lock()
 
     def add(self, size: int) -> None:
         """So many bytes more."""
         with self._lock:
-            self._done += size
-            if self._done - self._last >= self._often or self._done == self._whole:
-                self._last = self._done
-                self._told(self._done, self._whole)
+            self.done += size
+            if self.done - self.told >= self._often:
+                self.told = self.done
+                self.news.put(self.done)
 
 
 _Source = Callable[[int, int], AbstractContextManager[Reader]]
 _Run = tuple[_Source, list[Stretch]]
 
 
-def _shares(sources: Iterable[tuple[_Source, list[Stretch]]], most: int) -> list[list[_Run]]:
-    """What lies on this machine, as what a thread reads of it: about so many bytes, in order and in one piece.
+def _shares(sources: Sequence[_Run], count: int) -> list[list[_Run]]:
+    """What lies on this machine, in so many parts of about the same size at the most: each in order, and in one piece.
 
     Wherever somebody begins anew, the kernel has to find out anew that it should read ahead: in pieces of 16 MB a disk
     was idle for a fifth of the time.
     """
+    most = -(-sum(one.size for _, found in sources for one in found) // count)
     shares: list[list[_Run]] = []
     left = 0
     for source, found in sources:
@@ -178,34 +200,32 @@ def _shares(sources: Iterable[tuple[_Source, list[Stretch]]], most: int) -> list
     return shares
 
 
-def _runs(wanted: Iterable[Stretch], most: int, most_gap: int) -> list[list[Stretch]]:
-    """The same of another machine, as what is read with one request: so many bytes, or a stretch; over gaps of so many
-    at the most.
-    """
+def _runs(wanted: Iterable[Stretch]) -> list[list[Stretch]]:
+    """What lies on another machine, as what is read of it with one request."""
     runs: list[list[Stretch]] = []
     end = 0
     for one in sorted(wanted, key=lambda one: one.place):
         gap, size = one.place - end, one.place + one.size - runs[-1][0].place if runs else 0
-        if not runs or not 0 <= gap <= most_gap or size > most:
+        if not runs or not 0 <= gap <= _GAP_BYTES or size > _REQUEST_BYTES:
             runs.append([])
         runs[-1].append(one)
         end = one.place + one.size
     return runs
 
 
-def _read(runs: Iterable[_Run], progress: _Progress) -> None:
+def _read(runs: Iterable[_Run], reading: _Reading) -> None:
     """Read stretches, and check them."""
     for source, run in runs:
         at, end = run[0].place, run[-1].place + run[-1].size
         with source(at, end - at) as reader:
             for one in run:
-                if progress.over:
+                if reading.over:
                     return
                 if one.place > at:
                     skip(reader, one.place - at)
                 one.filling.take(one.at, one.end, reader)
                 at = one.place + one.size
-                progress.add(one.size)
+                reading.add(one.size)
 
 
 def _of(slot: Slot) -> _Source:

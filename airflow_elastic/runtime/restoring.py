@@ -33,7 +33,7 @@ from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fetching import Fetching
 from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given, check_groups
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
-from airflow_elastic.runtime.in_place import is_there
+from airflow_elastic.runtime.in_place import is_there, settle
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizer_states import ask_for, load_states, make_room_for
@@ -274,7 +274,9 @@ class Restorer:
             raise CheckpointDamaged(_all_of(damages))
         loaded = {name: self._object(name, state[other_key(name)], manifest) for name in others}
         model = unpacked(state["model"])
-        if not is_there(objects.model, model):
+        if is_there(objects.model, model):
+            settle(objects.model)
+        else:
             set_model_state_dict(objects.model, model)
         if objects.optimizers:
             self._load_optimizers(objects, state["optimizer"], settings, what)

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.runtime import borrowing
 from airflow_elastic.runtime.borrowing import ENVIRONMENT, Loan, Want, borrowed, found_loans
+from airflow_elastic.runtime.nearest import Nearby, Nearest
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.ring import Answer, hear, say
@@ -120,6 +122,18 @@ def test_what_cannot_be_had_there_is_read_from_storage(
     # What is refused is read from storage at once; what is wrong, when all have found that out.
     refused = "in another worker's memory cannot be read, storage is asked" in caplog.text
     assert ("reading again, from storage alone" in caplog.text, refused) == (harm is flip, harm is not flip)
+
+
+def test_where_a_file_lies_is_told(loans: dict[str, Loan], tmp_path: Path) -> None:
+    """What comes from another machine is asked for otherwise than what is read from a disk."""
+    lent, loan = next(iter(loans.items()))
+    store, nearby = FolderStore(tmp_path / "run"), Nearby({"fetched": tmp_path / "fetched"}, {lent: loan})
+    files = Nearest(store, nearby)
+    assert files.local_path("fetched") == tmp_path / "fetched"
+    assert files.local_path(lent) is None
+    assert files.local_path("other") == tmp_path / "run" / "other"
+    nearby.silent.add(loan.place)
+    assert files.local_path(lent) == store.local_path(lent)
 
 
 def test_ranks_of_a_worker_fetch_what_is_lent_for_each_other(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import json
@@ -25,7 +26,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.store import Reader
 from airflow_elastic.runtime import filling, loading, writing
-from airflow_elastic.runtime.filling import Filling
+from airflow_elastic.runtime.filling import Filling, Stretch
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.loading import Loading
 from airflow_elastic.runtime.needs import Need, Stored, parts
@@ -77,13 +78,15 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     return 300
 
 
-@pytest.mark.parametrize(("run", "gap"), [(1 << 24, 1 << 20), (1000, 100), (64, 0), (1, 0)])
-@pytest.mark.parametrize("far", [True, False])
+@pytest.mark.parametrize(
+    ("far", "run", "gap"),
+    [(True, 1 << 24, 1 << 20), (True, 1000, 100), (True, 64, 0), (True, 1, 0), (False, 0, 0)],
+)
 def test_what_is_read_at_any_number_of_goes_is_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: int, run: int, gap: int, far: bool
 ) -> None:
-    monkeypatch.setattr(loading, "_FAR_RUN_BYTES", run)
-    monkeypatch.setattr(loading, "_FAR_GAP_BYTES", gap)
+    monkeypatch.setattr(loading, "_REQUEST_BYTES", run)
+    monkeypatch.setattr(loading, "_GAP_BYTES", gap)
     monkeypatch.setattr(filling, "_SCRATCH_BYTES", 30)
     saved = model(3)
     Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
@@ -172,6 +175,44 @@ def test_where_something_is_damaged_nobody_reads_on(tmp_path: Path, monkeypatch:
     with pytest.raises(CheckpointDamaged):
         FlatReader(manifest, read_indexes(store, manifest)).plan(state, {}).read(Late(tmp_path), processors=2)
     assert len(read) == 1
+
+
+def test_trouble_of_whoever_is_told_is_no_damage(tmp_path: Path) -> None:
+    """E.g. of a log whose disk is full."""
+    Worker(str(tmp_path)).save(Stateful(model(1), (), {}), 1, Position(), reason="script", metrics={})
+    store = FolderStore(tmp_path)
+    manifest = checkpoints.read(store, 1)
+    state = {f"model.{name}": value for name, value in model(1).state_dict().items()}
+
+    def tell(done: int, whole: int) -> None:
+        if done:
+            raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(OSError, match="full"):
+        FlatReader(manifest, read_indexes(store, manifest)).plan(state, {}).read(store, tell)
+
+
+@given(
+    files=st.lists(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=20), max_size=4),
+    count=st.integers(1, 4),
+)
+def test_shares_are_all_of_it_once_and_in_order(files: list[list[tuple[int, int]]], count: int) -> None:
+    """Also of an index that has entries lie upon each other."""
+    nothing: Any = None
+    sources: list[Any] = [
+        (str(number), [Stretch(nothing, 0, size, place) for place, size in found])
+        for number, found in enumerate(files)
+    ]
+    shares = loading._shares(sources, count)
+    flat = [(source, one) for share in shares for source, run in share for one in run]
+    assert flat == [
+        (name, one) for name, found in sources for one in sorted(found, key=lambda one: one.place)
+    ]
+    each = [sum(one.size for _, run in share for one in run) for share in shares]
+    assert sum(size > 0 for size in each) <= count
+    assert max(each, default=0) <= -(-sum(each) // count) + 9
+    for _, run in (one for share in shares for one in share):
+        assert all(one.place + one.size <= then.place for one, then in itertools.pairwise(run))
 
 
 def flat_pieces(indexes: dict[str, bytes]) -> list[Piece]:

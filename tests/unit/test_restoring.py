@@ -174,6 +174,20 @@ def test_nor_into_a_sharded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(saved.model(torch.eye(3)), loaded.model(torch.eye(3)))
 
 
+def test_parameters_that_were_put_in_place_of_sharded_ones_are_those_that_are_trained(tmp_path: Path) -> None:
+    """Though fully_shard has used the former ones already."""
+    with process_group():
+        saved, loaded = (trained(fully_shard(torch.nn.Sequential(torch.nn.Linear(3, 3)))) for _ in range(2))
+        save(tmp_path, 1, saved)
+        loaded.model(torch.ones(1, 3))
+        loaded.model.reshard()
+        layer: Any = loaded.model[0]  # type: ignore[index]
+        layer.weight = torch.nn.Parameter(torch.zeros_like(layer.weight))
+        loaded = trained(loaded.model)
+        restorer(tmp_path).restore(loaded)
+        assert torch.equal(saved.model(torch.eye(3)), loaded.model(torch.eye(3)))
+
+
 def test_a_buffer_without_memory_of_its_own_is_in_nobodys_way(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     model.register_buffer("adjacent", torch.eye(2).to_sparse(), persistent=False)
