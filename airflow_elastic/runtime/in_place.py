@@ -36,11 +36,10 @@ def _sees_to_it(module: torch.nn.Module) -> bool:
         "get_extra_state",
         "set_extra_state",
     )
-    hooked = [getattr(module, f"_{name}_hooks", None) for name in hooks]
-    return (
-        None in hooked  # who knows what it is
-        or not all(_is_fsdps(hook) for each in hooked for hook in each.values())
-        or not all(_is_plain(getattr(module, name)) for name in methods)
+    kinds: list[dict[int, Any] | None] = [getattr(module, f"_{name}_hooks", None) for name in hooks]
+    return not (
+        all(each is not None and all(map(_is_fsdps, each.values())) for each in kinds)
+        and all(_is_plain(getattr(module, name)) for name in methods)
     )
 
 
