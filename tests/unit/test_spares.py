@@ -23,7 +23,7 @@ from airflow_elastic.runtime.node import Node
 from airflow_elastic.runtime.spares import WAITING, Spares
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.saving import Worker
 
 #: What a script can see of the process that it runs in.
@@ -192,7 +192,7 @@ def test_they_give_way_where_memory_is_scarce(
     free(2 << 30)
     spares.begin()
     spares.begin()  # they have been
-    assert waiting() == 2
+    until(lambda: waiting() == 2, "both to have their environment, a moment after they have begun")
     free(1 << 30)
     spares.look()
     assert waiting() == 2
