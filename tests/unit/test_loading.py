@@ -39,19 +39,28 @@ from airflow_elastic.spec.manifest import Manifest, StoredFile
 from tests.support.saving import Worker
 
 
-class Far(FolderStore):
-    """A folder that is no folder of this machine, and gives what is asked for in dribs and drabs."""
+class Near(FolderStore):
+    """Tells what of it is asked for."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.asked: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
+        self.asked.append((key, start, size))
+        with super().stream(key, start, size) as reader:
+            yield reader
+
+
+class Far(Near):
+    """A folder that is no folder of this machine, and gives what is asked for in dribs and drabs."""
 
     def local_path(self, key: str) -> Path | None:
         return None
 
     @contextmanager
     def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
-        self.asked.append((key, start, size))
         with super().stream(key, start, size) as reader:
             yield _Drip(reader)
 
@@ -104,20 +113,6 @@ def test_what_is_read_at_any_number_of_goes_is_the_whole(
         assert max(sizes) <= max(run, small_blocks)
         if run == 1 << 24:
             assert len(sizes) == 1, "neighbours come with one request"
-
-
-class Near(FolderStore):
-    """Tells where it is read."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.asked: list[tuple[str, int, int]] = []
-
-    @contextmanager
-    def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
-        self.asked.append((key, start, size))
-        with super().stream(key, start, size) as reader:
-            yield reader
 
 
 @pytest.mark.usefixtures("small_blocks")
