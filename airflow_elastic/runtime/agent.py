@@ -127,7 +127,8 @@ def _followers(node: Node) -> list[Follower]:
         node.lender = Lender(node) if _is_far(node) else None
         found.append(Sharer(node))
     if spec.checkpoint.disk is not None:
-        node.disk = Disk.of_run(spec.checkpoint.disk, node.store, node.index, spec.checkpoint.disk_keep_last)
+        folder, keep = spec.checkpoint.disk, spec.checkpoint.disk_keep_last
+        node.disk = Disk.of_run(folder, node.store, node.index, keep, node.pages)
         found.append(DiskWriter(node, node.disk))
     return found
 

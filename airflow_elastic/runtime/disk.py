@@ -28,6 +28,7 @@ from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.keys import key_problem
 from airflow_elastic.adapters.parts import Part
 from airflow_elastic.core.offers import Age
+from airflow_elastic.runtime.throttling import Throttling
 from airflow_elastic.runtime.writing import manifest_of, write_files
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
@@ -36,6 +37,7 @@ from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from airflow_elastic.adapters.store import Store
     from airflow_elastic.runtime.slots import Note, Slot
@@ -52,6 +54,9 @@ _CHUNK_BYTES = 4 << 20
 
 #: Is told the step of a copy that is not used, and why.
 Refused = Callable[[int, str], None]
+
+#: Gives the pages of a worker's ranks.
+Pages = Callable[[], "Sequence[Path]"]
 
 #: A disk that answers nothing for so long is done without.
 _QUIET_SECONDS = 10.0
@@ -105,22 +110,24 @@ class Disk:
         root: the run's folder on it.
         index: number of the worker.
         keep: states of it that stay.
+        pages: gives those of its ranks, who are to keep their speed.
 
     Attributes:
         root: as given.
     """
 
-    def __init__(self, root: Path, index: int, keep: int = 3) -> None:
+    def __init__(self, root: Path, index: int, keep: int = 3, pages: Pages = tuple) -> None:
         self.root, self._keep = root, keep
+        self._throttling = Throttling(pages, "the worker's disk")
         self._mine = FolderStore(root / f"node-{index}")
         self._lock = threading.Lock()
 
     @classmethod
-    def of_run(cls, folder: str, store: Store, index: int, keep: int = 3) -> Disk:
+    def of_run(cls, folder: str, store: Store, index: int, keep: int = 3, pages: Pages = tuple) -> Disk:
         """That of a run, below the folder that the user has named. A run that is begun anew has another one."""
         first = store.get(layout.journal_entry(0)) or b""
         digest = hashlib.sha256(store.uri.encode() + b"\n" + first).hexdigest()[:16]
-        return cls(Path(folder, f"airflow-elastic-{digest}"), index, keep)
+        return cls(Path(folder, f"airflow-elastic-{digest}"), index, keep, pages)
 
     def begin(self) -> None:
         """Remove what other runs have forgotten. Raises StoreError where the disk cannot be used."""
@@ -144,11 +151,12 @@ class Disk:
         """
         note = held[0][1]
         data = layout.checkpoint_data(note.step, attempt, note.generation)
-        with self._lock:
+        size, staged_at = sum(one.kept_bytes for _, one in held), held[0][0].finished_at / 1e9
+        with self._lock, self._throttling.sending(size, staged_at):
             self._check()
             self._prune()
             try:
-                files, accounts = write_files(self._mine, held, data, attempt)
+                files, accounts = write_files(self._mine, held, data, attempt, pace=self._throttling.pace)
                 self._tell(Word(Part(part, of, manifest_of(note, attempt, data, files)), tuple(accounts)))
             finally:
                 self._prune()  # also what has no word: it may be the disk that is full
@@ -214,6 +222,10 @@ class Disk:
             with contextlib.suppress(OSError):  # another worker's, who may need it
                 os.rmdir(folder)
 
+    def awaited(self) -> AbstractContextManager[None]:
+        """While somebody waits for what is written: it is not held back for training."""
+        return self._throttling.lifted()
+
     def _tell(self, word: Word) -> None:
         plain = encode(word)
         self._mine.put(word.part.key, json.dumps({"word": plain, "seal": seal_of(plain)}).encode())
@@ -247,10 +259,11 @@ class Disk:
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
         """While this worker writes nothing. Raises StoreError where its disk does not come to an end."""
-        if not self._lock.acquire(timeout=_QUIET_SECONDS):
-            raise StoreError(
-                f"{self._mine.uri} has been written to for {_QUIET_SECONDS:.0f} s, without an end"
-            )
+        with self.awaited():
+            if not self._lock.acquire(timeout=_QUIET_SECONDS):
+                raise StoreError(
+                    f"{self._mine.uri} has been written to for {_QUIET_SECONDS:.0f} s, without an end"
+                )
         try:
             yield
         finally:

@@ -51,13 +51,14 @@ class DiskWriter(Follower):
         """End. What storage could not be given comes to the disk; where training is complete, or goes on without this
         worker, nothing of it stays.
         """
-        self.end()
-        if not flushed():
-            if self.stop():
-                self._over.clear()
-                self._look(heard=True)
-        elif done and self._is_stored() and self.stop():
-            self._disk.clear()
+        with self._disk.awaited():
+            self.end()
+            if not flushed():
+                if self.stop():
+                    self._over.clear()
+                    self._look(heard=True)
+            elif done and self._is_stored() and self.stop():
+                self._disk.clear()
 
     def _is_stored(self) -> bool:
         """Whether storage has what this worker has saved last.

@@ -27,10 +27,11 @@ class Throttling:
 
     Args:
         pages: gives those of its ranks, which take their steps together.
+        where: it is sent, for the log.
     """
 
-    def __init__(self, pages: Callable[[], Sequence[Path]]) -> None:
-        self._pages, self._throttle = pages, Throttle()
+    def __init__(self, pages: Callable[[], Sequence[Path]], where: str = "storage") -> None:
+        self._pages, self._where, self._throttle = pages, where, Throttle()
         self._lock = threading.Lock()
         self._sent, self._next_at = 0, 0.0
         self._staged: list[float] = []  # when states were, that were sent
@@ -60,7 +61,7 @@ class Throttling:
                     self._throttle.end(look)
                 rate = self._throttle.rate
             if rate is not None and before is None:
-                log.info("saves are sent at %.3g MB/s, so that training keeps its speed", rate / 1e6)
+                log.info("saves go to %s at %.3g MB/s: training keeps its speed", self._where, rate / 1e6)
 
     def at_best(self, size: int, seconds: float) -> float:
         """How long a state would have taken that took so many seconds, had nothing been held back; in seconds."""

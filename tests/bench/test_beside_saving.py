@@ -105,7 +105,7 @@ def _measure(uri: str, objects: Stateful, ranks: int, every: float, disk: Path |
     worker, reason, done = Worker(uri, keep_last=1, attempt=ranks), "script", page.KEPT
     if disk is not None:
         disk.mkdir(exist_ok=True)
-        worker.node.disk = Disk.of_run(str(disk), worker.store, 0)
+        worker.node.disk = Disk.of_run(str(disk), worker.store, 0, pages=worker.node.pages)
         reason, done = DISK, page.ON_DISK
     untold, number = calibrated(), 0
     step = _told(untold, worker.words)

@@ -44,7 +44,7 @@ class Machines:
             worker = Worker(
                 self.run, attempt=number, index=index, of=len(on), policy=policy, generation=generation
             )
-            worker.node.disk = Disk.of_run(folder, worker.store, index, self.keep)
+            worker.node.disk = Disk.of_run(folder, worker.store, index, self.keep, worker.node.pages)
             workers.append(worker)
         raise_fence(workers[0].store, number)
         return workers

@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.core.throttle import FELT, Look, Throttle
+from airflow_elastic.runtime.disk_writer import DiskWriter
 from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.slots import DISK
 from airflow_elastic.runtime.throttling import Throttling
+from airflow_elastic.spec import layout
+from tests.support.machines import Machines, save
 from tests.support.saving import Worker, objects
 
 MB = 1_000_000
@@ -218,18 +222,58 @@ def test_what_went_fast_is_not_waited_for_afterwards(felt: Felt) -> None:
     assert done.is_set()
 
 
-def test_what_goes_to_a_folder_is_held_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be another machine's."""
-    parts: list[int] = []
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of what has waited for its turn."""
+    seen: list[int] = []
 
     @contextmanager
     def pace(throttling: Throttling, size: int) -> Iterator[None]:
-        parts.append(size)
+        seen.append(size)
         yield
 
     monkeypatch.setattr(Throttling, "pace", pace)
+    return seen
+
+
+def test_what_goes_to_a_folder_is_held_back_too(tmp_path: Path, parts: list[int]) -> None:
+    """It may be another machine's."""
     worker = Worker(str(tmp_path / "run"))
     worker.saver.save(objects(1), 1, Position(), reason="steps", metrics={})
     worker.persister.write_new()
     (file,) = (tmp_path / "run").glob("checkpoints/data/*/*.bin")
     assert parts == [file.stat().st_size]
+
+
+def test_so_is_what_goes_to_the_workers_disk(tmp_path: Path, parts: list[int]) -> None:
+    """Its processors and its memory are what training has."""
+    machines = Machines(tmp_path, 1)
+    save(machines.attempt(1, on=(0,)), 2, seed=2)
+    (file,) = machines.folders[0].rglob("rank-*.bin")
+    assert parts == [file.stat().st_size]
+
+
+@pytest.mark.parametrize("who", ["the next attempt", "the end"])
+def test_whoever_waits_for_the_disk_lets_it_go_as_fast_as_it_can(
+    who: str, felt: Felt, tmp_path: Path
+) -> None:
+    machines = Machines(tmp_path, 1)
+    (worker,) = machines.attempt(1, on=(0,))
+    disk = worker.node.disk
+    assert disk is not None
+    disk._throttling = felt.throttling
+    with felt.throttling.pace(PART):
+        pass  # the next part has to wait, for ever: the clock stands still
+    writer = DiskWriter(worker.node, disk)
+    writer.start()
+    assert worker.saver.save(objects(1), 2, Position(), reason=DISK, metrics={})
+    writer.news()
+    while not disk._lock.locked():
+        threading.Event().wait(0.01)
+    assert machines.files() == []
+    if who == "the end":
+        writer.finish(lambda: False, done=False)
+    else:
+        disk.tidy([layout.checkpoint_data(2, 1, 1)])
+    assert len(machines.files()) == 1
+    assert writer.stop()
