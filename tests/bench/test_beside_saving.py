@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,14 @@ import torch
 from airflow_elastic.adapters import page
 from airflow_elastic.runtime.disk import Disk
 from airflow_elastic.runtime.disk_writer import DiskWriter
+from airflow_elastic.runtime.keeper import Keeper
+from airflow_elastic.runtime.node import LOCALHOST
 from airflow_elastic.runtime.persister import Persister
+from airflow_elastic.runtime.ring import Neighbour
 from airflow_elastic.runtime.saving import Position, Stateful
-from airflow_elastic.runtime.slots import DISK
+from airflow_elastic.runtime.sharing import Sharer
+from airflow_elastic.runtime.slots import DISK, MEMORY
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.bench.clients import a_run
 from tests.bench.figures import count, heading, interval, median, verdict
 from tests.bench.test_checkpoint import build, size_of
@@ -25,7 +30,11 @@ from tests.support.saving import Worker
 
 ROUNDS = count("ROUNDS", 5)
 STEP_SECONDS = 0.01
-EVERY_SECONDS = {"folder": 0, "disk": 0, "s3": count("EVERY", 60)}  # one save, at the least
+EVERY_SECONDS = {"s3": count("EVERY", 60)}  # one save, at the least; else one after the other
+
+#: Why a state is saved for there, and the word of a rank's page that tells of it.
+SIGNS = {"folder": ("script", page.KEPT), "s3": ("script", page.KEPT)}
+SIGNS |= {"disk": (DISK, page.ON_DISK), "neighbour": (MEMORY, page.GIVEN)}
 
 
 @contextmanager
@@ -73,11 +82,18 @@ def _told(step: Callable[[], None], words: memoryview[float]) -> Callable[[], No
     return told
 
 
-def write_for_ever(worker: Worker) -> None:
-    writer = DiskWriter(worker.node, worker.node.disk) if worker.node.disk is not None else None
-    if writer is not None:
-        writer.start()
-    Persister(worker.node, writer.news if writer is not None else lambda: None).start()
+def serve_for_ever(worker: Worker, where: str) -> None:
+    """What its agent does; and a neighbour's."""
+    follower: DiskWriter | Sharer | None = None
+    if worker.node.disk is not None:
+        follower = DiskWriter(worker.node, worker.node.disk)
+    elif where == "neighbour":
+        worker.node.keeper, theirs = Keeper(LOCALHOST, 1), Keeper(LOCALHOST, 1)
+        worker.node.neighbour = Neighbour(1, 1, theirs.place)
+        follower = Sharer(worker.node)
+    if follower is not None:
+        follower.start()
+    Persister(worker.node, follower.news if follower is not None else lambda: None).start()
     while True:
         signal.pause()
 
@@ -89,48 +105,44 @@ def train_for_ever(step: Callable[[], None]) -> None:
 
 @pytest.mark.bench
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("where", ["folder", "disk", "s3"])
+@pytest.mark.parametrize("where", SIGNS)
 def test_training_beside_writing(where: str, tmp_path: Path) -> None:
-    """`disk`: of the worker's machine, and nothing goes to storage."""
-    with a_run("folder" if where == "disk" else where, tmp_path) as uri:
+    """`disk`: of the worker's machine; `neighbour`: half of it, to another worker's memory. Nothing goes to storage."""
+    with a_run("s3" if where == "s3" else "folder", tmp_path) as uri:
         objects = build()
         heading(f"steps of {STEP_SECONDS} s while {size_of(objects) / 1e9:.3f} GB are written to a {where}")
         # An S3 server of this machine would compete with training itself, where no processor is to spare.
         for ranks in (1,) if where == "s3" else (1, 2):
-            disk = tmp_path / "disk" if where == "disk" else None
-            _measure(uri, objects, ranks, EVERY_SECONDS[where], disk)
+            _measure(uri, objects, ranks, where, tmp_path / "disk")
 
 
-def _measure(uri: str, objects: Stateful, ranks: int, every: float, disk: Path | None) -> None:
-    worker, reason, done = Worker(uri, keep_last=1, attempt=ranks), "script", page.KEPT
-    if disk is not None:
+def _measure(uri: str, objects: Stateful, ranks: int, where: str, disk: Path) -> None:
+    (reason, done), every = SIGNS[where], EVERY_SECONDS.get(where, 0)
+    policy = CheckpointPolicy(keep_last=1, buddies=where == "neighbour")
+    worker = Worker(uri, attempt=ranks, of=1 + policy.buddies, policy=policy)
+    if where == "disk":
         disk.mkdir(exist_ok=True)
         worker.node.disk = Disk.of_run(str(disk), worker.store, 0, pages=worker.node.pages)
-        reason, done = DISK, page.ON_DISK
     untold, number = calibrated(), 0
     step = _told(untold, worker.words)
     shares: list[float] = []
     seconds: list[float] = []
-    with process(lambda: write_for_ever(worker)):
-        others = [process(lambda: train_for_ever(untold)) for _ in range(ranks - 1)]
-        for other in others:
-            other.__enter__()
-        try:
-            for round_ in range(ROUNDS + 1):
-                before = _steps(step, _two_seconds)
-                number += 1
-                worker.saver.save(objects, number, Position(), reason=reason, metrics={})
-                began = time.perf_counter()
-                during = _steps(step, lambda _, number=number: worker.words[done] == number)
-                took = time.perf_counter() - began
-                after = _steps(step, _two_seconds)
-                if round_:  # the first one makes memory
-                    shares.append(100 * during / ((before + after) / 2))
-                    seconds.append(took)
-                _steps(step, lambda elapsed, since=began: time.perf_counter() - since > every)  # type: ignore[misc]
-        finally:
-            for other in others:
-                other.__exit__(None, None, None)
+    with ExitStack() as stack:
+        stack.enter_context(process(lambda: serve_for_ever(worker, where)))
+        for _ in range(ranks - 1):
+            stack.enter_context(process(lambda: train_for_ever(untold)))
+        for round_ in range(ROUNDS + 1):
+            before = _steps(step, _two_seconds)
+            number += 1
+            worker.saver.save(objects, number, Position(), reason=reason, metrics={})
+            began = time.perf_counter()
+            during = _steps(step, lambda _, number=number: worker.words[done] == number)
+            took = time.perf_counter() - began
+            after = _steps(step, _two_seconds)
+            if round_:  # the first one makes memory
+                shares.append(100 * during / ((before + after) / 2))
+                seconds.append(took)
+            _steps(step, lambda _, since=began: time.perf_counter() - since > every)  # type: ignore[misc]
     busy = "every processor trains" if ranks >= (os.cpu_count() or 1) else "a processor to spare"
     print(
         f"  {ranks} training, {busy}: {median(shares):.1f} % of the steps {interval([s - 100 for s in shares], '%')}, "
