@@ -15,6 +15,9 @@ _STEPS, _SECONDS = 10, 1.0  # at the least, that are compared
 _UP, _DOWN = 1.25, 0.2
 _SLOWEST = 0.1  # of the speed that there was without a limit: what is felt may have another reason
 
+#: A training that does no step for so long, in seconds and in steps, is not there to be spared: it may hang.
+_STILL_SECONDS, _STILL_STEPS = 2.0, 5
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -64,6 +67,7 @@ class Throttle:
         self._least = 0.0
         self._since: Look | None = None  # what is compared while something is sent
         self._ended: Look | None = None
+        self._moved: Look | None = None  # when a step was seen to be done
 
     def begin(self, look: Look, size: int, seconds: float | None) -> None:
         """Something is about to be sent.
@@ -87,6 +91,16 @@ class Throttle:
         """Bytes a second; None without a limit."""
         return None if self._rate is None else max(self._rate, self._least)
 
+    def rate_beside(self, look: Look | None) -> float | None:
+        """The same, and None also where that training is over, is another one by now, or stands still."""
+        since, moved = self._since, self._moved
+        if look is None or since is None or look.who != since.who:
+            return None
+        if moved is None or (moved.who, moved.steps) != (look.who, look.steps):
+            moved = self._moved = look
+        still = look.at - moved.at > max(_STILL_SECONDS, _STILL_STEPS * (self._alone or 0.0))
+        return None if still else self.rate
+
     def at_best(self, size: int, seconds: float) -> float:
         """How long what took so many seconds would have taken, had nothing been held back, as far as is known."""
         return min(seconds, size / self._fastest) if self._fastest else seconds
@@ -94,6 +108,9 @@ class Throttle:
     def sending(self, look: Look) -> None:
         """It is being sent. To be told often; counts where enough steps were done since it did last."""
         since, alone = self._since, self._alone
+        if since is not None and look.who != since.who:
+            self._rate, self._alone, self._since = None, None, look
+            return
         if since is None or look.at - since.at < _SECONDS:
             return
         now = step_seconds(since, look)

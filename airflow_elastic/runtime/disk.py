@@ -260,10 +260,11 @@ class Disk:
     def _quiet(self) -> Iterator[None]:
         """While this worker writes nothing. Raises StoreError where its disk does not come to an end."""
         with self.awaited():
-            if not self._lock.acquire(timeout=_QUIET_SECONDS):
-                raise StoreError(
-                    f"{self._mine.uri} has been written to for {_QUIET_SECONDS:.0f} s, without an end"
-                )
+            written = self._throttling.sent
+            while not self._lock.acquire(timeout=_QUIET_SECONDS):
+                if self._throttling.sent == written:
+                    raise StoreError(f"{self._mine.uri} has taken nothing for {_QUIET_SECONDS:.0f} s")
+                written = self._throttling.sent
         try:
             yield
         finally:

@@ -47,10 +47,13 @@ class Filling:
     Args:
         need: the entry, and where it goes.
         where: what it is read from, for whom it may concern.
+
+    Attributes:
+        where: as given.
     """
 
     def __init__(self, need: Need, where: str) -> None:
-        self._need, self._entry, self._where = need, need.stored.entry, where
+        self._need, self._entry, self.where = need, need.stored.entry, where
         self._lock = threading.Lock()
         self._left = 0
 
@@ -110,7 +113,7 @@ class Filling:
         return flat.view(torch.uint8).numpy().data if stored.numel() else memoryview(b"")
 
     def take(self, at: int, end: int, reader: Reader) -> None:
-        """Read a stretch, and check it. Raises CheckpointDamaged where it is not what was committed."""
+        """Read a stretch, and check it. Raises CheckpointDamaged where it is not what was committed, and EOFError."""
         with self._lock:  # not had before it is needed: there may be more than there is memory
             whole = self._whole
         first, last = self._needed
@@ -131,7 +134,7 @@ class Filling:
         _read(reader, room)
         if room and checksums.of(room) != self._expected(at // self._need.stored.block_bytes, len(room)):
             raise CheckpointDamaged(
-                f"{self._entry.key} in {self._where} is not what was committed: its bytes have changed"
+                f"{self._entry.key} in {self.where} is not what was committed: its bytes have changed"
             )
 
     def _expected(self, first: int, size: int) -> str:
@@ -162,7 +165,7 @@ class Filling:
 
 
 def skip(reader: Reader, size: int) -> None:
-    """Leave out what nobody needs: of what comes from another machine it is read."""
+    """Leave out what nobody needs: of what comes from another machine it is read. Raises EOFError at its end."""
     if isinstance(reader, Opened):
         reader.skip(size)
         return
@@ -186,5 +189,5 @@ def _read(reader: Reader, room: memoryview) -> None:
     while at < len(room):
         count = reader.readinto(room[at:])
         if not count:
-            raise CheckpointDamaged("a file of it ends before its end")
+            raise EOFError
         at += count

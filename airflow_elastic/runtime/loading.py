@@ -221,9 +221,12 @@ def _read(runs: Iterable[_Run], reading: _Reading) -> None:
             for one in run:
                 if reading.over:
                     return
-                if one.place > at:
-                    skip(reader, one.place - at)
-                one.filling.take(one.at, one.end, reader)
+                try:
+                    if one.place > at:
+                        skip(reader, one.place - at)
+                    one.filling.take(one.at, one.end, reader)
+                except EOFError as error:
+                    raise CheckpointDamaged(f"{one.filling.where} ends before its end") from error
                 at = one.place + one.size
                 reading.add(one.size)
 

@@ -9,7 +9,8 @@ import logging
 import platform
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,9 +187,9 @@ class Saver:
         if reason != MEMORY and self._policy.disk:
             self._for_disk = [*self._for_disk[-COUNT:], step]
         if self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN):
-            self._copying = self._stage.put_beside(plan, note, spare)
+            self._copying = self._stage.put_beside(plan, note, spare, self._waiting)
         else:
-            self._stage.put(plan, note, spare)
+            self._stage.put(plan, note, spare, self._waiting)
         return True
 
     def attend(self, optimizers: Iterable[Any]) -> None:
@@ -198,11 +199,16 @@ class Saver:
             self._overlap = False
 
     def _wait_until_written(self) -> None:
-        """Training stands still for it: the agent holds nothing back meanwhile."""
-        self._words[page.WAITING] = 1.0
-        try:
+        with self._waiting():
             while self._busy():
                 time.sleep(_POLL_SECONDS)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Training stands still: the agent holds nothing back meanwhile."""
+        self._words[page.WAITING] = 1.0
+        try:
+            yield
         finally:
             self._words[page.WAITING] = 0.0
 

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,9 @@ class Spared:
 
 #: Gives what is to stay, now.
 Spare = Callable[[], Spared]
+
+#: Goes around the time in which a rank stands still.
+Waiting = Callable[[], AbstractContextManager[None]]
 
 #: A place that holds the same step is waited for so long, so that there is no second one of it.
 _SAME_SECONDS = 1.0
@@ -126,18 +130,19 @@ class Stage:
         except OSError as error:
             log.info("memory to save into is mapped with the first save: %s", error)
 
-    def put(self, layout: Layout, note: Note, spare: Spare = Spared) -> None:
+    def put(self, layout: Layout, note: Note, spare: Spare = Spared, waiting: Waiting = nullcontext) -> None:
         """Copy a state, and tell the agent.
 
         Args:
             layout: the state.
             note: what the slot will hold.
             spare: gives what is to stay, whatever else goes.
+            waiting: around the time in which there is no place, as what is there is being read.
 
         Raises:
             InvalidInput: there is not enough memory; says how much it takes.
         """
-        slot = self._free(note, spare)
+        slot = self._free(note, spare, waiting)
         try:
             layout.copy_into(self._room(slot, layout))
             slot.finish(layout.total_bytes, note)
@@ -145,13 +150,15 @@ class Stage:
             slot.release()
         self._tell_agent()
 
-    def put_beside(self, layout: Layout, note: Note, spare: Spare = Spared) -> Copying:
+    def put_beside(
+        self, layout: Layout, note: Note, spare: Spare = Spared, waiting: Waiting = nullcontext
+    ) -> Copying:
         """The same while training goes on, but for what may change before the optimizer's next step: that comes first.
 
         Raises:
             InvalidInput: there is not enough memory; says how much it takes.
         """
-        slot = self._free(note, spare)
+        slot = self._free(note, spare, waiting)
 
         def finish(whole: bool) -> None:
             try:
@@ -188,19 +195,25 @@ class Stage:
                 return True
         return False
 
-    def _free(self, note: Note, spare: Spare) -> Slot:
+    def _free(self, note: Note, spare: Spare, waiting: Waiting) -> Slot:
         """A slot that nobody reads, held: that of the same step, so that there is no second one, or the older one."""
-        mine, began = (note.generation, note.step), time.monotonic()
-        while True:
-            spared = spare()
-            free = [slot for slot in self._slots if slot.age not in spared.kept]
-            others = sorted(free, key=lambda slot: (slot.age in spared.rather, slot.age or (-1, -1)))
-            same = [slot for slot in self._slots if slot.age == mine]
-            waited = time.monotonic() - began > _SAME_SECONDS
-            for slot in [*same, *others] if waited else same or others:
-                if slot.hold():
+        began = time.monotonic()
+        if (slot := self._hold(note, spare, insist=True)) is not None:
+            return slot
+        with waiting():
+            while True:
+                insist = time.monotonic() - began <= _SAME_SECONDS
+                if (slot := self._hold(note, spare, insist=insist)) is not None:
                     return slot
-            time.sleep(_POLL_SECONDS)
+                time.sleep(_POLL_SECONDS)
+
+    def _hold(self, note: Note, spare: Spare, *, insist: bool) -> Slot | None:
+        """None where somebody reads them; or that of the same step, where we insist on it."""
+        spared, mine = spare(), (note.generation, note.step)
+        free = [slot for slot in self._slots if slot.age not in spared.kept]
+        others = sorted(free, key=lambda slot: (slot.age in spared.rather, slot.age or (-1, -1)))
+        same = [slot for slot in self._slots if slot.age == mine]
+        return next((slot for slot in (same or others if insist else [*same, *others]) if slot.hold()), None)
 
 
 def _room(slot: Slot, size: int, procs: int) -> memoryview:

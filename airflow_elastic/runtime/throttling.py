@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 _SHARE = 0.4  # of the time between two saves, within which one is sent: there is more to do before it counts
 _LOOK_SECONDS = 0.25
 
+#: Words of ranks that do no step until something is written, or none any more.
+_HURRY = (page.WAITING, page.PARK, page.PARKED, page.FINISHED)
+
 
 class Throttling:
     """The speed at which a worker's agent sends what its ranks have saved.
@@ -70,11 +73,20 @@ class Throttling:
 
     @contextlib.contextmanager
     def pace(self, size: int) -> Iterator[None]:
-        """Around a part of it, of `size` bytes: waits for its turn, unless somebody is in a hurry."""
+        """Around a part of it, of `size` bytes: waits for its turn, unless somebody is in a hurry, or nobody trains."""
         end = time.monotonic() + self._turn(size)
-        while (left := end - time.monotonic()) > 0 and not self._awaited():
+        while (left := end - time.monotonic()) > 0 and self._rate() is not None:
             self._lifted.wait(min(left, _LOOK_SECONDS))
+        self._add(size // 2)  # of parts that are on their way, half is, in the mean: many may be
         yield
+        self._add(size - size // 2)
+
+    @property
+    def sent(self) -> int:
+        """Bytes, so far."""
+        return self._sent
+
+    def _add(self, size: int) -> None:
         with self._lock:
             self._sent += size
             if (look := self._look()) is not None:
@@ -96,21 +108,29 @@ class Throttling:
 
     def _turn(self, size: int) -> float:
         """Seconds until a part may be sent."""
+        rate = self._rate()
         with self._lock:
-            now, rate = time.monotonic(), self._throttle.rate
-            if rate is None or self._awaited():
+            now = time.monotonic()
+            if rate is None:
                 self._next_at = now
                 return 0.0
             at = max(now, self._next_at)
             self._next_at = at + size / rate
             return at - now
 
+    def _rate(self) -> float | None:
+        """Bytes a second, just now; None without a limit."""
+        if self._awaited():
+            return None
+        with self._lock:
+            return self._throttle.rate_beside(self._look())
+
     def _awaited(self) -> bool:
         """Whether somebody waits for what is sent: an agent that flushes, or ranks that stand still, or are to end."""
         if self._lifted.is_set():
             return True
         words = (page.read_words(path) for path in self._pages())
-        return any(one[page.WAITING] or one[page.PARK] for one in words if one)
+        return any(one[word] for one in words if one for word in _HURRY)
 
     def _look(self) -> Look | None:
         """None where there are no ranks that tell."""

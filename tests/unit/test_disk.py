@@ -241,6 +241,35 @@ def test_a_disk_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_disk_that_is_written_to_is_waited_for_while_it_takes_something(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    save(workers := machines.attempt(1), 2, seed=2)
+    disk = workers[0].node.disk
+    assert disk is not None
+
+    class Held:  # as another thread has it, that writes a large state
+        left = 3
+
+        def acquire(self, timeout: float) -> bool:
+            self.left -= 1
+            if goes_on and self.left:
+                with disk._throttling.pace(1 << 20):
+                    pass
+            return not self.left
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(disk, "_lock", Held())
+    if goes_on:
+        assert len(list(disk.found(lambda step, why: None))) == 1
+    else:
+        with pytest.raises(StoreError, match="has taken nothing for 10 s"):
+            list(disk.found(lambda step, why: None))
+
+
 def test_what_runs_have_forgotten_is_removed(machines: Machines) -> None:
     save(machines.attempt(1), 6, seed=6)
     folder = machines.folders[0]

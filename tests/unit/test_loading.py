@@ -172,6 +172,25 @@ def test_where_something_is_damaged_nobody_reads_on(tmp_path: Path, monkeypatch:
     assert len(read) == 1
 
 
+@pytest.mark.parametrize("far", [False, True])
+def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path, far: bool) -> None:
+    """Whoever looks once more whether it is damaged looks at those that are named."""
+
+    class Shrinking(Far if far else Near):  # type: ignore[misc]
+        @contextmanager
+        def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
+            with super().stream(key, start, size - 1) as reader:
+                yield reader
+
+    saved = model(3)
+    Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
+    manifest = checkpoints.read(store := Shrinking(tmp_path), 1)
+    state = {f"model.{name}": torch.zeros_like(value) for name, value in saved.state_dict().items()}
+    plan = FlatReader(manifest, read_indexes(FolderStore(tmp_path), manifest)).plan(state, {})
+    with pytest.raises(CheckpointDamaged, match=r"rank-00000\.bin ends before its end"):
+        plan.read(store)
+
+
 def test_trouble_of_whoever_is_told_is_no_damage(tmp_path: Path) -> None:
     """E.g. of a log whose disk is full."""
     Worker(str(tmp_path)).save(Stateful(model(1), (), {}), 1, Position(), reason="script", metrics={})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.core.throttle import FELT, Look, Throttle
+from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.disk_writer import DiskWriter
-from airflow_elastic.runtime.saving import Position
-from airflow_elastic.runtime.slots import DISK
+from airflow_elastic.runtime.saving import BREAKPOINT, Position
+from airflow_elastic.runtime.slots import DISK, MEMORY
 from airflow_elastic.runtime.throttling import Throttling
 from airflow_elastic.spec import layout
 from tests.support.machines import Machines, save
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.saving import Worker, objects
 
 MB = 1_000_000
@@ -162,12 +164,64 @@ def test_nor_is_it_held_back_as_the_one_before_was() -> None:
     assert training.throttle.rate is None
 
 
+def test_beside_another_training_what_has_begun_before_is_not_held_back() -> None:
+    training = Training(felt=0.5)
+    training.save(2, PART * 500, every=5.0)
+    throttle = training.throttle
+    throttle.begin(training.look(), PART * 500, None)
+    assert throttle.rate_beside(training.look()) == throttle.rate is not None
+    assert throttle.rate_beside(training.look("another")) is None
+    assert throttle.rate_beside(None) is None, "it is over"
+    throttle.sending(training.look("another"))
+    assert throttle.rate is None, "what was learnt holds no more"
+
+
+def test_training_that_stands_still_is_not_spared() -> None:
+    """Its ranks may hang: what they have saved is to be there soon."""
+    training = Training(felt=0.5, step=1.0)
+    training.save(2, PART * 500, every=30.0)
+    throttle = training.throttle
+    throttle.begin(training.look(), PART * 500, None)
+    rate = throttle.rate
+    assert rate is not None
+    for seconds, held in ((0.0, True), (4.0, True), (2.0, False)):
+        training.at += seconds
+        assert throttle.rate_beside(training.look()) == (rate if held else None)
+    training.alone(1.0)
+    assert throttle.rate_beside(training.look()) == rate
+
+
+@pytest.mark.parametrize("connections", [1, 8, 32])
+def test_parts_that_are_on_their_way_count(
+    connections: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a network would be taken for that much slower, and nothing held it back from being that slow for good."""
+    words, now = Page.create(tmp_path / "rank-0.page").words, 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    throttling = Throttling(lambda: [tmp_path / "rank-0.page"])
+
+    def train(seconds: float, step: float) -> None:
+        nonlocal now
+        now += seconds
+        words[page.STEP] += seconds / step
+        words[page.STEPPING] += seconds
+
+    train(10.0, 0.1)
+    with throttling.sending(PART * connections, now), ExitStack() as parts:
+        for _ in range(connections):
+            parts.enter_context(throttling.pace(PART))
+        train(2.0, 0.2)  # all of them come at about the same time
+    assert throttling.at_best(PART * connections, 1e9) <= 2 * 2.0
+
+
 @dataclass
 class Felt:
     """A throttle that holds back, as the rank of this page feels what is sent."""
 
+    path: Path
     words: memoryview[float]
     throttling: Throttling
+    wait: Callable[[float], None]
 
 
 @pytest.fixture
@@ -176,9 +230,12 @@ def felt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Felt:
     monkeypatch.setattr("time.monotonic", lambda: now)  # stands still from here on
     throttling = Throttling(lambda: [tmp_path / "rank-0.page"])
 
-    def train(step: float) -> None:
+    def wait(seconds: float) -> None:
         nonlocal now
-        now += 10.0
+        now += seconds
+
+    def train(step: float) -> None:
+        wait(10.0)
         words[page.STEP] += 10.0 / step
         words[page.STEPPING] += 10.0
 
@@ -186,7 +243,7 @@ def felt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Felt:
         train(0.1)
         with throttling.sending(PART, now), throttling.pace(PART):
             train(0.2)
-    return Felt(words, throttling)
+    return Felt(tmp_path / "rank-0.page", words, throttling, wait)
 
 
 def sending(throttling: Throttling, parts: int) -> tuple[threading.Thread, threading.Event]:
@@ -203,7 +260,7 @@ def sending(throttling: Throttling, parts: int) -> tuple[threading.Thread, threa
     return sender, done
 
 
-@pytest.mark.parametrize("word", [None, page.WAITING, page.PARK])
+@pytest.mark.parametrize("word", [None, page.WAITING, page.PARK, page.PARKED, page.FINISHED])
 def test_whoever_waits_for_it_lets_it_go_as_fast_as_it_can(felt: Felt, word: int | None) -> None:
     sender, done = sending(felt.throttling, 1000)
     assert not done.wait(0.2)
@@ -212,6 +269,18 @@ def test_whoever_waits_for_it_lets_it_go_as_fast_as_it_can(felt: Felt, word: int
             felt.words[word] = 1.0
         sender.join(30.0)
         assert done.is_set()
+
+
+@pytest.mark.parametrize("how", ["they have ended", "they do no step"])
+def test_without_ranks_that_train_nothing_is_held_back(felt: Felt, how: str) -> None:
+    sender, done = sending(felt.throttling, 1000)
+    assert not done.wait(0.2)
+    if how == "they have ended":
+        felt.path.unlink()
+    else:
+        felt.wait(10.0)
+    sender.join(30.0)
+    assert done.is_set()
 
 
 def test_what_went_fast_is_not_waited_for_afterwards(felt: Felt) -> None:
@@ -277,3 +346,22 @@ def test_whoever_waits_for_the_disk_lets_it_go_as_fast_as_it_can(
         disk.tidy([layout.checkpoint_data(2, 1, 1)])
     assert len(machines.files()) == 1
     assert writer.stop()
+
+
+def test_a_rank_that_finds_no_place_says_so(tmp_path: Path) -> None:
+    """All of its places are being read: by what goes to its disk, for example."""
+    worker = Worker(str(tmp_path / "run"))
+    for step in (1, 2):
+        assert worker.saver.save(objects(1), step, Position(), reason=MEMORY, metrics={})
+    reading = [slots.held(worker.node.slots.opened_again(), (1, step)) for step in (1, 2)]
+    args = {"reason": BREAKPOINT, "metrics": {}}
+    saving = threading.Thread(
+        target=worker.saver.save, args=(objects(1), 3, Position()), kwargs=args, daemon=True
+    )
+    saving.start()
+    until(lambda: worker.words[page.WAITING] == 1.0, "the rank to wait")
+    for slot, _ in reading[0]:
+        slot.release()
+    saving.join(PATIENCE_SECONDS)
+    assert slots.common(worker.node.slots.of) == [(1, 2), (1, 3)]
+    assert worker.words[page.WAITING] == 0.0
