@@ -19,7 +19,8 @@ class Epoch:
     Attributes:
         number: from 0.
         length: samples that it has; 0 where that is not known yet, as not all shards of a stream were read to the end.
-        expected: how many of them its steps should have consumed, each with a global batch like the others'.
+        expected: how many of them its steps should have consumed: each its global batch, or, where accounts do not say
+            how large that was, one like the largest.
         counted: how many of them count, each once or more.
         missing: samples that nobody has consumed, though the epoch is over.
         repeated: samples that count more than once.
@@ -91,10 +92,11 @@ class _Generation:
 
 @dataclass
 class _Count:
-    """What counts of one epoch: samples, how many in each step, and by how many ranks."""
+    """What counts of one epoch: samples, how many in each step and how many were meant to be, and by how many ranks."""
 
     samples: Counter[Sample] = field(default_factory=Counter)
     batches: list[int] = field(default_factory=list)
+    meant: list[int] = field(default_factory=list)
     world_sizes: list[int] = field(default_factory=list)
 
 
@@ -154,6 +156,7 @@ def prove(accounts: Iterable[Account], step: int, saved_by: tuple[int, int] | No
         for share in shares:
             count.samples.update(_samples(share))
         count.batches.append(sum(1 for share in shares for _ in _samples(share)))
+        count.meant.append(max(share.size for share in shares))
         if count.world_sizes[-1:] != [one.world_size]:
             count.world_sizes.append(one.world_size)
     batch = max((size for count in counts.values() for size in count.batches), default=0)
@@ -202,7 +205,7 @@ def _samples(share: Consumed) -> Iterator[Sample]:
 
 def _epoch(number: int, count: _Count, data: _Data, batch: int) -> Epoch:
     samples, length = count.samples, data.length
-    steps_had = batch * len(count.batches)
+    steps_had = sum(size or batch for size in count.meant)
     expected = min(length, steps_had) if length else steps_had
     complete = expected == length
     return Epoch(

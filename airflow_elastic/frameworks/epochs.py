@@ -6,6 +6,7 @@ step is told to the run, which may save or stop there, when the framework comes 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -94,6 +95,12 @@ class Epochs:
         """Epoch and offset of the batch that comes next."""
         epoch, offset = self._run.ahead
         return (epoch, offset) if offset < self._length else (epoch + 1, 0)
+
+    def left(self, epochs: float) -> int:
+        """Optimizer steps that are left of so many epochs, those behind included."""
+        epoch, offset = self._next()
+        each, done = (len(range(0, end, self._global_batch)) for end in (self._length, offset))
+        return max(0, math.ceil(epochs * each) - epoch * each - done)
 
     @property
     def behind(self) -> float:

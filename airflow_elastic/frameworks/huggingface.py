@@ -83,10 +83,12 @@ class ElasticTraining:
         self._batches = {"global_batch": global_batch, "micro_batch": most}
         self._epochs: Epochs | None = None
         self._by_tokens: bool | None = None  # whether the loss is the mean over tokens; None: not known yet
+        self._stopped = False  # early, before this attempt
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
         super().__init__(model, args, *others, **options)  # type: ignore[call-arg]
         trainer: Any = self
+        self._scaled = trainer.loss_is_scaled_for_ga  # as a trainer of one's own may say
         trainer.add_callback(_Reporting(trainer))
         # Here, and not in `compute_loss`, which is what a trainer of one's own overrides.
         backward = trainer.accelerator.backward
@@ -113,8 +115,8 @@ class ElasticTraining:
         weight = self._epochs.weight() if self._epochs else 1.0
         if self._by_tokens is None and num_items_in_batch is not None:
             self._by_tokens = self._divides(inputs, num_items_in_batch)
-        if self._by_tokens is False:
-            self.loss_is_scaled_for_ga = False
+        # By a `compute_loss_func` that is told of no tokens it has not been scaled, though the trainer thinks so.
+        self.loss_is_scaled_for_ga = self._scaled if self._by_tokens else False
         if not self._by_tokens:
             num_items_in_batch = None
         # A loss that is divided by the tokens of all ranks counts right by itself.
@@ -176,14 +178,15 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
         trainer, run = self._trainer, self._run
         others = {"schedule": trainer.lr_scheduler, "progress": _Progress(trainer)}
         others["scaler"] = trainer.accelerator.scaler  # none, where what was trained in float16 is no more
-        run.expect(state.max_steps)
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # not Accelerate's cover of it
         run.restore(trainer.model_wrapped, optimizer, **others)
         # What is averaged from here on is of the steps from here on.
         trainer._globalstep_last_logged = trainer._initial_global_step = state.global_step
-        trainer._epochs.over = (
-            state.global_step >= state.max_steps
-        )  # the trainer itself looks after a step only
+        if args.max_steps <= 0:  # an epoch may have more steps than those before had, or fewer
+            state.max_steps = state.global_step + trainer._epochs.left(args.num_train_epochs)
+        run.expect(state.max_steps)
+        # The trainer itself looks after a step only.
+        trainer._epochs.over = trainer._stopped or state.global_step >= state.max_steps
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         state.epoch = self._trainer._epochs.behind  # the trainer counts those of this attempt
@@ -224,12 +227,13 @@ class _Progress:
             "state": {name: getattr(state, name) for name in _KEPT if name in known},
             "callbacks": {name: one.state()["attributes"] for name, one in self._callbacks().items()},
             "by_tokens": self._trainer._by_tokens,
+            "stopped": self._trainer.control.should_training_stop and state.global_step < state.max_steps,
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         for name, value in kept["state"].items():
             setattr(self._trainer.state, name, value)
-        self._trainer._by_tokens = kept["by_tokens"]
+        self._trainer._by_tokens, self._trainer._stopped = kept["by_tokens"], kept.get("stopped", False)
         for name, one in self._callbacks().items():
             vars(one).update(kept["callbacks"].get(name, {}))
 

@@ -96,6 +96,10 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
     def _feeding(self, theirs: Callable[[], Any]) -> Callable[[], Epochs]:
         def ours() -> Epochs:
             loader = theirs()
+            if (
+                self._epochs is not None
+            ):  # the trainer has them loaded anew: what was done with those before counts
+                self._epochs.settle()
             self._epochs = Epochs(
                 self.run,
                 loader,
@@ -132,6 +136,11 @@ def _check_hooks(theirs: Iterable[Any]) -> None:
                 f"{name} would keep the averaged weights, and is not called: they would begin anew with each attempt. "
                 "Keep them in a module of your own, torch.optim.swa_utils.AveragedModel for example, as a part of the "
                 "LightningModule: what that holds is saved"
+            )
+        if isinstance(one, callbacks.GradientAccumulationScheduler):
+            raise InvalidInput(
+                "GradientAccumulationScheduler: given; allowed: none, as how many batches gradients are accumulated of "
+                "follows from global_batch. For another one from some epoch on, begin a run of its own there"
             )
         if isinstance(one, Callback | LightningModule) and is_overridden("on_save_checkpoint", one):
             log.warning(
@@ -182,8 +191,11 @@ class _Reporting(Callback):  # type: ignore[misc]
             self._given = 0
 
     def on_before_backward(self, trainer: Any, pl_module: LightningModule, loss: torch.Tensor) -> None:
-        weight = self._weight
-        self._losses.append(loss.detach() * weight)
+        weight, scaler = self._weight, getattr(trainer.precision_plugin, "scaler", None)
+        told = loss.detach() * weight
+        if scaler is not None and scaler.is_enabled():  # what comes here is scaled already
+            told /= scaler.scale(torch.ones((), device=loss.device))
+        self._losses.append(told)
         if weight != 1.0:
             loss.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
 
@@ -218,6 +230,7 @@ class _Progress:
             "logged": self._loop._batches_that_stepped,
             "callbacks": {key: one.state_dict() for key, one in self._callbacks().items()},
             "data": None if self._trainer.datamodule is None else self._trainer.datamodule.state_dict(),
+            "stopped": self._trainer.should_stop,
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
@@ -228,6 +241,7 @@ class _Progress:
             _stand(loop.manual_optimization.optim_step_progress, kept["steps"])
         _stand(loop.batch_progress, kept["batches"])
         loop._batches_that_stepped = kept["logged"]
+        self._trainer.should_stop = kept.get("stopped", False)  # early: somebody had seen enough
         for key, one in self._callbacks().items():
             if key in kept["callbacks"]:
                 one.load_state_dict(kept["callbacks"][key])

@@ -25,22 +25,27 @@ class Claims:
 
     def __init__(self, ranks: Ranks) -> None:
         self.world_size = ranks.world_size
-        self._ranks, self._batch, self._next = ranks, 0, 0
+        self._ranks, self._batch, self._next, self._most = ranks, 0, 0, 0
         self._store = None if ranks.alone else PrefixStore("claims", _default_store())
 
-    def begin(self) -> int:
-        """Another global batch; all ranks are through with the one before. Returns the number that is dealt first."""
-        if self._store is not None and self._ranks.rank == 0 and self._batch:
-            self._store.delete_key(str(self._batch))
-        self._batch, self._next = self._batch + 1, 0
+    def begin(self, pieces: int) -> int:
+        """Another global batch, of so many pieces. Returns the number that is dealt first.
+
+        Others may still be busy with the one before: on GPUs, exchanges of gradients are waited for by these alone.
+        """
+        self._batch, self._next, self._most = self._batch + 1, 0, max(pieces, self.world_size)
         return self._ranks.rank
 
     def take(self) -> int:
-        """The next number that nobody has."""
-        if self._store is not None:
-            return self._ranks.world_size - 1 + self._store.add(str(self._batch), 1)
-        self._next += 1
-        return self._next
+        """The next number that nobody has. Each rank takes them until there is no piece for one."""
+        if self._store is None:
+            self._next += 1
+            return self._next
+        key = str(self._batch)
+        taken = self._store.add(key, 1)
+        if taken == self._most:  # the pieces that were not dealt, and one for each rank: nobody takes another
+            self._store.delete_key(key)
+        return self.world_size - 1 + taken
 
 
 def exchange(model: DistributedDataParallel) -> None:

@@ -29,6 +29,9 @@ from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
+#: So many global batches a loop may look ahead.
+_AHEAD = 16
+
 
 class Feed:
     """What a rank's script is given.
@@ -50,6 +53,7 @@ class Feed:
         self._over = False  # its epoch
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
         self._given: deque[Given] = deque()
+        self._steps = 0  # that were told
         self._claims: Claims | None = None
         self._finished: Callable[[], Given | None] | None = None
 
@@ -170,12 +174,27 @@ class Feed:
             self.weight, self.step_due = portion.weight, portion.completes is not None
             if portion.completes is not None:
                 self._given.append(portion.completes)
+                self._check_told()
             self._finished = portion.finished
             yield portion.content
             if self._finished is not None:
                 raise InvalidInput(
                     "with dynamic=True forward and backward of each piece belong into `with run.accumulate(model):`"
                 )
+
+    def _check_told(self) -> None:
+        """Raises InvalidInput where the script does not tell of its steps: the position would stay behind for good.
+
+        A batch that is left out now and then is no reason to end a training that has gone on for days.
+        """
+        untold, told = len(self._given), self._steps
+        if untold > _AHEAD and untold * 4 > told:
+            raise InvalidInput(
+                f"run.loader has given {told + untold} global batches, and run.step was called {told} times: what it "
+                "was not told of would be trained on again after a restart. Call run.step once for each global batch, "
+                "also for one that you leave out; to accumulate gradients of several, have a larger global_batch and "
+                "micro_batch; and go through one loader at a time"
+            )
 
     @property
     def may_go_on(self) -> bool:
@@ -224,12 +243,13 @@ class Feed:
                 )
             return
         given = self._given.popleft()
+        self._steps += 1
         self.position = Position(given.epoch, given.offset, self.position.samples + given.size)
         self._over = given.over
         if given.done is not None:
             given.done()
         if self._accountant is not None:
-            consumed = Consumed(step, given.epoch, given.samples, given.spans, given.ended)
+            consumed = Consumed(step, given.epoch, given.samples, given.spans, given.ended, given.size)
             self._accountant.stepped(consumed)
 
 

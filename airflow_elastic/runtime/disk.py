@@ -58,8 +58,8 @@ Refused = Callable[[int, str], None]
 #: Gives the pages of a worker's ranks.
 Pages = Callable[[], "Sequence[Path]"]
 
-#: A disk that answers nothing for so long is done without.
-_QUIET_SECONDS = 10.0
+#: A disk that takes nothing for so long is done without. What the kernel has still to write may take a while.
+_QUIET_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class _Shared:
         self._epoch, self._start, self._size, self._claims = epoch, start, size, claims
         self._over = over
         self._pieces = cut(start, start + size, -(-size // micro_batch))
-        self._number = claims.begin()
+        self._number = claims.begin(len(self._pieces))
         self.samples: list[int] = []
         self.open = True
 

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Collection
 
 from airflow_elastic.adapters import checksums
@@ -19,6 +20,9 @@ log = logging.getLogger(__name__)
 #: How long whoever connects may take to say who it is.
 _HELLO_SECONDS = 10.0
 _HELLO_BYTES = 4096
+
+#: Who has broken off connects anew within this time, if there still is somebody.
+_SURE_SECONDS = 2.0
 
 
 class Keeper:
@@ -40,6 +44,7 @@ class Keeper:
         self._hello = Hello("", 0, -1, 0)
         self._speaker: socket.socket | None = None  # whoever gives, as long as it does
         self._lost = self._parted = False
+        self._lost_at = 0.0
         self._since = 0  # the generation that has met last: what others before it say is of no more use
         self._lock = threading.Lock()  # of all above
         self._taking = threading.Lock()  # one state at a time, of one connection
@@ -51,6 +56,12 @@ class Keeper:
         """The worker whose state this is, where that has gone without a word."""
         with self._lock:
             return self._hello.worker if self._lost else None
+
+    @property
+    def is_surely_lost(self) -> bool:
+        """Whether it has not come back for a while either: a connection may break, and is made anew."""
+        with self._lock:
+            return self._lost and time.monotonic() - self._lost_at > _SURE_SECONDS
 
     def without(self, others: Collection[int]) -> None:
         """Whoever is none of these is lost, unless it has said its last word: a silent machine shows it late."""
@@ -96,6 +107,7 @@ class Keeper:
             with self._lock:
                 if self._speaker is connection:
                     self._speaker, self._lost, self._parted = None, lost, not lost
+                    self._lost_at = time.monotonic()
 
     def _greeted(self, connection: socket.socket) -> Hello | None:
         try:

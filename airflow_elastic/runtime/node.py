@@ -211,11 +211,10 @@ class Node:
         or that have lost a peer, where that is known here: they cannot finish a step, and what is kept here is to be
         written.
         """
-        if (
-            self.replaced()
-            or (self.keeper is not None and self.keeper.lost is not None)
-            or self._has_failed()
-        ):
+        if self.replaced() or self._has_failed():
+            return True
+        if self.keeper is not None and self.keeper.is_surely_lost:
+            self.flush()  # others may go on without that worker, in the same attempt
             return True
         self._park_at = self._park_at or time.monotonic()
         pages = [Page(path) for path in self.pages()]

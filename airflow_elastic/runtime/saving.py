@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy
 import torch
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.checkpoint.state_dict import _get_fqns, get_model_state_dict
 from torch.nn.parameter import is_lazy
 
 import airflow_elastic
@@ -181,15 +181,15 @@ class Saver:
             account=account,
             versions=VERSIONS,
         )
-        self._newest = step
-        if reason not in IN_BETWEEN:
-            self._staged = step
-        if reason != MEMORY and self._policy.disk:
-            self._for_disk = [*self._for_disk[-COUNT:], step]
         if self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN):
             self._copying = self._stage.put_beside(plan, note, spare, self._waiting)
         else:
             self._stage.put(plan, note, spare, self._waiting)
+        self._newest = step  # not before: until then it is the one before that is to be spared
+        if reason not in IN_BETWEEN:
+            self._staged = step
+        if reason != MEMORY and self._policy.disk:
+            self._for_disk = [*self._for_disk[-COUNT:], step]
         return True
 
     def attend(self, optimizers: Iterable[Any]) -> None:
@@ -319,6 +319,5 @@ def _halves(state: Any) -> dict[str, Any]:
 
 def _buffers(model: torch.nn.Module) -> frozenset[str]:
     """Keys of the buffers, e.g. a batch norm's means: ranks may differ in them, and DDP takes the first one's."""
-    wrappers = ("module", "_orig_mod")  # of DDP and of torch.compile, which a state's names leave out
-    names = (name.split(".") for name, _ in model.named_buffers())
-    return frozenset(".".join(("model", *(word for word in name if word not in wrappers))) for name in names)
+    names = (name for name, _ in model.named_buffers(remove_duplicate=False))
+    return frozenset(f"model.{key}" for name in names for key in _get_fqns(model, name))

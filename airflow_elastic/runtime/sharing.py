@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 #: A neighbour that takes nothing for so long is not waited for: a slot that is being read is one less to save into.
 _SEND_SECONDS = 10.0
 
+#: But it may have to have memory made for a state, which takes a machine that is busy some seconds for each GB.
+_BYTES_A_SECOND = 0.1e9
+
 _CHUNK_BYTES = 4 << 20
 
 
@@ -42,6 +46,7 @@ class Sharer(Follower):
         self._told_alone = 0  # in what generation
         self._connection: socket.socket | None = None
         self._to: Neighbour | None = None
+        self._mended = False  # since a state was given
 
     def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
         """End; where all is written, the neighbour does not take this worker for lost."""
@@ -53,6 +58,7 @@ class Sharer(Follower):
         if self._to is not None and self._to != self._node.neighbour:
             self._part()
         try:
+            self._mend()
             super()._look(heard=heard)
         except OSError as error:
             log.warning("the neighbour could not be given what is saved: %s", error)
@@ -61,16 +67,43 @@ class Sharer(Follower):
             self._disconnect()
             raise
 
+    def _mend(self) -> None:
+        """Whoever falls silent is taken for lost: where the connection has broken, and this worker lives, say so."""
+        connection, neighbour = self._connection, self._to
+        if connection is None or neighbour is None or self._mended or not _is_cut(connection):
+            return
+        self._mended = True  # or who is not listened to any more would go on for ever
+        self._disconnect()
+        self._connect(neighbour)
+
     def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
         neighbour, note = self._node.neighbour, held[0][1]
         try:
             if neighbour is not None:
-                self._give(neighbour, held)
+                self._insist(neighbour, held)
             elif note.reason == MEMORY:  # what is saved for another reason goes to storage, or to a disk
                 self._tell_alone(note)
         finally:  # also where it was not taken: the next state is to be tried
             if note.generation == self._node.generation:
                 self._node.tell_ranks({page.GIVEN: float(note.step)})
+
+    def _insist(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
+        """Give it; where the connection breaks, once more over another one."""
+        self._mended = False
+        try:
+            self._give(neighbour, held)
+        except OSError as error:
+            if self._over.is_set():
+                raise
+            log.info("the neighbour is given step %d once more: %s", held[0][1].step, error)
+            self._disconnect()
+            self._connect(neighbour)  # where it is gone, this says so
+            try:
+                self._give(neighbour, held)
+            except OSError as again:
+                self._refuse(held[0][1].step, f"its neighbour could not be given it: {again}")
+                self._disconnect()
+                self._connect(neighbour)
 
     def _tell_alone(self, note: Note) -> None:
         """Tell that nobody keeps it: once in a generation, by one for all. Each agent has said so when they met."""
@@ -82,6 +115,7 @@ class Sharer(Follower):
     def _give(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
         connection = self._connection or self._connect(neighbour)
         data = [slot.data(note.kept_bytes) for slot, note in held]
+        connection.settimeout(_SEND_SECONDS + sum(map(len, data)) / _BYTES_A_SECOND)
         notes = tuple(replace(note, rest=Index((), ())) for _, note in held)
         say(connection, Given(notes, tuple(checksums.of(each) for each in data)))
         if self._is_taken(connection, notes[0].step):
@@ -118,3 +152,8 @@ class Sharer(Follower):
         if self._connection is not None:
             self._connection.close()
         self._connection, self._to = None, None
+
+
+def _is_cut(connection: socket.socket) -> bool:
+    """Whether there is nobody at the other end any more, who says something only when asked."""
+    return bool(select.select([connection], [], [], 0)[0])

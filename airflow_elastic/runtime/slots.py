@@ -318,4 +318,5 @@ class Slots:
 
     def poke(self) -> None:
         """Wake whoever waits for news."""
-        os.write(self._poke, b".")
+        with contextlib.suppress(BlockingIOError):  # there is news enough
+            os.write(self._poke, b".")

@@ -32,6 +32,7 @@ class Consumed:
         samples: indices into the data set.
         spans: where the data is a stream: places in its shards.
         ended: shards whose end was come to on the way.
+        size: samples of the global batch that it is a share of; 0 in accounts of earlier releases.
     """
 
     step: int
@@ -39,6 +40,7 @@ class Consumed:
     samples: tuple[int, ...] = ()
     spans: tuple[Span, ...] = ()
     ended: tuple[Ended, ...] = ()
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

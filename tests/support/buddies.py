@@ -55,11 +55,16 @@ class Pair:
     def kept(self, index: int) -> list[int]:
         return [step for _, step in slots.common(self.keeper(index).slots)]
 
-    def lose_second(self) -> None:
-        """As a process does that is killed: its connections end without a word."""
+    def cut_second(self) -> None:
+        """Its connection breaks."""
         connection = self.sharers[1]._connection
         assert connection is not None
         connection.shutdown(socket.SHUT_RDWR)
+
+    def lose_second(self) -> None:
+        """As a process does that is killed: its connections end without a word."""
+        assert self.sharers[1].stop()
+        self.cut_second()
         until(lambda: self.keeper(0).lost == 1, "the loss to be noticed")
 
     def steps(self) -> list[int]:

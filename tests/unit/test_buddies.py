@@ -182,11 +182,65 @@ def test_one_that_comes_back_is_not_lost(tmp_path: Path) -> None:
     with pair(tmp_path / "run") as two:
         two.save(objects(1), 3)
         until(lambda: two.kept(0) == [3], "the state to be kept")
+        two.cut_second()
+        until(lambda: two.keeper(0)._hello.number == 2, "it to connect anew")
+        assert two.keeper(0).lost is None
+        two.save(objects(1), 4)
+        until(lambda: two.kept(0)[-1] == 4, "its newest state to be kept")
+
+
+def test_one_whose_connection_has_broken_is_not_believed_to_be_lost_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that are to end would else be killed without having saved."""
+    with pair(tmp_path / "run") as two:
+        node, words = two.workers[0].node, two.workers[0].words
+        node.persist = two.workers[0].persister.flush
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        monkeypatch.setattr(keeper, "_SURE_SECONDS", 1e9)
         two.lose_second()
-        two.save(objects(1), 4)  # by this one it notices
-        two.save(objects(1), 5)  # and for this one it connects anew
-        until(lambda: two.keeper(0).lost is None, "the worker to be back")
-        until(lambda: two.kept(0)[-1] == 5, "its newest state to be kept")
+        assert not node.parked()
+        assert words[page.PARK] == 1.0
+        monkeypatch.setattr(keeper, "_SURE_SECONDS", -1.0)
+        assert node.parked()
+        assert two.steps() == [3], "others may go on without it, in the same attempt"
+
+
+def test_a_neighbour_gets_time_to_have_memory_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_SEND_SECONDS", 0.05)
+    monkeypatch.setattr(sharing, "_BYTES_A_SECOND", 100.0)
+    room = slots.Slot.room
+
+    def slow(slot: slots.Slot, size: int) -> memoryview:
+        threading.Event().wait(0.3)
+        return room(slot, size)
+
+    with pair(tmp_path / "run") as two:
+        two.workers[1].saver.save(objects(1), 3, Position(0, 3, 3), reason=MEMORY, metrics={})
+        monkeypatch.setattr(slots.Slot, "room", slow)
+        two.sharers[1].news()
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        assert two.keeper(0)._hello.number == 1
+
+
+def test_a_state_that_cannot_be_given_is_told_and_its_worker_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give(sharer: sharing.Sharer, *_: object) -> None:
+        raise TimeoutError("timed out")
+
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        monkeypatch.setattr(sharing.Sharer, "_give", give)
+        two.save(objects(1), 4)
+        mailbox = Mailbox(two.workers[0].store)
+        until(lambda: len(mailbox.read()) == 2, "both to tell")
+        until(lambda: two.keeper(0)._hello.number == 3, "it to connect anew")
+        assert two.keeper(0).lost is None
+    (reason, _) = [one.checkpoint.reason for one in mailbox.read() if one.checkpoint]
+    assert reason == "its neighbour could not be given it: timed out"
 
 
 def test_a_state_that_broke_off_leaves_the_one_before(
@@ -206,7 +260,11 @@ def test_a_state_that_broke_off_leaves_the_one_before(
                 connection.shutdown(socket.SHUT_RDWR)
             socket.socket.sendall(connection, data)
 
+        def gone(neighbour: object) -> socket.socket:
+            raise ConnectionRefusedError
+
         monkeypatch.setattr(two.sharers[1], "_connection", _Torn(connection, torn))
+        monkeypatch.setattr(two.sharers[1], "_connect", gone)
         two.save(objects(1), 4)
         until(lambda: two.keeper(0).lost == 1, "the loss to be noticed")
         assert sent.is_set()

@@ -266,7 +266,7 @@ def test_a_disk_that_is_written_to_is_waited_for_while_it_takes_something(
     if goes_on:
         assert len(list(disk.found(lambda step, why: None))) == 1
     else:
-        with pytest.raises(StoreError, match="has taken nothing for 10 s"):
+        with pytest.raises(StoreError, match="has taken nothing for 60 s"):
             list(disk.found(lambda step, why: None))
 
 

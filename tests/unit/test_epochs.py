@@ -116,3 +116,16 @@ def test_data_without_an_index_is_refused() -> None:
         Epochs(run, torch.utils.data.DataLoader(Stream()), global_batch=4, micro_batch=None)
     with pytest.raises(InvalidInput, match="given list; allowed: one torch"):
         Epochs(run, [1, 2], global_batch=4, micro_batch=None)
+
+
+def test_steps_that_are_left_are_those_of_the_data_as_it_is() -> None:
+    run, batches = ten()
+    assert [batches.left(epochs) for epochs in (1, 2, 1.5, 0.1)] == [3, 6, 5, 1]
+    given = iter(batches)
+    for _ in range(2):
+        next(given)
+        batches.weight()
+        batches.stepped(None, {})
+    batches.settle()
+    assert [batches.left(epochs) for epochs in (1, 2, 0.1)] == [1, 4, 0]
+    assert run.steps == 2

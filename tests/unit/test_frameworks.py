@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from airflow_elastic.spec.errors import InvalidInput
+
+HUGGING_FACE = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+)
+LIGHTNING = pytest.mark.skipif(
+    importlib.util.find_spec("lightning") is None, reason="lightning is not installed"
+)
 
 WITHOUT = """
 import sys
@@ -35,7 +44,7 @@ def test_a_framework_that_is_missing_is_named_and_how_to_get_it() -> None:
     ]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+@HUGGING_FACE
 def test_hugging_faces_best_checkpoint_is_the_runs_business() -> None:
     from transformers import TrainingArguments
 
@@ -48,7 +57,7 @@ def test_hugging_faces_best_checkpoint_is_the_runs_business() -> None:
         ElasticTrainer(global_batch=4, args=args)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+@HUGGING_FACE
 @pytest.mark.parametrize("kind", ["tokens", "classes"])
 def test_in_any_number_of_pieces_hugging_faces_trainer_learns_the_same(kind: str, tmp_path: Path) -> None:
     """A loss that is a mean over tokens, and one that takes their number and does not heed it."""
@@ -56,7 +65,7 @@ def test_in_any_number_of_pieces_hugging_faces_trainer_learns_the_same(kind: str
     torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+@HUGGING_FACE
 def test_what_is_measured_after_a_step_is_told_with_that_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +100,102 @@ def test_what_is_measured_after_a_step_is_told_with_that_step(
     assert sorted(found) == [2, 4, 6, 8]
     assert len(set(found.values())) == 4
     assert told == [None, *(found[at] for at in (2, 2, 4, 4, 6, 6, 8))]
+
+
+class Kept:
+    """What a run has kept with its last save, and gives to the trainer of another attempt."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch, self._state = monkeypatch, None
+
+    def of(self, trainer: Any) -> Any:
+        progress: list[Any] = []
+
+        def restore(model: Any, *optimizers: Any, **others: Any) -> None:
+            progress.append(others["progress"])
+            if self._state is not None:
+                progress[0].load_state_dict(self._state)
+
+        def save(**_: Any) -> None:
+            self._state = copy.deepcopy(progress[0].state_dict())
+
+        self._monkeypatch.setattr(trainer.run, "restore", restore)
+        self._monkeypatch.setattr(trainer.run, "save", save)
+        return trainer
+
+
+@HUGGING_FACE
+def test_hugging_faces_trainer_that_has_stopped_early_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run may be lost, or get other workers, while it is evaluated for the last time."""
+    from transformers import TrainerCallback, TrainingArguments
+
+    from airflow_elastic.frameworks.huggingface import ElasticTrainer
+
+    class Stop(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop |= state.global_step == 2
+
+    class Line(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(1, 1)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": torch.nn.functional.mse_loss(self.line(x), labels)}
+
+    data = [{"x": torch.ones(1), "labels": torch.ones(1)} for _ in range(16)]
+    kept, options = Kept(monkeypatch), {"report_to": [], "disable_tqdm": True, "use_cpu": True}
+
+    def trained(*callbacks: Any) -> int:
+        args = TrainingArguments(output_dir=str(tmp_path), num_train_epochs=2, **options)
+        trainer = kept.of(
+            ElasticTrainer(
+                global_batch=4, model=Line(), args=args, train_dataset=data, callbacks=list(callbacks)
+            )
+        )
+        trainer.train()
+        return int(trainer.state.global_step)
+
+    assert trained(Stop()) == 2
+    assert trained() == 2
+
+
+@HUGGING_FACE
+def test_a_loss_of_ones_own_is_the_same_in_any_number_of_pieces(tmp_path: Path) -> None:
+    """Also of data in which nothing tells how many tokens there are."""
+    from transformers import TrainingArguments
+
+    from airflow_elastic.frameworks.huggingface import ElasticTrainer
+
+    class Line(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(1, 1, bias=False)
+            torch.nn.init.zeros_(self.line.weight)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"out": self.line(x)}
+
+    def loss_of(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        return (outputs["out"] - 1.0).square().mean()
+
+    def learned(micro_batch: int) -> float:
+        args = TrainingArguments(
+            output_dir=str(tmp_path), per_device_train_batch_size=micro_batch, max_steps=1, optim="sgd",
+            learning_rate=0.1, lr_scheduler_type="constant", max_grad_norm=0.0, label_names=["y"],
+            report_to=[], disable_tqdm=True, use_cpu=True,
+        )  # fmt: skip
+        data = [{"x": torch.ones(1), "y": torch.ones(1)} for _ in range(4)]
+        model = Line()
+        trainer = ElasticTrainer(
+            global_batch=4, model=model, args=args, train_dataset=data, compute_loss_func=loss_of
+        )
+        trainer.train()
+        return model.line.weight.item()
+
+    assert [learned(micro_batch) for micro_batch in (4, 2, 1)] == pytest.approx([0.2, 0.2, 0.2])
 
 
 def _learned(kind: str, folder: Path, micro_batch: int) -> dict[str, torch.Tensor]:
@@ -134,7 +239,7 @@ def _learned(kind: str, folder: Path, micro_batch: int) -> dict[str, torch.Tenso
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+@LIGHTNING
 @pytest.mark.parametrize("name", ["devices", "num_nodes", "accumulate_grad_batches", "limit_train_batches"])
 def test_what_follows_from_the_run_is_not_lightnings_to_say(name: str) -> None:
     from airflow_elastic.frameworks.lightning import ElasticTrainer
@@ -143,7 +248,7 @@ def test_what_follows_from_the_run_is_not_lightnings_to_say(name: str) -> None:
         ElasticTrainer(global_batch=4, **{name: 2})
 
 
-@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+@LIGHTNING
 def test_what_lightnings_own_checkpoints_would_keep_is_not_lost_in_silence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -177,3 +282,108 @@ def test_what_lightnings_own_checkpoints_would_keep_is_not_lost_in_silence(
     ours = [one.getMessage() for one in caplog.records if one.name.startswith("airflow_elastic.frameworks")]
     (said,) = ours
     assert said.startswith("Talking.on_save_checkpoint is not called: ")
+
+
+@LIGHTNING
+def test_lightnings_trainer_that_loads_its_data_anew_does_all_of_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    seen: list[int] = []
+
+    class Model(BoringModel):  # type: ignore[misc]
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+            seen.extend(batch[:, 0].int().tolist())
+            return super().training_step(batch, batch_idx)
+
+        def train_dataloader(self) -> Any:
+            data: Any = [torch.full((32,), float(number)) for number in range(10)]
+            return torch.utils.data.DataLoader(data, batch_size=4)
+
+    trainer = ElasticTrainer(
+        global_batch=4, max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False,
+        limit_val_batches=0, reload_dataloaders_every_n_epochs=1,
+    )  # fmt: skip
+    trainer.fit(Model())
+    assert sorted(seen) == sorted([*range(10), *range(10)])
+    assert trainer.run.steps == trainer.global_step == 6
+    assert trainer.run.ahead == (2, 0)
+
+
+@LIGHTNING
+def test_lightnings_trainer_that_has_stopped_early_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning.pytorch import Callback
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    class Stop(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            trainer.should_stop |= trainer.global_step == 2
+
+    kept = Kept(monkeypatch)
+
+    def trained(*callbacks: Callback) -> int:
+        trainer = kept.of(
+            ElasticTrainer(
+                global_batch=4,
+                max_epochs=2,
+                accelerator="cpu",
+                logger=False,
+                callbacks=list(callbacks),
+                enable_progress_bar=False,
+                limit_val_batches=0,
+            )
+        )
+        trainer.fit(BoringModel())
+        return int(trainer.global_step)
+
+    assert trained(Stop()) == 2
+    assert trained() == 2
+
+
+@LIGHTNING
+def test_another_accumulation_is_not_lightnings_to_say() -> None:
+    from lightning.pytorch.callbacks import GradientAccumulationScheduler
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    scheduler = GradientAccumulationScheduler({0: 2})
+    trainer = ElasticTrainer(global_batch=4, accelerator="cpu", logger=False, callbacks=[scheduler])
+    with pytest.raises(InvalidInput, match="GradientAccumulationScheduler: given; allowed: none"):
+        trainer.fit(BoringModel())
+
+
+@LIGHTNING
+def test_a_loss_is_told_as_it_is_also_where_gradients_are_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning.pytorch.demos.boring_classes import BoringModel
+    from lightning.pytorch.plugins.precision import MixedPrecision
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    lost: list[float] = []
+
+    class Model(BoringModel):  # type: ignore[misc]
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)["loss"]
+            lost.append(loss.item())
+            return loss
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    trainer = ElasticTrainer(
+        global_batch=4, max_steps=3, accelerator="cpu", logger=False, enable_progress_bar=False,
+        limit_val_batches=0, plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
+    )  # fmt: skip
+    step, told = trainer.run.step, []
+
+    def telling(loss: torch.Tensor, **metrics: float) -> None:
+        told.append(loss.item())
+        step(loss, **metrics)
+
+    monkeypatch.setattr(trainer.run, "step", telling)
+    trainer.fit(Model(), torch.utils.data.DataLoader(torch.rand(12, 32), batch_size=4))
+    assert told == pytest.approx(lost, rel=1e-3)

@@ -52,6 +52,27 @@ def test_a_run_without_failures_is_proved() -> None:
     assert proof.done_again == 0
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_another_global_batch_is_no_loss_and_a_batch_that_is_not_whole_is(lost: bool) -> None:
+    """Which samples a step is of does not depend on how many others are."""
+    at, steps = 0, []
+    for step, size in enumerate(
+        (16, 16, 5), 1
+    ):  # ...of which the first two are of an attempt with larger ones
+        steps.append(Consumed(step, 0, tuple(range(at, at + size)), size=size))
+        at += size
+    steps += [Consumed(step, 1, tuple(range(4 * (step - 4), 4 * (step - 3))), size=4) for step in range(4, 8)]
+    if lost:
+        steps[-1] = replace(steps[-1], samples=steps[-1].samples[1:])
+    accounts = [
+        Account(1, 1, 0, 1, 0, LENGTH, tuple(steps[:3])),
+        Account(2, 1, 0, 1, 3, LENGTH, tuple(steps[3:]), went_on_from=(1, 1)),
+    ]
+    proof = prove(accounts, 7)
+    assert proof.holds is not lost
+    assert [(epoch.counted, epoch.expected) for epoch in proof.epochs] == [(37, 37), (16 - lost, 16)]
+
+
 def test_restarts_and_other_world_sizes_are_followed() -> None:
     seed = random.SystemRandom().getrandbits(32)
     luck = random.Random(seed)

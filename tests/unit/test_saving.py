@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from airflow_elastic.adapters import checkpoints, keeping, page
@@ -28,7 +29,7 @@ from airflow_elastic.cli.main import cli
 from airflow_elastic.control.look import events_of
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.tell import sentence
-from airflow_elastic.runtime import persister
+from airflow_elastic.runtime import persister, slots
 from airflow_elastic.runtime.saving import Position, Stateful, _buffers
 from airflow_elastic.runtime.slots import Slot
 from airflow_elastic.runtime.unsettled import Unsettled, Written
@@ -38,6 +39,7 @@ from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.run import Health
 from tests.support.builders import created
 from tests.support.forging import of_release
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.saving import Worker, objects, restorer, same, save
 
 
@@ -171,10 +173,35 @@ def test_buffers_are_known_by_the_names_that_states_have() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.submodule = torch.nn.Sequential(torch.nn.BatchNorm1d(2))
+            self.module = torch.nn.BatchNorm1d(2)
+            self.again = checkpoint_wrapper(torch.nn.BatchNorm1d(2))
 
-    model = torch.nn.Sequential(Deep())
-    names = {name for name in get_model_state_dict(model) if "running" in name or "tracked" in name}
-    assert _buffers(model) == {f"model.{name}" for name in names}
+    for model in (torch.nn.Sequential(Deep()), torch.compile(Deep())):
+        names = {name for name in get_model_state_dict(model) if "running" in name or "tracked" in name}
+        assert len(names) == 9
+        assert _buffers(model) == {f"model.{name}" for name in names}
+
+
+def test_a_breakpoint_is_not_copied_over_what_is_still_to_be_written(tmp_path: Path) -> None:
+    """It may be cut off, and then there would be neither."""
+    worker = Worker(str(tmp_path / "run"))
+    for step in (10, 20):
+        assert worker.saver.save(objects(step), step, Position(), reason="steps", metrics={})
+        worker.words[page.KEPT] = 10  # and 20 has yet to be written
+    reading = slots.held(worker.node.slots.opened_again(), (1, 10))
+    saving = threading.Thread(
+        target=worker.saver.save,
+        args=(objects(21), 21, Position()),
+        kwargs={"reason": "breakpoint", "metrics": {}},
+        daemon=True,
+    )
+    saving.start()
+    until(lambda: worker.words[page.WAITING] == 1.0, "the rank to wait")
+    assert slots.common(worker.node.slots.of) == [(1, 10), (1, 20)]
+    for slot, _ in reading:
+        slot.release()
+    saving.join(PATIENCE_SECONDS)
+    assert slots.common(worker.node.slots.of) == [(1, 20), (1, 21)]
 
 
 def test_a_manifest_says_how_far_the_journal_was(tmp_path: Path) -> None:

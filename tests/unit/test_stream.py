@@ -280,6 +280,40 @@ def test_a_step_that_is_not_due_is_refused() -> None:
     assert one.position.offset == 6
 
 
+@pytest.mark.parametrize("several", [2, 4])
+def test_a_script_that_tells_of_fewer_steps_than_it_gets_batches_is_refused(several: int) -> None:
+    """Its position would stay behind, and what it has trained on would come again after a restart."""
+    one = feed()
+
+    def train() -> None:
+        for number, _ in enumerate(loaded(one, torch.arange(6 * 100)), 1):
+            if number % several == 0:
+                one.stepped(number)
+
+    with pytest.raises(
+        InvalidInput, match=r"given [23]\d global batches, .* to accumulate gradients of several"
+    ):
+        train()
+
+
+def test_two_loaders_at_a_time_are_refused() -> None:
+    one, data = feed(), torch.arange(6 * 100)
+
+    def train() -> None:
+        for step, _ in enumerate(zip(loaded(one, data), loaded(one, data), strict=True), 1):
+            one.stepped(step)
+
+    with pytest.raises(InvalidInput, match="go through one loader at a time"):
+        train()
+
+
+def test_a_batch_that_is_left_out_now_and_then_ends_nothing() -> None:
+    one = feed()
+    for number, _ in enumerate(loaded(one, torch.arange(6 * 1000)), 1):
+        if number % 10:
+            one.stepped(number)
+
+
 def test_pieces_that_are_handed_out_as_ranks_come() -> None:
     one = feed()
     batches = loaded(one, torch.arange(15), micro_batch=4, dynamic=True)
