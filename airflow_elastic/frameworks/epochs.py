@@ -99,8 +99,8 @@ class Epochs:
     def left(self, epochs: float) -> int:
         """Optimizer steps that are left of so many epochs, those behind included."""
         epoch, offset = self._next()
-        each, done = (len(range(0, end, self._global_batch)) for end in (self._length, offset))
-        return max(0, math.ceil(epochs * each) - epoch * each - done)
+        each, left = (len(range(begin, self._length, self._global_batch)) for begin in (0, offset))
+        return max(0, math.ceil(epochs * each) - epoch * each - (each - left))
 
     @property
     def behind(self) -> float:

@@ -88,7 +88,8 @@ class ElasticTraining:
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
         super().__init__(model, args, *others, **options)  # type: ignore[call-arg]
         trainer: Any = self
-        self._scaled = trainer.loss_is_scaled_for_ga  # as a trainer of one's own may say
+        # As a trainer of one's own may say; earlier releases do not ask.
+        self._scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
         trainer.add_callback(_Reporting(trainer))
         # Here, and not in `compute_loss`, which is what a trainer of one's own overrides.
         backward = trainer.accelerator.backward
@@ -116,7 +117,8 @@ class ElasticTraining:
         if self._by_tokens is None and num_items_in_batch is not None:
             self._by_tokens = self._divides(inputs, num_items_in_batch)
         # By a `compute_loss_func` that is told of no tokens it has not been scaled, though the trainer thinks so.
-        self.loss_is_scaled_for_ga = self._scaled if self._by_tokens else False
+        unsaid = self._by_tokens is None and self._scaled is None
+        self.loss_is_scaled_for_ga = False if unsaid or self._by_tokens is False else self._scaled
         if not self._by_tokens:
             num_items_in_batch = None
         # A loss that is divided by the tokens of all ranks counts right by itself.

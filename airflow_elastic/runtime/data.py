@@ -30,7 +30,7 @@ from airflow_elastic.spec.errors import InvalidInput
 log = logging.getLogger(__name__)
 
 #: So many global batches a loop may look ahead.
-_AHEAD = 16
+_AHEAD = 128
 
 
 class Feed:
@@ -185,15 +185,16 @@ class Feed:
     def _check_told(self) -> None:
         """Raises InvalidInput where the script does not tell of its steps: the position would stay behind for good.
 
-        A batch that is left out now and then is no reason to end a training that has gone on for days.
+        A batch that is left out now and then is no reason to end a training that has gone on for days. And before the
+        first step somebody may look at all of the data.
         """
         untold, told = len(self._given), self._steps
-        if untold > _AHEAD and untold * 4 > told:
+        if told and untold > _AHEAD and untold * 4 > told:
             raise InvalidInput(
                 f"run.loader has given {told + untold} global batches, and run.step was called {told} times: what it "
                 "was not told of would be trained on again after a restart. Call run.step once for each global batch, "
                 "also for one that you leave out; to accumulate gradients of several, have a larger global_batch and "
-                "micro_batch; and go through one loader at a time"
+                f"micro_batch; go through one loader at a time, and look ahead by {_AHEAD} at the most"
             )
 
     @property

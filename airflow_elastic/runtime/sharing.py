@@ -47,6 +47,7 @@ class Sharer(Follower):
         self._connection: socket.socket | None = None
         self._to: Neighbour | None = None
         self._mended = False  # since a state was given
+        self._patience = _SEND_SECONDS  # for an answer
 
     def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
         """End; where all is written, the neighbour does not take this worker for lost."""
@@ -74,7 +75,10 @@ class Sharer(Follower):
             return
         self._mended = True  # or who is not listened to any more would go on for ever
         self._disconnect()
-        self._connect(neighbour)
+        try:
+            self._connect(neighbour)
+        except OSError as error:
+            log.info("the neighbour does not answer any more: %s", error)
 
     def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
         neighbour, note = self._node.neighbour, held[0][1]
@@ -101,6 +105,8 @@ class Sharer(Follower):
             try:
                 self._give(neighbour, held)
             except OSError as again:
+                if self._over.is_set():
+                    raise
                 self._refuse(held[0][1].step, f"its neighbour could not be given it: {again}")
                 self._disconnect()
                 self._connect(neighbour)
@@ -115,7 +121,7 @@ class Sharer(Follower):
     def _give(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
         connection = self._connection or self._connect(neighbour)
         data = [slot.data(note.kept_bytes) for slot, note in held]
-        connection.settimeout(_SEND_SECONDS + sum(map(len, data)) / _BYTES_A_SECOND)
+        self._patience = _SEND_SECONDS + sum(map(len, data)) / _BYTES_A_SECOND
         notes = tuple(replace(note, rest=Index((), ())) for _, note in held)
         say(connection, Given(notes, tuple(checksums.of(each) for each in data)))
         if self._is_taken(connection, notes[0].step):
@@ -128,7 +134,9 @@ class Sharer(Follower):
                 self._refused = False
 
     def _is_taken(self, connection: socket.socket, step: int) -> bool:
+        connection.settimeout(self._patience)
         trouble = hear(connection, Answer).trouble
+        connection.settimeout(_SEND_SECONDS)
         if trouble is not None:
             self._refuse(step, f"its neighbour does not keep it: {trouble}")
         return trouble is None
@@ -156,4 +164,6 @@ class Sharer(Follower):
 
 def _is_cut(connection: socket.socket) -> bool:
     """Whether there is nobody at the other end any more, who says something only when asked."""
-    return bool(select.select([connection], [], [], 0)[0])
+    seen = select.poll()
+    seen.register(connection, select.POLLIN)
+    return bool(seen.poll(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,3 +130,10 @@ def test_steps_that_are_left_are_those_of_the_data_as_it_is() -> None:
     batches.settle()
     assert [batches.left(epochs) for epochs in (1, 2, 0.1)] == [1, 4, 0]
     assert run.steps == 2
+
+
+def test_a_step_that_is_left_of_another_global_batch_counts() -> None:
+    """Half of an epoch was consumed in larger ones, and what is left is no multiple of theirs."""
+    run, batches = ten()
+    run._feed.position = replace(run._feed.position, epoch=0, offset=5)
+    assert (len(batches), batches.left(1)) == (2, 2)

@@ -163,7 +163,8 @@ def test_hugging_faces_trainer_that_has_stopped_early_does_not_go_on(
 
 
 @HUGGING_FACE
-def test_a_loss_of_ones_own_is_the_same_in_any_number_of_pieces(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whose", ["a function", "a trainer of one's own that scales it"])
+def test_a_loss_of_ones_own_is_the_same_in_any_number_of_pieces(tmp_path: Path, whose: str) -> None:
     """Also of data in which nothing tells how many tokens there are."""
     from transformers import TrainingArguments
 
@@ -181,6 +182,12 @@ def test_a_loss_of_ones_own_is_the_same_in_any_number_of_pieces(tmp_path: Path) 
     def loss_of(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         return (outputs["out"] - 1.0).square().mean()
 
+    class Scaling(ElasticTrainer):  # type: ignore[misc]
+        loss_is_scaled_for_ga = True
+
+        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> torch.Tensor:
+            return loss_of(model(**inputs), None) / self.current_gradient_accumulation_steps
+
     def learned(micro_batch: int) -> float:
         args = TrainingArguments(
             output_dir=str(tmp_path), per_device_train_batch_size=micro_batch, max_steps=1, optim="sgd",
@@ -189,9 +196,9 @@ def test_a_loss_of_ones_own_is_the_same_in_any_number_of_pieces(tmp_path: Path) 
         )  # fmt: skip
         data = [{"x": torch.ones(1), "y": torch.ones(1)} for _ in range(4)]
         model = Line()
-        trainer = ElasticTrainer(
-            global_batch=4, model=model, args=args, train_dataset=data, compute_loss_func=loss_of
-        )
+        options = {"global_batch": 4, "model": model, "args": args, "train_dataset": data}
+        own = ElasticTrainer(compute_loss_func=loss_of, **options)
+        trainer = own if whose == "a function" else Scaling(**options)
         trainer.train()
         return model.line.weight.item()
 
