@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -46,6 +47,8 @@ def take_apart(state: Any) -> tuple[Rest, dict[str, torch.Tensor]]:
 
     def apart(value: Any, name: str) -> Any:
         if isinstance(value, torch.Tensor):
+            if name in tensors:  # keys of several types may be written alike
+                name = next(other for at in count(1) if (other := f"{name}~{at}") not in tensors)
             tensors[name] = value
             return Held(name)
         return value

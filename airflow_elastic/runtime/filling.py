@@ -97,7 +97,8 @@ class Filling:
         if self._target is None or isinstance(self._entry, Blob):
             return torch.empty(last - first, dtype=torch.uint8)
         target, dtype = self._target, getattr(torch, self._entry.dtype)
-        same = target.dtype is dtype and target.device.type == "cpu" and target.is_contiguous()
+        plain = target.is_contiguous() and not target.is_conj()
+        same = target.dtype is dtype and target.device.type == "cpu" and plain
         if same and target.numel() * target.element_size() == last - first:
             return target
         lengths = self._entry.lengths

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.staging import SHARDED_TENSOR, offsets_of
@@ -67,7 +66,7 @@ def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) ->
                 f"{key} is on the meta device, where nothing is kept: give it memory before run.restore"
             )
         if isinstance(first, Blob):
-            found.append(Need(entries[0], (), partial(set_element, state, paths[key])))
+            found.append(Need(entries[0], (), partial(_put, state, paths[key])))
         elif isinstance(value, DTensor):
             found += _of_part(value, entries)
         elif type(value).__name__ == "ShardedTensor":
@@ -80,9 +79,22 @@ def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) ->
                 dtype,
             ):  # a setting of an optimizer, as it was
                 room = torch.empty(first.shape, dtype=dtype)
-                set_element(state, paths[key], room)
+                _put(state, paths[key], room)
             found += parts(room.detach(), (0,) * room.dim(), entries)
     return found
+
+
+def _put(state: Any, path: Sequence[str | int], value: Any) -> None:
+    """Put a value into its place. torch's paths have keys as strings, and a dict may have others."""
+    for part in path[:-1]:
+        state = state[_key(state, part)]
+    state[_key(state, path[-1])] = value
+
+
+def _key(container: Any, part: str | int) -> Any:
+    if isinstance(container, Mapping) and part not in container:
+        return next((key for key in container if str(key) == part), part)
+    return part
 
 
 def _of_part(tensor: DTensor, entries: Sequence[Stored]) -> Iterator[Need]:

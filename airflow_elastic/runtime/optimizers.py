@@ -7,7 +7,7 @@ found out here with a parameter of six numbers. Nor is a step made where nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,10 +92,31 @@ def as_read(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
     yield
     for one, read in rooms:
         for parameter, kept in read.items():
-            now = one.state.get(parameter, {})
-            for name, value in kept.items():
-                if torch.is_tensor(value) and name in now and now[name].dtype != value.dtype:
-                    now[name] = value
+            _keep(one.state.get(parameter, {}), kept)
+
+
+def load_as_saved(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """`optimizer.load_state_dict`, and what it keeps has the dtypes that it had."""
+    optimizer.load_state_dict(dict(state))
+    if not state.keys() >= {"state", "param_groups"}:
+        return  # it writes them in a way of its own
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        _keep(optimizer.state.get(parameter, {}), state["state"].get(number, {}))
+
+
+def _keep(now: Any, read: Any) -> Any:
+    """What was read, where torch has made another dtype of it, all the way down."""
+    if torch.is_tensor(read):
+        is_cast = torch.is_tensor(now) and now.dtype != read.dtype
+        return read.to(now.device) if is_cast else now
+    if isinstance(read, dict) and isinstance(now, dict):
+        for name in read.keys() & now.keys():
+            now[name] = _keep(now[name], read[name])
+    elif type(read) in (list, tuple) and type(now) is type(read) and len(now) == len(read):
+        return type(read)(_keep(*both) for both in zip(now, read, strict=True))
+    return now
 
 
 def _kept(

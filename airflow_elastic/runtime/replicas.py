@@ -78,6 +78,8 @@ def _some(names: list[str]) -> str:
 
 def _some_values(tensor: torch.Tensor) -> bytes:
     tensor, count = tensor.detach(), tensor.numel()
+    if tensor.element_size() == 1:  # of some of those, torch gives no elements
+        tensor = tensor.view(torch.uint8)
     if count > COMPARED:
         places = torch.linspace(0, count - 1, COMPARED, dtype=torch.float64, device=tensor.device).long()
         tensor = tensor[torch.unravel_index(places, tensor.shape)]  # not flattened: that may copy all of it

@@ -37,7 +37,7 @@ from airflow_elastic.runtime.in_place import is_there, settle
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizer_states import ask_for, load_states, make_room_for
-from airflow_elastic.runtime.optimizers import as_read
+from airflow_elastic.runtime.optimizers import as_read, load_as_saved
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import ORDER, VERSIONS, Stateful, other_key, state_of
 from airflow_elastic.runtime.stage import Stage
@@ -281,7 +281,10 @@ class Restorer:
         if objects.optimizers:
             self._load_optimizers(objects, state["optimizer"], settings, what)
         for name, other in others.items():
-            other.load_state_dict(loaded[name])
+            if isinstance(other, torch.optim.Optimizer):
+                load_as_saved(other, loaded[name])
+            else:
+                other.load_state_dict(loaded[name])
         if state[random_key]:
             randomness.put_back(state[random_key])
 

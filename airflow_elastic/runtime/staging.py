@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from airflow_elastic.runtime.values import to_bytes
 from airflow_elastic.spec.errors import InvalidInput
@@ -183,7 +183,12 @@ def _sharded(key: str, tensor: DTensor, *, slow: bool) -> list[_Part]:
     kept = all(at == 0 for at, how in zip(coordinate, placements, strict=True) if how.is_replicate())
     local = tensor.to_local().detach()
     slow = slow and local.device.type in _BESIDE
-    return [_Part(key, local, tuple(tensor.shape), offsets, kept, slow, tensor)] if local.numel() else []
+    empty = not tensor.numel() and not any(coordinate)  # that, too, is there
+    return (
+        [_Part(key, local, tuple(tensor.shape), offsets, kept, slow, tensor)]
+        if local.numel() or empty
+        else []
+    )
 
 
 def offsets_of(tensor: DTensor) -> tuple[int, ...]:
@@ -193,7 +198,23 @@ def offsets_of(tensor: DTensor) -> tuple[int, ...]:
 
 @cache  # optimizers have several tensors for each of the model's, and torch takes as long as a small copy
 def _offsets(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> tuple[int, ...]:
-    return tuple(compute_local_shape_and_global_offset(shape, mesh, placements)[1])
+    """As the parts are cut. torch's own answer is another one where FSDP has cut what tensor parallelism has not cut
+    evenly.
+    """
+    at, sizes = [0] * len(shape), list(shape)
+    coordinate = mesh.get_coordinate() or [0] * mesh.ndim
+    cuts = [
+        (isinstance(how, _StridedShard), how.dim, mesh.size(dim), coordinate[dim])
+        for dim, how in enumerate(placements)
+        if isinstance(how, Shard | _StridedShard)
+    ]
+    for _, dim, count, mine in sorted(
+        cuts, key=lambda cut: cut[0]
+    ):  # a strided one is of what others have cut
+        each = -(-sizes[dim] // count)
+        begin = min(mine * each, sizes[dim])
+        at[dim], sizes[dim] = at[dim] + begin, min(each, sizes[dim] - begin)
+    return tuple(at)
 
 
 def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:

@@ -60,7 +60,7 @@ def export_weights(
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"step": str(manifest.step), "run": run if isinstance(run, str) else run.uri}
     with temp_file(path.absolute().parent) as (temporary, created):
-        mode = stat.S_IMODE(os.fstat(created.fileno()).st_mode)
+        mode = stat.S_IMODE((path.stat() if path.exists() else os.fstat(created.fileno())).st_mode)
         write(weights, temporary, about)
         temporary.chmod(mode)  # safetensors makes a file that nobody else can read
         with temporary.open("rb") as file:
@@ -147,7 +147,13 @@ def _write_safetensors(weights: dict[str, Any], path: Path, about: dict[str, str
         raise InvalidInput(
             f"safetensors holds tensors only, and the model has {', '.join(others)}: write a .pt file"
         )
-    _safetensors().save_file(weights, path, metadata=about)
+    library = _safetensors()
+    try:
+        library.save_file(weights, path, metadata=about)
+    except KeyError as error:
+        raise InvalidInput(
+            f"safetensors has no {error.args[0]}, and the model has: write a .pt file"
+        ) from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:

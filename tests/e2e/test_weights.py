@@ -209,6 +209,25 @@ def test_what_is_no_tensor_is_not_lost_in_silence(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["model.pt"]
 
 
+def test_a_dtype_that_safetensors_does_not_have_is_refused(tmp_path: Path) -> None:
+    network = torch.nn.Module()
+    network.register_buffer("phase", torch.zeros(2, dtype=torch.complex128))
+    Worker(str(tmp_path / "run")).save(Stateful(network, (), {}), 1, Position(), reason="script", metrics={})
+    with pytest.raises(
+        InvalidInput, match=r"safetensors has no torch\.complex128, and the model has: write a \.pt"
+    ):
+        elastic.export_weights(str(tmp_path / "run"), tmp_path / "model.safetensors")
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
+def test_a_file_that_is_replaced_stays_as_private_as_it_was(tmp_path: Path, name: str) -> None:
+    save(str(tmp_path / "run"), 10)
+    (tmp_path / name).touch(0o600)
+    elastic.export_weights(str(tmp_path / "run"), tmp_path / name)
+    assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
 def begin(uri: str) -> None:
     Journal(open_store(uri)).append(0, ev.RunCreated(0.0, RunSpec(("train.py",)), scales_in_place=True))
 

@@ -1,0 +1,175 @@
+"""States that few models have come back as they were, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from airflow_elastic.runtime.apart import put_together, take_apart
+from airflow_elastic.runtime.needs import Stored, find_needs
+from airflow_elastic.runtime.replicas import _some_values
+from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.staging import Place, lay_out, offsets_of
+from airflow_elastic.spec.index import Blob
+from tests.support.saving import restorer, save
+
+
+def as_ranks(world: int, each: Callable[..., Any], *args: Any) -> list[Any]:
+    """What each of so many ranks says, none of which hears of the others. In processes of their own: torch keeps what
+    it knows of meshes.
+    """
+    with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        return pool.starmap(_as_rank, [(rank, world, each, args) for rank in range(world)], chunksize=1)
+
+
+def _as_rank(rank: int, world: int, each: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+    return each(*args)
+
+
+def cut_by_both(rows: int, dp: int, tp: int) -> tuple[list[int], tuple[int, ...]]:
+    """The rows that a rank has of a parameter, and where we believe that they begin."""
+    mesh = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
+    layer = torch.nn.Linear(1, rows, bias=False)
+    numbers = torch.arange(float(rows)).unsqueeze(1)
+    layer.weight = torch.nn.Parameter(distribute_tensor(numbers, mesh["tp"], [Shard(0)], src_data_rank=None))
+    fully_shard(layer, mesh=mesh["dp"])
+    assert isinstance(layer.weight, DTensor)
+    return layer.weight.to_local().flatten().int().tolist(), offsets_of(layer.weight)
+
+
+@pytest.mark.parametrize(("rows", "dp", "tp"), [(50257, 4, 2), (13, 3, 3), (5, 4, 2)])
+def test_what_is_cut_unevenly_is_known_by_where_it_lies(rows: int, dp: int, tp: int) -> None:
+    """A vocabulary that tensor parallelism cannot cut evenly, for example."""
+    found: list[int] = []
+    for local, offsets in as_ranks(dp * tp, cut_by_both, rows, dp, tp):
+        found += local
+        if local:
+            assert local == list(range(offsets[0], offsets[0] + len(local)))
+            assert offsets[1:] == (0,)
+    assert sorted(found) == list(range(rows))
+
+
+def with_an_empty_one() -> list[str]:
+    """What a rank writes of a module that has a parameter without elements."""
+    module = torch.nn.Module()
+    module.empty = torch.nn.Parameter(torch.zeros(0, 3))
+    module.line = torch.nn.Linear(4, 4)
+    fully_shard(module, mesh=init_device_mesh("cpu", (2,)))
+    place = Place(dist.get_rank(), 2, 1)
+    layout = lay_out({"model": dict(module.named_parameters())}, place, own="random.9")
+    return [piece.key for piece in layout.kept.pieces]
+
+
+def test_a_sharded_parameter_without_elements_is_there_once() -> None:
+    first, second = as_ranks(2, with_an_empty_one)
+    assert sorted(first) == ["model.empty", "model.line.bias", "model.line.weight"]
+    assert sorted(second) == ["model.line.bias", "model.line.weight"]
+
+
+class Deep(torch.optim.SGD):
+    """Keeps tensors of its own dtype in lists and dicts, and values under numbers."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                kept = self.state[parameter]
+                count = kept.get("plan", {0: 0})[0] + 1
+                fine = torch.full(parameter.shape, 1.001 * count, dtype=torch.float32)
+                kept |= {"GG": [fine, {"deeper": fine + 1}], "plan": {0: count, 100: 2.5}}
+
+
+def coarse(kind: Any = Deep, **options: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(1)
+    model = torch.nn.Linear(3, 2).to(torch.bfloat16)
+    return model, kind(model.parameters(), lr=0.1, **options)
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def equal(one: Any, other: Any) -> bool:
+    if torch.is_tensor(one):
+        return torch.is_tensor(other) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other)
+
+
+def test_what_an_optimizer_keeps_in_lists_and_dicts_stays_what_it_is(tmp_path: Path) -> None:
+    model, optimizer = coarse()
+    train(model, optimizer, 3)
+    save(tmp_path, 3, Stateful(model, (optimizer,), {}))
+    again, loaded = coarse()
+    train(again, loaded, 1)
+    assert restorer(tmp_path).restore(Stateful(again, (loaded,), {})) is not None
+    assert equal(loaded.state_dict()["state"], optimizer.state_dict()["state"])
+
+
+def test_an_optimizer_that_is_given_by_name_keeps_its_dtypes(tmp_path: Path) -> None:
+    model, optimizer = coarse(torch.optim.NAdam)
+    train(model, optimizer, 3)
+    save(tmp_path, 3, Stateful(model, (), {"own": optimizer}))
+    again, loaded = coarse(torch.optim.NAdam)
+    assert restorer(tmp_path).restore(Stateful(again, (), {"own": loaded})) is not None
+    assert equal(loaded.state_dict()["state"], optimizer.state_dict()["state"])
+
+
+def test_values_under_numbers_go_where_they_were() -> None:
+    state = {"optimizer": {"plan": {0: "new", "1": "new", 2: {3: "new"}}}}
+    stored = {
+        f"optimizer.plan.{name}": [Stored("file", Blob(f"optimizer.plan.{name}", 0, 1, ()), 1)]
+        for name in ("0", "1", "2.3")
+    }
+    for need in find_needs(state, stored):
+        assert callable(need.target)
+        need.target("old")
+    assert state == {"optimizer": {"plan": {0: "old", "1": "old", 2: {3: "old"}}}}
+
+
+def test_tensors_under_keys_that_are_written_alike_are_told_apart() -> None:
+    state = {
+        1: torch.ones(1),
+        "1": torch.zeros(1),
+        "a/b": torch.full((1,), 2.0),
+        "a": {"b": torch.full((1,), 3.0)},
+    }
+    rest, tensors = take_apart(state)
+    assert equal(put_together(rest, tensors), state)
+
+
+def test_a_buffer_that_is_conjugated_when_it_is_read_comes_back(tmp_path: Path) -> None:
+    def model(value: complex) -> torch.nn.Module:
+        made = torch.nn.Linear(1, 1)
+        made.register_buffer("phase", torch.full((5,), value).conj())
+        return made
+
+    saved, loaded = model(1 + 2j), model(0j)
+    save(tmp_path, 1, Stateful(saved, (), {}))
+    assert restorer(tmp_path).restore(Stateful(loaded, (), {})) is not None
+    assert torch.equal(
+        torch.view_as_real(loaded.phase.resolve_conj()), torch.view_as_real(saved.phase.resolve_conj())
+    )
+
+
+def test_of_the_smallest_dtypes_some_values_are_compared() -> None:
+    small = torch.arange(600, dtype=torch.int32).to(torch.uint8).view(torch.float4_e2m1fn_x2)
+    assert len(_some_values(small)) == len(_some_values(small.view(torch.uint8))) > 1
