@@ -92,10 +92,9 @@ class _Generation:
 
 @dataclass
 class _Count:
-    """What counts of one epoch: samples, how many in each step and how many were meant to be, and by how many ranks."""
+    """What counts of one epoch: samples, how many were meant to be in each step, and by how many ranks."""
 
     samples: Counter[Sample] = field(default_factory=Counter)
-    batches: list[int] = field(default_factory=list)
     meant: list[int] = field(default_factory=list)
     world_sizes: list[int] = field(default_factory=list)
 
@@ -144,7 +143,7 @@ def prove(accounts: Iterable[Account], step: int, saved_by: tuple[int, int] | No
     generations, data = _generations(accounts), _Data(accounts)
     lineage = _lineage(generations, step, saved_by)
     counts: dict[int, _Count] = defaultdict(_Count)
-    untold, done = [], 0
+    untold, done, batch = [], 0, 0
     for number in range(1, step + 1):
         done += sum(number in one.by_step for one in generations.values())
         one = lineage.get(number)
@@ -155,11 +154,10 @@ def prove(accounts: Iterable[Account], step: int, saved_by: tuple[int, int] | No
         count = counts[shares[0].epoch]
         for share in shares:
             count.samples.update(_samples(share))
-        count.batches.append(sum(1 for share in shares for _ in _samples(share)))
+        batch = max(batch, sum(1 for share in shares for _ in _samples(share)))
         count.meant.append(max(share.size for share in shares))
         if count.world_sizes[-1:] != [one.world_size]:
             count.world_sizes.append(one.world_size)
-    batch = max((size for count in counts.values() for size in count.batches), default=0)
     epochs = tuple(_epoch(number, counts[number], data, batch) for number in sorted(counts))
     return Proof(step, epochs, tuple(untold), max(0, done - (step - len(untold))), data.unsteady)
 

@@ -77,7 +77,7 @@ class Epochs:
 
     def __len__(self) -> int:
         _, offset = self._next()
-        return 0 if self.over else self.pieces * len(range(offset, self._length, self._global_batch))
+        return 0 if self.over else self.pieces * self._steps_from(offset)
 
     def __iter__(self) -> Iterator[Any]:
         epoch, batches = self._next()[0], len(self)
@@ -99,8 +99,12 @@ class Epochs:
     def left(self, epochs: float) -> int:
         """Optimizer steps that are left of so many epochs, those behind included."""
         epoch, offset = self._next()
-        each, left = (len(range(begin, self._length, self._global_batch)) for begin in (0, offset))
-        return max(0, math.ceil(epochs * each) - epoch * each - (each - left))
+        each = self._steps_from(0)
+        return max(0, math.ceil(epochs * each) - (epoch + 1) * each + self._steps_from(offset))
+
+    def _steps_from(self, offset: int) -> int:
+        """To the end of the epoch."""
+        return len(range(offset, self._length, self._global_batch))
 
     @property
     def behind(self) -> float:

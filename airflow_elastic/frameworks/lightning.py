@@ -96,10 +96,8 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
     def _feeding(self, theirs: Callable[[], Any]) -> Callable[[], Epochs]:
         def ours() -> Epochs:
             loader = theirs()
-            if (
-                self._epochs is not None
-            ):  # the trainer has them loaded anew: what was done with those before counts
-                self._epochs.settle()
+            if self._epochs is not None:
+                self._epochs.settle()  # it is loaded anew: what was done with what was before counts
             self._epochs = Epochs(
                 self.run,
                 loader,

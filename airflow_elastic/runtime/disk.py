@@ -28,6 +28,7 @@ from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.keys import key_problem
 from airflow_elastic.adapters.parts import Part
 from airflow_elastic.core.offers import Age
+from airflow_elastic.runtime.slots import bytes_of
 from airflow_elastic.runtime.throttling import Throttling
 from airflow_elastic.runtime.writing import manifest_of, write_files
 from airflow_elastic.spec import layout
@@ -151,7 +152,7 @@ class Disk:
         """
         note = held[0][1]
         data = layout.checkpoint_data(note.step, attempt, note.generation)
-        size, staged_at = sum(one.kept_bytes for _, one in held), held[0][0].finished_at / 1e9
+        size, staged_at = bytes_of(held), held[0][0].finished_at / 1e9
         with self._lock, self._throttling.sending(size, staged_at):
             self._check()
             self._prune()

@@ -162,7 +162,7 @@ class Persister:
             # Also where it failed: the next save is to be tried.
             if newest.generation == self._node.generation:  # others have steps of their own
                 self._tell_ranks(newest.step, time.monotonic() - began, written=self._done == self._tried)
-        self._check_grace(sum(note.kept_bytes for _, note in held), time.monotonic() - began)
+        self._check_grace(slots.bytes_of(held), time.monotonic() - began)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             try:
                 self._note_verified(newest.generation)
@@ -229,7 +229,7 @@ class Persister:
             return False
         attempt = attempt_of(record, members)
         data = layout.checkpoint_data(note.step, attempt, note.generation)
-        size, staged_at = sum(one.kept_bytes for _, one in held), held[0][0].finished_at / 1e9
+        size, staged_at = slots.bytes_of(held), held[0][0].finished_at / 1e9
         is_own = worker == node.index  # a lost one's is awaited
         pace, by = (self._throttling.pace, None) if is_own else (at_once, node.index)
         manifest = replace(manifest_of(note, attempt, data, ()), run=node.run)

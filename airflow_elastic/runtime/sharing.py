@@ -47,7 +47,6 @@ class Sharer(Follower):
         self._connection: socket.socket | None = None
         self._to: Neighbour | None = None
         self._mended = False  # since a state was given
-        self._patience = _SEND_SECONDS  # for an answer
 
     def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
         """End; where all is written, the neighbour does not take this worker for lost."""
@@ -121,20 +120,20 @@ class Sharer(Follower):
     def _give(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
         connection = self._connection or self._connect(neighbour)
         data = [slot.data(note.kept_bytes) for slot, note in held]
-        self._patience = _SEND_SECONDS + sum(map(len, data)) / _BYTES_A_SECOND
+        patience = _SEND_SECONDS + sum(map(len, data)) / _BYTES_A_SECOND
         notes = tuple(replace(note, rest=Index((), ())) for _, note in held)
         say(connection, Given(notes, tuple(checksums.of(each) for each in data)))
-        if self._is_taken(connection, notes[0].step):
+        if self._is_taken(connection, notes[0].step, patience):
             for each in data:
                 for at in range(0, len(each), _CHUNK_BYTES):
                     if self._over.is_set():
                         raise OSError("this worker ends")
                     connection.sendall(each[at : at + _CHUNK_BYTES])
-            if self._is_taken(connection, notes[0].step):
+            if self._is_taken(connection, notes[0].step, patience):
                 self._refused = False
 
-    def _is_taken(self, connection: socket.socket, step: int) -> bool:
-        connection.settimeout(self._patience)
+    def _is_taken(self, connection: socket.socket, step: int, patience: float) -> bool:
+        connection.settimeout(patience)
         trouble = hear(connection, Answer).trouble
         connection.settimeout(_SEND_SECONDS)
         if trouble is not None:

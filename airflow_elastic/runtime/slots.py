@@ -288,6 +288,11 @@ def held(slots: Sequence[Sequence[Slot]], age: tuple[int, int]) -> list[tuple[Sl
     return found
 
 
+def bytes_of(held: Sequence[tuple[Slot, Note]]) -> int:
+    """How much of it is kept."""
+    return sum(note.kept_bytes for _, note in held)
+
+
 class Slots:
     """An agent's slots, for all its ranks; and a pipe through which a rank says that it has filled one."""
 

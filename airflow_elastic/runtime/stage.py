@@ -197,15 +197,13 @@ class Stage:
 
     def _free(self, note: Note, spare: Spare, waiting: Waiting) -> Slot:
         """A slot that nobody reads, held: that of the same step, so that there is no second one, or the older one."""
-        began = time.monotonic()
-        if (slot := self._hold(note, spare, insist=True)) is not None:
-            return slot
-        with waiting():
-            while True:
-                insist = time.monotonic() - began <= _SAME_SECONDS
-                if (slot := self._hold(note, spare, insist=insist)) is not None:
-                    return slot
-                time.sleep(_POLL_SECONDS)
+        began, slot = time.monotonic(), self._hold(note, spare, insist=True)
+        if slot is None:
+            with waiting():
+                while slot is None:
+                    time.sleep(_POLL_SECONDS)
+                    slot = self._hold(note, spare, insist=time.monotonic() - began <= _SAME_SECONDS)
+        return slot
 
     def _hold(self, note: Note, spare: Spare, *, insist: bool) -> Slot | None:
         """None where somebody reads them; or that of the same step, where we insist on it."""

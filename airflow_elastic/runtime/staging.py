@@ -183,12 +183,9 @@ def _sharded(key: str, tensor: DTensor, *, slow: bool) -> list[_Part]:
     kept = all(at == 0 for at, how in zip(coordinate, placements, strict=True) if how.is_replicate())
     local = tensor.to_local().detach()
     slow = slow and local.device.type in _BESIDE
-    empty = not tensor.numel() and not any(coordinate)  # that, too, is there
-    return (
-        [_Part(key, local, tuple(tensor.shape), offsets, kept, slow, tensor)]
-        if local.numel() or empty
-        else []
-    )
+    if not local.numel() and (tensor.numel() or any(coordinate)):
+        return []  # of one that has no elements at all, somebody says that it is there
+    return [_Part(key, local, tuple(tensor.shape), offsets, kept, slow, tensor)]
 
 
 def offsets_of(tensor: DTensor) -> tuple[int, ...]:
@@ -202,15 +199,15 @@ def _offsets(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, .
     evenly.
     """
     at, sizes = [0] * len(shape), list(shape)
-    coordinate = mesh.get_coordinate() or [0] * mesh.ndim
+    coordinate = mesh.get_coordinate()
+    assert coordinate is not None  # noqa: S101 - who is not in the mesh has no part
     cuts = [
         (isinstance(how, _StridedShard), how.dim, mesh.size(dim), coordinate[dim])
         for dim, how in enumerate(placements)
         if isinstance(how, Shard | _StridedShard)
     ]
-    for _, dim, count, mine in sorted(
-        cuts, key=lambda cut: cut[0]
-    ):  # a strided one is of what others have cut
+    # A strided one is of what others have cut.
+    for _, dim, count, mine in sorted(cuts, key=lambda cut: cut[0]):
         each = -(-sizes[dim] // count)
         begin = min(mine * each, sizes[dim])
         at[dim], sizes[dim] = at[dim] + begin, min(each, sizes[dim] - begin)

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +198,8 @@ def test_a_loss_of_ones_own_is_the_same_in_any_number_of_pieces(tmp_path: Path, 
         data = [{"x": torch.ones(1), "y": torch.ones(1)} for _ in range(4)]
         model = Line()
         options = {"global_batch": 4, "model": model, "args": args, "train_dataset": data}
-        own = ElasticTrainer(compute_loss_func=loss_of, **options)
-        trainer = own if whose == "a function" else Scaling(**options)
+        own = partial(ElasticTrainer, compute_loss_func=loss_of) if whose == "a function" else Scaling
+        trainer = own(**options)
         trainer.train()
         return model.line.weight.item()
 
@@ -292,9 +293,7 @@ def test_what_lightnings_own_checkpoints_would_keep_is_not_lost_in_silence(
 
 
 @LIGHTNING
-def test_lightnings_trainer_that_loads_its_data_anew_does_all_of_it_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lightnings_trainer_that_loads_its_data_anew_does_all_of_it_once() -> None:
     from lightning.pytorch.demos.boring_classes import BoringModel
 
     from airflow_elastic.frameworks.lightning import ElasticTrainer

@@ -337,8 +337,7 @@ def test_whoever_waits_for_the_disk_lets_it_go_as_fast_as_it_can(
     writer.start()
     assert worker.saver.save(objects(1), 2, Position(), reason=DISK, metrics={})
     writer.news()
-    while not disk._lock.locked():
-        threading.Event().wait(0.01)
+    until(disk._lock.locked, "the disk to be written to")
     assert machines.files() == []
     if who == "the end":
         writer.finish(lambda: False, done=False)
