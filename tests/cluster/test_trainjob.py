@@ -16,7 +16,7 @@ from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.options import options_of
-from airflow_elastic.engines.kube.trainjob import RUNTIMES, TRAINJOBS, TrainJobEngine
+from airflow_elastic.engines.kube.trainjob import RUNTIMES, TRAINJOBS, TrainJobEngine, misses_runtime
 from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
@@ -228,11 +228,11 @@ class TestTrainJob(ClusterEngine):
             if job is first:
                 theirs = {**body, "metadata": metadata}
 
-                async def created(theirs: dict[str, Any] = theirs) -> bool:
+                async def created(theirs: dict[str, Any] = theirs, runtime: str = name) -> bool:
                     try:
                         await client.create(TRAINJOBS, self.namespace, theirs)
-                    except Invalid as error:  # the operator has not seen the runtime yet
-                        if "must be created before" not in str(error):
+                    except Invalid as error:  # Trainer or Kueue has not seen the runtime yet
+                        if not misses_runtime(str(error), runtime):
                             raise
                         return False
                     return True
