@@ -15,6 +15,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import airflow_elastic.runtime as elastic
+from airflow_elastic.runtime import apart
 from airflow_elastic.runtime.apart import put_together, take_apart
 from airflow_elastic.runtime.needs import Stored, find_needs
 from airflow_elastic.runtime.replicas import _some_values
@@ -173,3 +175,46 @@ def test_a_buffer_that_is_conjugated_when_it_is_read_comes_back(tmp_path: Path) 
 def test_of_the_smallest_dtypes_some_values_are_compared() -> None:
     small = torch.arange(600, dtype=torch.int32).to(torch.uint8).view(torch.float4_e2m1fn_x2)
     assert len(_some_values(small)) == len(_some_values(small.view(torch.uint8))) > 1
+
+
+class Scaled(torch.nn.Linear):
+    """Keeps what it has seen, as a tensor that grows: so Transformer Engine does with its scales of fp8."""
+
+    seen = torch.arange(0)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return self.seen
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.seen = state
+
+
+def scaled(seen: int) -> Stateful:
+    model = Scaled(2, 2)
+    model.seen = torch.arange(seen)
+    return Stateful(model, (), {})
+
+
+def test_extra_state_may_be_a_tensor_that_grows(tmp_path: Path) -> None:
+    """What a new module says before its first forward is of another size, and no word of another model."""
+    run = str(tmp_path / "run")
+    save(Path(run), 5, scaled(7))
+    weights = tmp_path / "weights.pt"
+    elastic.export_weights(run, weights)
+    found = [scaled(0) for _ in range(3)]
+    restorer(Path(run)).restore(found[0])
+    elastic.load_model(run, found[1].model)
+    elastic.load_weights(weights, found[2].model)
+    assert all(torch.equal(one.model.state_dict()["_extra_state"], torch.arange(7)) for one in found)
+
+
+def test_extra_state_that_was_stored_as_a_tensor_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As releases before this did it."""
+    with monkeypatch.context() as patched:
+        patched.setattr(apart, "_EXTRA", "none")
+        save(tmp_path, 5, scaled(7))
+    found = scaled(0)
+    restorer(tmp_path).restore(found)
+    assert torch.equal(found.model.state_dict()["_extra_state"], torch.arange(7))
