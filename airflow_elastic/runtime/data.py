@@ -150,6 +150,13 @@ class Feed:
         """
         epoch, offset = self._begins
         if epoch >= epochs:
+            if self._steps:  # of a run that was restarted at its end there is nothing to say
+                log.warning(
+                    "run.loader gives nothing: the run has trained %d epochs, and epochs=%d is how many it has in all, "
+                    "not how many more. To go through the data again, give a larger number; data that is only looked at "
+                    "needs a DataLoader of its own",
+                    *(epoch, epochs),
+                )
             return
         if offset and self._order not in (None, order):
             raise InvalidInput(

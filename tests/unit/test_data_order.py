@@ -99,6 +99,31 @@ def test_when_an_epoch_is_over_data_may_have_changed(length: int) -> None:
     assert (position.epoch, position.offset, position.samples) == (1, length, 10 + length)
 
 
+def test_a_loader_that_has_nothing_more_to_give_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Epochs are counted from the beginning of the run, and not from where a loader is made."""
+    feed = Feed(Ranks(0, 1, None), None, lambda steps: None)
+    settings: dict[str, Any] = {"global_batch": 2, "seed": 5, "shuffle": True, "micro_batch": None}
+    settings |= {"even_pieces": False, "dynamic": False, "options": {}}
+
+    def train(epochs: int) -> int:
+        given = 0
+        for given, _ in enumerate(feed.batches(range(4), epochs=epochs, **settings), 1):  # type: ignore[arg-type]
+            feed.stepped(given)
+        return given
+
+    assert [train(1), train(2)] == [2, 2]
+    assert not caplog.messages
+    assert train(2) == 0
+    assert "the run has trained 2 epochs, and epochs=2 is how many it has in all" in caplog.text
+    caplog.clear()
+    again = Feed(Ranks(0, 1, None), None, lambda steps: None)
+    again.position = feed.position
+    again.load_state_dict(feed.state_dict())
+    feed = again
+    assert train(2) == 0
+    assert not caplog.messages, "a run that was restarted at its end"
+
+
 def test_data_of_which_nothing_is_left_to_be_given_is_not_asked_for_its_order() -> None:
     _, kept = life(range(10), 7)
     feed = Feed(Ranks(0, 1, None), None, lambda steps: None)
