@@ -13,7 +13,6 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -32,22 +31,9 @@ class Rest:
     value: Any
 
 
-#: So ends the name, in a model's state dict, of what `Module.get_extra_state` returns.
-_EXTRA = "_extra_state"
-
-
-def is_extra(name: str) -> bool:
-    """Whether this is a module's extra state, which may be of any type, and of any size."""
-    return name.endswith(_EXTRA)
-
-
 def packed(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's state dict with extra state, and what else is no tensor, as one value each."""
-
-    def is_one(name: str, value: Any) -> bool:
-        return not isinstance(value, torch.Tensor) or (is_extra(name) and not isinstance(value, DTensor))
-
-    return {name: Rest(value) if is_one(name, value) else value for name, value in state.items()}
+    """A model's state dict with what is no tensor (a module's extra state, as a rule) as one value each."""
+    return {name: one if isinstance(one, torch.Tensor) else Rest(one) for name, one in state.items()}
 
 
 def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:

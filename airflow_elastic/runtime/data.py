@@ -152,8 +152,8 @@ class Feed:
         if epoch >= epochs:
             if self._steps:  # of a run that was restarted at its end there is nothing to say
                 log.warning(
-                    "run.loader gives nothing: the run has trained %d epochs, and epochs=%d is how many it has in all, "
-                    "not how many more. To go through the data again, give a larger number; data that is only looked at "
+                    "run.loader gives nothing: %d epochs are over, and epochs=%d is how many the run has in all, not "
+                    "how many more. To go through the data again, give a larger number; data that is only looked at "
                     "needs a DataLoader of its own",
                     *(epoch, epochs),
                 )

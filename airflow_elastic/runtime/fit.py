@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.apart import is_extra
+from airflow_elastic.runtime.apart import Rest
 from airflow_elastic.spec.errors import InvalidInput
 
 _SHOWN = 5
@@ -43,6 +44,28 @@ def kind_of(value: Any) -> Kind | None:
     return Kind(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
+def is_extra(name: str) -> bool:
+    """Whether this is, in a model's state dict, what a module's `get_extra_state` returns."""
+    return name.endswith("_extra_state")
+
+
+def with_room_for_extra(model: Mapping[str, Any], stored: Mapping[str, Kind | None]) -> dict[str, Any]:
+    """Have extra state be of the kind that is stored: which module it is of says nothing about its type and size.
+
+    Args:
+        model: its state dict, `packed`.
+        stored: kinds by name, with `model.` before it; None for what is no tensor.
+    """
+
+    def room(name: str, own: Any) -> Any:
+        if not is_extra(name) or isinstance(own, DTensor) or f"model.{name}" not in stored:
+            return own
+        kind = stored[f"model.{name}"]
+        return Rest(None) if kind is None else torch.empty(kind.shape, dtype=kind.dtype)
+
+    return {name: room(name, own) for name, own in model.items()}
+
+
 def check_fit(state: Mapping[str, Any], stored: Mapping[str, Kind | None], what: str, then: str) -> None:
     """Refuse a checkpoint that is not of this state: torch would leave out in silence what it does not know, and
     convert what is of another dtype.
@@ -63,7 +86,7 @@ def check_fit(state: Mapping[str, Any], stored: Mapping[str, Kind | None], what:
     differ += [f"the checkpoint has no {name}" for name in sorted(flat.keys() - stored.keys())]
     for name in sorted(flat.keys() & stored.keys()):
         ours, theirs = kind_of(flat[name]), stored[name]
-        if ours != theirs and not (ours is None and is_extra(name)):
+        if ours != theirs:
             here, there = _words(ours, theirs), _words(theirs, ours)
             differ.append(f"{name} is {here} in the script and {there} in the checkpoint")
     if differ:

@@ -18,7 +18,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed, unpacked
-from airflow_elastic.runtime.fit import TO_READ, check_fit
+from airflow_elastic.runtime.fit import TO_READ, check_fit, with_room_for_extra
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.loading import Told, untold
 from airflow_elastic.runtime.restoring import check_run, read_indexes
@@ -55,8 +55,8 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
     """
 
     def room(reader: FlatReader, what: str) -> dict[str, Any]:
-        weights = packed(get_model_state_dict(model))
         stored = {name: kind for name, kind in reader.kinds.items() if name.startswith(_MODEL)}
+        weights = with_room_for_extra(packed(get_model_state_dict(model)), stored)
         check_fit({"model": weights}, stored, what, TO_READ)
         # The model itself is only touched when everything is there.
         return {name: torch.empty_like(one) if torch.is_tensor(one) else one for name, one in weights.items()}

@@ -31,7 +31,7 @@ from airflow_elastic.runtime.apart import put_together, unpacked
 from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fetching import Fetching
-from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given, check_groups
+from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given, check_groups, with_room_for_extra
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there, settle
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
@@ -257,6 +257,7 @@ class Restorer:
             tensors, below = state[other_key(name)]["tensors"], f"{other_key(name)}.tensors."
             # A module would convert what it is given, in silence, as a model does.
             reader.make_room(tensors, below, exact=isinstance(other, torch.nn.Module))
+        state["model"] = with_room_for_extra(state["model"], reader.kinds)
         settings = ask_for(state["optimizer"], reader.kinds)
         check_fit(state, reader.kinds, what, TO_TRAIN)
         check_groups(state["optimizer"], len(settings), what, TO_TRAIN)

@@ -24,6 +24,7 @@ from airflow_elastic.adapters import page
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
+from airflow_elastic.runtime.fit import is_extra
 from airflow_elastic.runtime.footprint import check_memory, footprint
 from airflow_elastic.runtime.optimizer_states import check_optimizers, states_of
 from airflow_elastic.runtime.optimizers import with_room
@@ -254,9 +255,10 @@ class Saver:
 
     def _plan(self, objects: Stateful) -> Layout:
         rank = self._ranks.rank
-        return lay_out(
-            state_of(objects, rank), self._place, own=f"random.{rank}", first=_buffers(objects.model)
-        )
+        state = state_of(objects, rank)
+        # Ranks may differ in it, as in buffers, and the forward pass may change it.
+        extra = {f"model.{name}" for name in state["model"] if is_extra(name)}
+        return lay_out(state, self._place, own=f"random.{rank}", first=_buffers(objects.model) | extra)
 
     def _busy(self) -> bool:
         """Whether the agent has not written yet what was saved last."""

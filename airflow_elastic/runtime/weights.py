@@ -25,7 +25,7 @@ from airflow_elastic.adapters.durable import temp_file
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed
-from airflow_elastic.runtime.fit import TO_READ, check_fit, kind_of
+from airflow_elastic.runtime.fit import TO_READ, check_fit, kind_of, with_room_for_extra
 from airflow_elastic.runtime.loading import Told, untold
 from airflow_elastic.runtime.reading import read_weights
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
@@ -88,7 +88,8 @@ def load_weights(source: str | Path, model: torch.nn.Module) -> None:
     with tempfile.TemporaryDirectory(prefix="elastic-weights-") as temporary:
         weights = read(_local(name, Path(temporary)))
     kinds = {f"model.{key}": kind_of(value) for key, value in weights.items()}
-    check_fit({"model": packed(get_model_state_dict(model))}, kinds, name, TO_READ)
+    state = with_room_for_extra(packed(get_model_state_dict(model)), kinds)
+    check_fit({"model": state}, kinds, name, TO_READ)
     options = StateDictOptions(full_state_dict=True, strict=True)
     set_model_state_dict(model, weights, options=options)
 

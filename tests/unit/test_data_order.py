@@ -114,7 +114,7 @@ def test_a_loader_that_has_nothing_more_to_give_says_so(caplog: pytest.LogCaptur
     assert [train(1), train(2)] == [2, 2]
     assert not caplog.messages
     assert train(2) == 0
-    assert "the run has trained 2 epochs, and epochs=2 is how many it has in all" in caplog.text
+    assert "2 epochs are over, and epochs=2 is how many the run has in all" in caplog.text
     caplog.clear()
     again = Feed(Ranks(0, 1, None), None, lambda steps: None)
     again.position = feed.position

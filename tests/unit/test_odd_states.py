@@ -16,14 +16,13 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.runtime import apart
 from airflow_elastic.runtime.apart import put_together, take_apart
 from airflow_elastic.runtime.needs import Stored, find_needs
 from airflow_elastic.runtime.replicas import _some_values
 from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.runtime.staging import Place, lay_out, offsets_of
 from airflow_elastic.spec.index import Blob
-from tests.support.saving import restorer, save
+from tests.support.saving import Worker, restorer, save
 
 
 def as_ranks(world: int, each: Callable[..., Any], *args: Any) -> list[Any]:
@@ -208,13 +207,9 @@ def test_extra_state_may_be_a_tensor_that_grows(tmp_path: Path) -> None:
     assert all(torch.equal(one.model.state_dict()["_extra_state"], torch.arange(7)) for one in found)
 
 
-def test_extra_state_that_was_stored_as_a_tensor_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As releases before this did it."""
-    with monkeypatch.context() as patched:
-        patched.setattr(apart, "_EXTRA", "none")
-        save(tmp_path, 5, scaled(7))
-    found = scaled(0)
-    restorer(tmp_path).restore(found)
-    assert torch.equal(found.model.state_dict()["_extra_state"], torch.arange(7))
+def test_extra_state_is_the_first_ranks_and_changes_at_any_time(tmp_path: Path) -> None:
+    """As buffers are: the scales of ranks may differ, and each forward pass has others."""
+    plans = [Worker(str(tmp_path), index=rank, of=2).saver._plan(scaled(7)) for rank in range(2)]
+    whose = [[part.key for _, part in plan.parts if "extra" in part.key] for plan in plans]
+    assert whose == [["model._extra_state"], []]
+    assert all("extra" not in part.key for _, part in plans[0].slow_parts)
