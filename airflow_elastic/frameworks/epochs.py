@@ -91,6 +91,11 @@ class Epochs:
             self._weights.append(self._run.weight * self.pieces)
             yield self._blank(content) if self._blank and not self._run.weight else content
 
+    @property
+    def whole(self) -> int:
+        """Batches of a whole epoch."""
+        return self.pieces * self._steps_from(0)
+
     def _next(self) -> tuple[int, int]:
         """Epoch and offset of the batch that comes next."""
         epoch, offset = self._run.ahead

@@ -12,6 +12,7 @@ The loader is a DataLoader, as ever; or the module's own, or a data module's.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -59,7 +60,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
             raise InvalidInput(f"{name}: given {options[name]!r}; allowed: nothing, {_OURS[name]}")
         self.run: Session = init()
         self._global_batch, self._seed = global_batch, seed
-        self._epochs: Epochs | None = None
+        self._epochs: _Epochs | None = None
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         environment = [TorchElasticEnvironment()] if "RANK" in os.environ else []
         super().__init__(
@@ -88,17 +89,20 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         """
         data = train_dataloaders if train_dataloaders is not None else options.get("datamodule", model)
         if hasattr(data, "train_dataloader"):
-            data.train_dataloader = self._feeding(data.train_dataloader)
+            theirs, data.train_dataloader = data.train_dataloader, self._feeding(data.train_dataloader)
+            try:
+                super().fit(model, train_dataloaders, *others, **options)
+            finally:
+                data.train_dataloader = theirs
         else:
-            train_dataloaders = self._feeding(lambda: data)()
-        super().fit(model, train_dataloaders, *others, **options)
+            super().fit(model, self._feeding(lambda: data)(), *others, **options)
 
     def _feeding(self, theirs: Callable[[], Any]) -> Callable[[], Epochs]:
         def ours() -> Epochs:
             loader = theirs()
             if self._epochs is not None:
                 self._epochs.settle()  # it is loaded anew: what was done with what was before counts
-            self._epochs = Epochs(
+            self._epochs = _Epochs(
                 self.run,
                 loader,
                 global_batch=self._global_batch,
@@ -118,6 +122,15 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
                 this attempt began are not in `callback_metrics`.)
         """
         self.run.finish(**metrics)
+
+
+class _Epochs(Epochs):
+    """Is as long as a whole epoch to the trainer that loads it, which counts by that when to validate and to end."""
+
+    begun = False
+
+    def __len__(self) -> int:
+        return super().__len__() if self.begun else self.whole
 
 
 def _check_hooks(theirs: Iterable[Any]) -> None:
@@ -167,18 +180,25 @@ class _Reporting(Callback):  # type: ignore[misc]
             f"schedule{number}": config.scheduler
             for number, config in enumerate(trainer.lr_scheduler_configs)
         }
-        self._run.expect(int(trainer.estimated_stepping_batches))
+        steps = trainer.estimated_stepping_batches
+        self._run.expect(int(steps) if math.isfinite(steps) else 0)
+        progress = _Progress(trainer)
         self._run.restore(
             trainer.strategy.model,
             *trainer.strategy.optimizers,
             **schedules,
             precision=trainer.precision_plugin,
-            progress=_Progress(trainer),
+            progress=progress,
         )
+        progress.load_data()
         _stand(trainer.fit_loop.epoch_progress, int(trainer._epochs.behind))
-        iter(trainer.fit_loop._data_fetcher)  # looks again how long this epoch is: what is left of it
-        self._given = trainer._epochs.given
         self._steps = trainer.global_step
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        if not trainer._epochs.begun:
+            trainer._epochs.begun = True
+            iter(trainer.fit_loop._data_fetcher)  # looks again how long this epoch is: what is left of it
+            self._given = trainer._epochs.given
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -217,6 +237,7 @@ class _Progress:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._loop = trainer, trainer.fit_loop.epoch_loop
+        self._loaded = 0
 
     def _callbacks(self) -> dict[str, Any]:
         return {one.state_key: one for one in self._trainer.callbacks if not isinstance(one, _Reporting)}
@@ -229,6 +250,7 @@ class _Progress:
             "callbacks": {key: one.state_dict() for key, one in self._callbacks().items()},
             "data": None if self._trainer.datamodule is None else self._trainer.datamodule.state_dict(),
             "stopped": self._trainer.should_stop,
+            "loaded": self._trainer.fit_loop._last_train_dl_reload_epoch,
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
@@ -240,11 +262,20 @@ class _Progress:
         _stand(loop.batch_progress, kept["batches"])
         loop._batches_that_stepped = kept["logged"]
         self._trainer.should_stop = kept.get("stopped", False)  # early: somebody had seen enough
+        self._loaded = kept.get("loaded", 0)
         for key, one in self._callbacks().items():
             if key in kept["callbacks"]:
                 one.load_state_dict(kept["callbacks"][key])
         if kept.get("data") and self._trainer.datamodule is not None:
             self._trainer.datamodule.load_state_dict(kept["data"])
+
+    def load_data(self) -> None:
+        """As it was loaded last, where the trainer loads it anew from time to time."""
+        loop = self._trainer.fit_loop
+        if self._trainer.reload_dataloaders_every_n_epochs and self._loaded:
+            _stand(loop.epoch_progress, self._loaded)
+            loop._combined_loader = None
+            loop.setup_data()
 
 
 def _stand(progress: Any, number: int) -> None:

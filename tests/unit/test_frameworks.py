@@ -111,18 +111,39 @@ class Kept:
 
     def of(self, trainer: Any) -> Any:
         progress: list[Any] = []
+        run, feed = trainer.run, trainer.run._feed
 
         def restore(model: Any, *optimizers: Any, **others: Any) -> None:
             progress.append(others["progress"])
             if self._state is not None:
-                progress[0].load_state_dict(self._state)
+                kept, run.steps, feed.position, order = self._state
+                progress[0].load_state_dict(kept)
+                feed.load_state_dict(order)
 
         def save(**_: Any) -> None:
-            self._state = copy.deepcopy(progress[0].state_dict())
+            state = (progress[0].state_dict(), run.steps, feed.position, feed.state_dict())
+            self._state = copy.deepcopy(state)
 
-        self._monkeypatch.setattr(trainer.run, "restore", restore)
-        self._monkeypatch.setattr(trainer.run, "save", save)
+        self._monkeypatch.setattr(run, "restore", restore)
+        self._monkeypatch.setattr(run, "save", save)
         return trainer
+
+    def cut_off(self, trainer: Any, after: int) -> Any:
+        """The same, and it is lost when it has saved after so many steps."""
+        run, step = self.of(trainer).run, trainer.run.step
+
+        def stepped(*told: Any, **metrics: Any) -> None:
+            step(*told, **metrics)
+            if run.steps == after:
+                run.save()
+                raise Lost
+
+        self._monkeypatch.setattr(run, "step", stepped)
+        return trainer
+
+
+class Lost(Exception):
+    """Of a training that has ended without a word."""
 
 
 @HUGGING_FACE
@@ -317,6 +338,74 @@ def test_lightnings_trainer_that_loads_its_data_anew_does_all_of_it_once() -> No
     assert sorted(seen) == sorted([*range(10), *range(10)])
     assert trainer.run.steps == trainer.global_step == 6
     assert trainer.run.ahead == (2, 0)
+
+
+@LIGHTNING
+@pytest.mark.parametrize("after", [2, 5, 8, 9, 11])
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_lightnings_trainer_goes_on_within_an_epoch_as_if_nothing_had_been(
+    every: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it loads anew, it trains on the same data, and validates after the same steps."""
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    class Model(BoringModel):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.trained: list[tuple[int, int]] = []
+            self.validated: list[int] = []
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+            self.trained.extend((self.trainer.global_step, int(one)) for one in batch[:, 0])
+            return super().training_step(batch, batch_idx)
+
+        def on_validation_start(self) -> None:
+            self.validated.append(self.trainer.global_step)
+
+        def train_dataloader(self) -> Any:
+            """Other data, by the epoch in which it is loaded."""
+            numbers = range(at := 100 * self.trainer.current_epoch, at + 14)
+            data: Any = [torch.full((32,), float(number)) for number in numbers]
+            return torch.utils.data.DataLoader(data, batch_size=2)
+
+    def trainer() -> ElasticTrainer:
+        return ElasticTrainer(
+            global_batch=4, max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False,
+            num_sanity_val_steps=0, limit_val_batches=1, val_check_interval=4,
+            reload_dataloaders_every_n_epochs=every,
+        )  # fmt: skip
+
+    undisturbed, lost, again = Model(), Model(), Model()
+    trainer().fit(undisturbed)
+    kept = Kept(monkeypatch)
+    with pytest.raises(Lost):
+        kept.cut_off(trainer(), after).fit(lost)
+    kept.of(trainer()).fit(again)
+    trained = [one for one in lost.trained if one[0] < after] + again.trained
+    assert trained == undisturbed.trained
+    assert lost.validated + [step for step in again.validated if step > after] == undisturbed.validated
+
+
+@LIGHTNING
+@pytest.mark.parametrize("endless", [{"max_epochs": -1}, {"max_epochs": -1, "max_time": {"hours": 1}}])
+def test_lightnings_trainer_may_train_on_and_on(endless: Any) -> None:
+    from lightning.pytorch import Callback
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    class Stop(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            trainer.should_stop |= trainer.global_step == 20
+
+    trainer = ElasticTrainer(
+        global_batch=4, accelerator="cpu", logger=False, enable_progress_bar=False, callbacks=[Stop()],
+        limit_val_batches=0, **endless,
+    )  # fmt: skip
+    trainer.fit(BoringModel())
+    assert trainer.run.steps == 20
 
 
 @LIGHTNING

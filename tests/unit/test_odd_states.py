@@ -134,6 +134,52 @@ def test_an_optimizer_that_is_given_by_name_keeps_its_dtypes(tmp_path: Path) -> 
     assert equal(loaded.state_dict()["state"], optimizer.state_dict()["state"])
 
 
+class Looking(torch.optim.Optimizer):
+    """Around another one, with states in a list."""
+
+    def __init__(self, parameters: Any, **options: Any) -> None:
+        self.base = torch.optim.Adam(parameters, **options)
+        super().__init__([one for group in self.base.param_groups for one in group["params"]], {})
+
+    def step(self, closure: Any = None) -> Any:
+        return self.base.step(closure)
+
+    def state_dict(self) -> dict[str, Any]:
+        base = self.base.state_dict()
+        return {"state": [*base["state"].values()], "param_groups": [base["param_groups"]]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        (groups,) = state["param_groups"]
+        self.base.load_state_dict({"state": dict(enumerate(state["state"])), "param_groups": groups})
+
+
+def test_an_optimizer_that_is_given_by_name_may_have_a_way_of_its_own_to_load(tmp_path: Path) -> None:
+    model, optimizer = coarse(Looking)
+    train(model, optimizer, 3)
+    save(tmp_path, 3, Stateful(model, (), {"own": optimizer}))
+    again, loaded = coarse(Looking)
+    assert restorer(tmp_path).restore(Stateful(again, (), {"own": loaded})) is not None
+    assert equal(loaded.state_dict()["state"], optimizer.state_dict()["state"])
+
+
+def test_what_a_hook_makes_of_an_optimizers_state_stays(tmp_path: Path) -> None:
+    def fine(optimizer: torch.optim.Optimizer) -> None:
+        for kept in optimizer.state.values():
+            kept["momentum_buffer"] = kept["momentum_buffer"].double()
+
+    def hooked() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model, optimizer = coarse(torch.optim.SGD, momentum=0.9)
+        optimizer.register_load_state_dict_post_hook(fine)
+        return model, optimizer
+
+    model, optimizer = hooked()
+    train(model, optimizer, 1)
+    save(tmp_path, 1, Stateful(model, (), {"own": optimizer}))
+    again, loaded = hooked()
+    assert restorer(tmp_path).restore(Stateful(again, (), {"own": loaded})) is not None
+    assert {kept["momentum_buffer"].dtype for kept in loaded.state.values()} == {torch.float64}
+
+
 def test_values_under_numbers_go_where_they_were() -> None:
     state = {"optimizer": {"plan": {0: "new", "1": "new", 2: {3: "new"}}}}
     stored = {
