@@ -95,6 +95,10 @@ class ElasticRun:
             epochs: epochs the run has in all.
             seed: of the order of samples.
             shuffle: False keeps the order of the data set.
+
+        Raises:
+            InvalidInput: with data of this kind nobody could go on where it was left; or an epoch is over, and no step
+                was told of.
         """
         batches = Epochs(
             self.session,
@@ -107,9 +111,15 @@ class ElasticRun:
         self._accelerator.gradient_accumulation_steps = batches.pieces
         self.session.expect(epochs * -(-len(loader.dataset) // global_batch))
         while batches.behind < epochs:
+            told = self.session.steps
             for batch in batches:
                 self._weight = batches.weight()
                 yield send_to_device(batch, self._accelerator.device)
+            if self.session.steps == told:
+                raise InvalidInput(
+                    "run.loader has given all of an epoch, and run.step has told of no step: call run.step() at the end "
+                    "of each batch"
+                )
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """As the accelerator's, with the part that this rank's batch has in the global one."""

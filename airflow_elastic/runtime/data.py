@@ -54,6 +54,8 @@ class Feed:
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
         self._given: deque[Given] = deque()
         self._steps = 0  # that were told
+        self._untold = 0  # of what loaders gave to their end
+        self._ended = False  # the last one of them has
         self._claims: Claims | None = None
         self._finished: Callable[[], Given | None] | None = None
 
@@ -176,7 +178,10 @@ class Feed:
         self._over = state["over"]
 
     def _hand_out(self, portions: Iterator[Portion]) -> Iterator[Any]:
+        if self._ended and self._steps:
+            self._untold += len(self._given)
         self._given.clear()
+        self._ended = False
         for portion in portions:
             self.weight, self.step_due = portion.weight, portion.completes is not None
             if portion.completes is not None:
@@ -188,6 +193,7 @@ class Feed:
                 raise InvalidInput(
                     "with dynamic=True forward and backward of each piece belong into `with run.accumulate(model):`"
                 )
+        self._ended = True
 
     def _check_told(self) -> None:
         """Raises InvalidInput where the script does not tell of its steps: the position would stay behind for good.
@@ -195,7 +201,7 @@ class Feed:
         A batch that is left out now and then is no reason to end a training that has gone on for days. And before the
         first step somebody may look at all of the data.
         """
-        untold, told = len(self._given), self._steps
+        untold, told = self._untold + len(self._given), self._steps
         if told and untold > _AHEAD and untold * 4 > told:
             raise InvalidInput(
                 f"run.loader has given {told + untold} global batches, and run.step was called {told} times: what it "
@@ -230,6 +236,7 @@ class Feed:
         if given is not None:
             self._given.append(given)
             self.step_due = True
+            self._check_told()
         return given is not None
 
     @property

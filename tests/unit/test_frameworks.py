@@ -21,6 +21,9 @@ HUGGING_FACE = pytest.mark.skipif(
 LIGHTNING = pytest.mark.skipif(
     importlib.util.find_spec("lightning") is None, reason="lightning is not installed"
 )
+ACCELERATE = pytest.mark.skipif(
+    importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
+)
 
 WITHOUT = """
 import sys
@@ -266,6 +269,18 @@ def _learned(kind: str, folder: Path, micro_batch: int) -> dict[str, torch.Tenso
     trainer.train()
     assert trainer.state.global_step == 6
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+@ACCELERATE
+def test_a_loop_with_accelerate_that_never_tells_of_a_step_is_refused() -> None:
+    """It was given the same epoch over and over."""
+    from accelerate import Accelerator
+
+    from airflow_elastic.frameworks.accelerate import ElasticRun
+
+    run, loader = ElasticRun(Accelerator(cpu=True)), torch.utils.data.DataLoader(range(20), batch_size=4)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"call run\.step\(\) at the end of each batch"):
+        list(run.loader(loader, global_batch=4, epochs=2))
 
 
 @LIGHTNING

@@ -296,6 +296,45 @@ def test_a_script_that_tells_of_fewer_steps_than_it_gets_batches_is_refused(seve
         train()
 
 
+def test_of_pieces_that_are_handed_out_as_ranks_come_all_steps_are_to_be_told() -> None:
+    one = feed()
+
+    def train() -> None:
+        for number, _ in enumerate(loaded(one, torch.arange(6 * 500), micro_batch=6, dynamic=True), 1):
+            one.finish_piece()
+            if number % 4 == 0:
+                one.stepped(number)
+
+    with pytest.raises(InvalidInput, match="given 1[67]. global batches"):
+        train()
+
+
+def test_steps_that_are_not_told_in_one_epoch_are_counted_in_the_next() -> None:
+    """Of a script with a loader for each, all of which are short."""
+    one = feed()
+
+    def train() -> None:
+        for epoch in range(100):
+            for number, _ in enumerate(loaded(one, torch.arange(6 * 30), epochs=epoch + 1), 1):
+                if number % 4 == 0:
+                    one.stepped(number)
+
+    with pytest.raises(InvalidInput, match="given 1[67]. global batches"):
+        train()
+
+
+def test_what_a_loader_has_fetched_ahead_when_it_is_left_was_not_given() -> None:
+    one, steps = feed(), 0
+    while steps < 1000:
+        batches = loaded(one, torch.arange(6 * 1000))
+        ahead = [next(batches) for _ in range(4)]
+        for _ in range(10):
+            steps += 1
+            one.stepped(steps)
+            ahead.append(next(batches, None))
+    assert one.position.samples == 6000
+
+
 def test_two_loaders_at_a_time_are_refused() -> None:
     one, data = feed(), torch.arange(6 * 500)
 
