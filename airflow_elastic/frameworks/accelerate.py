@@ -117,8 +117,8 @@ class ElasticRun:
                 yield send_to_device(batch, self._accelerator.device)
             if self.session.steps == told:
                 raise InvalidInput(
-                    "run.loader has given all of an epoch, and run.step has told of no step: call run.step() at the end "
-                    "of each batch"
+                    "run.loader has given all of an epoch, and run.step has told of no step: call run.step() at the "
+                    "end of each batch"
                 )
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.staging import SHARDED_TENSOR, offsets_of
+from airflow_elastic.runtime.staging import SHARDED_TENSOR, WRAPPER, offsets_of
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece
 
@@ -61,6 +61,8 @@ def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) ->
         if not entries:
             continue
         first = entries[0].entry
+        if hasattr(value, "__tensor_flatten__") and not isinstance(value, DTensor):
+            raise InvalidInput(WRAPPER.format(key, type(value).__name__))
         if isinstance(value, torch.Tensor) and value.is_meta:
             raise InvalidInput(
                 f"{key} is on the meta device, where nothing is kept: give it memory before run.restore"
@@ -98,7 +100,11 @@ def _key(container: Any, part: str | int) -> Any:
 
 
 def _of_part(tensor: DTensor, entries: Sequence[Stored]) -> Iterator[Need]:
-    if tensor.device_mesh.get_coordinate() is None:
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return iter(())
+    if any(at and how.is_partial("sum") for at, how in zip(coordinate, tensor.placements, strict=True)):
+        tensor.to_local().detach().zero_()  # the first one has all of it, which is the sum
         return iter(())
     return parts(tensor.to_local().detach(), offsets_of(tensor), entries)
 

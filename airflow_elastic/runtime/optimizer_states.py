@@ -17,12 +17,16 @@ from torch.distributed.checkpoint.state_dict import _get_fqns
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.optimizers import make_room, make_room_by_a_step
+from airflow_elastic.runtime.fit import Kind
+from airflow_elastic.runtime.optimizers import make_room, make_room_by_a_step, room_as_stored
 from airflow_elastic.spec.errors import InvalidInput
 
 Optimizers = Sequence[torch.optim.Optimizer]
 
-_STATES, _GROUPS = "optimizer.state.", "optimizer.param_groups."
+#: An optimizer, and what it kept of parameters.
+Former = tuple[torch.optim.Optimizer, dict[torch.Tensor, Any]]
+
+_STATES, _GROUPS, _CLASSES = "optimizer.state.", "optimizer.param_groups.", "optimizer.classes"
 _SHOWN = 3
 
 #: What groups have beside the settings of their class.
@@ -83,7 +87,8 @@ def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
 
     Returns:
         `state`: of each parameter that has one; tensors are the optimizers' own, not copies. `param_groups`: of all
-        optimizers, in their order; `params` are names. Empty without optimizers.
+        optimizers, in their order; `params` are names. `classes`: the optimizer's, of each group. Empty without
+        optimizers.
 
     Raises:
         InvalidInput: an optimizer keeps something that is of no parameter.
@@ -93,6 +98,7 @@ def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
     names = names_of(model)
     state: dict[str, Any] = {}
     groups: list[dict[str, Any]] = []
+    classes: list[str] = []
     for one in optimizers:
         numbered, own = [names[each] for each in _parameters(one)], one.state_dict()
         for number, kept in own["state"].items():
@@ -105,35 +111,60 @@ def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
         groups += [
             {**group, "params": [numbered[each] for each in group["params"]]} for group in own["param_groups"]
         ]
-    return {"state": state, "param_groups": groups}
+        classes += [type(one).__name__] * len(own["param_groups"])
+    return {"state": state, "param_groups": groups, "classes": classes}
 
 
 def make_room_for(
-    model: torch.nn.Module, optimizers: Optimizers, stored: Iterable[str]
-) -> list[torch.optim.Optimizer]:
+    model: torch.nn.Module, optimizers: Optimizers, stored: Mapping[str, Kind | None]
+) -> list[Former]:
     """Have optimizers keep something for each state that a checkpoint has of their parameters, to be read into.
 
     Args:
         model: whose parameters they have.
-        optimizers: those that keep something already are left as they are.
-        stored: names of all that the checkpoint has.
+        optimizers: what they keep already is read into, where it is like what is stored.
+        stored: kinds of all that the checkpoint has, by name.
 
     Returns:
-        Those that have kept nothing until then.
-
-    Raises:
-        InvalidInput: one cannot be made to.
+        What they had instead.
     """
-    empty = [one for one in optimizers if not one.state]
-    if unknown := [one for one in empty if not make_room(one)]:
-        names, known = names_of(model), _with_states(stored)
-        for one in unknown:
-            if not known.isdisjoint(names[each] for each in _parameters(one)):
+    names = names_of(model) if optimizers else {}
+    known = _states_below({*names.values()}, stored)
+    former: list[Former] = []
+    for one in optimizers:
+        former.append((one, dict(one.state)))
+        theirs = {each: known[names[each]] for each in _parameters(one) if names[each] in known}
+        if not any(one.state.values()):
+            one.state.clear()
+            if not make_room(one) and theirs:
                 make_room_by_a_step(one)
-    return empty
+        for parameter, kinds in theirs.items():
+            one.state[parameter] = room_as_stored(one.state.get(parameter), kinds, parameter)
+    return former
 
 
-def ask_for(optimizer: dict[str, Any], stored: Iterable[str]) -> list[set[str]]:
+def put_back(former: Iterable[Former]) -> None:
+    """Nothing was loaded: have optimizers keep what they did before room was made for it."""
+    for one, state in former:
+        one.state.clear()  # whatever was in memory, or a part of what was read
+        one.state.update(state)
+
+
+def _states_below(
+    names: Collection[str], stored: Mapping[str, Kind | None]
+) -> dict[str, dict[tuple[str, ...], Kind | None]]:
+    """What is stored of each of these parameters, by the names that lead to it: both may have dots."""
+    found: dict[str, dict[tuple[str, ...], Kind | None]] = {}
+    for key, kind in stored.items():
+        words = key.removeprefix(_STATES).split(".") if key.startswith(_STATES) else []
+        for end in range(len(words) - 1, 0, -1):
+            if (name := ".".join(words[:end])) in names:
+                found.setdefault(name, {})[tuple(words[end:])] = kind
+                break
+    return found
+
+
+def ask_for(optimizer: dict[str, Any], stored: Collection[str]) -> list[set[str]]:
     """Have a state of all optimizers ask for what a checkpoint has: for no state of parameters that had made no step
     yet, and for each setting that it has of a group, as at its place may be another group here.
 
@@ -144,6 +175,8 @@ def ask_for(optimizer: dict[str, Any], stored: Iterable[str]) -> list[set[str]]:
     states = optimizer.get("state", {})
     for name in [name for name in states if name not in known]:
         del states[name]
+    if _CLASSES not in stored:  # saved before that was kept
+        optimizer.pop("classes", None)
     for group, names in zip(optimizer.get("param_groups", []), settings, strict=False):
         for name in names:
             group.setdefault(name, None)
@@ -175,23 +208,23 @@ def load_states(
             changed then.
     """
     names = names_of(model)
-    groups = list(zip(state["param_groups"], stored, strict=True))
-    loaded = [
+    classes = state.get("classes") or [None] * len(stored)
+    groups = list(zip(state["param_groups"], stored, classes, strict=True))
+    taken = [
         [_taken(groups, {names[each] for each in one["params"]}) for one in each.param_groups]
         for each in optimizers
     ]
-    for one, settings in zip(optimizers, loaded, strict=True):
-        for own, theirs in zip(one.param_groups, settings, strict=True):
-            if state["state"].keys().isdisjoint(names[each] for each in own["params"]):
-                _check_settings(own.keys(), theirs.keys())  # nothing that it keeps tells its class
-    for one, settings in zip(optimizers, loaded, strict=True):
+    for one, found in zip(optimizers, taken, strict=True):
+        for own, (theirs, kind) in zip(one.param_groups, found, strict=True):
+            _check_class(type(one).__name__, own, kind, theirs)
+    for one, found in zip(optimizers, taken, strict=True):
         numbers = {names[each]: number for number, each in enumerate(_parameters(one))}
         one.load_state_dict(
             {
                 "state": {numbers[name]: kept for name, kept in state["state"].items() if name in numbers},
                 "param_groups": [
                     {**own, **_where(own, theirs), "params": [numbers[names[each]] for each in own["params"]]}
-                    for own, theirs in zip(one.param_groups, settings, strict=True)
+                    for own, (theirs, _) in zip(one.param_groups, found, strict=True)
                 ],
             }
         )
@@ -222,13 +255,17 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter
     return (each for group in optimizer.param_groups for each in group["params"])
 
 
-def _taken(groups: list[tuple[dict[str, Any], set[str]]], mine: set[str]) -> dict[str, Any]:
-    """The settings of the group that has these parameters, which nobody else gets then."""
-    for at, (group, stored) in enumerate(groups):
+def _taken(
+    groups: list[tuple[dict[str, Any], set[str], str | None]], mine: set[str]
+) -> tuple[dict[str, Any], str | None]:
+    """The settings of the group that has these parameters, which nobody else gets then; and its optimizer's class."""
+    for at, (group, stored, kind) in enumerate(groups):
         if set(group["params"]) == mine:
             del groups[at]
-            return {name: value for name, value in group.items() if name in stored - {"param_names"}}
-    there = max((set(group["params"]) for group, _ in groups), key=lambda one: len(one & mine), default=set())
+            return {name: value for name, value in group.items() if name in stored - {"param_names"}}, kind
+    there = max(
+        (set(group["params"]) for group, *_ in groups), key=lambda one: len(one & mine), default=set()
+    )
     differ = [f"the checkpoint's is without {name}" for name in sorted(mine - there)]
     differ += [f"the checkpoint's has {name}, too" for name in sorted(there - mine)]
     raise InvalidInput(
@@ -237,16 +274,25 @@ def _taken(groups: list[tuple[dict[str, Any], set[str]]], mine: set[str]) -> dic
     )
 
 
-def _check_settings(ours: Collection[str], theirs: Collection[str]) -> None:
-    """Raises InvalidInput where they cannot be of one class: schedulers add some, and so does a newer torch, but then
-    only one of both sides has what the other one lacks.
+def _check_class(kind: str, settings: Collection[str], saved: str | None, theirs: Collection[str]) -> None:
+    """Refuse the state of an optimizer that is not like this one. Another name alone is no other kind: a faster one of
+    the same may take its place. Schedulers add settings, and so does a newer torch.
+
+    Args:
+        kind: the script's optimizer's class.
+        settings: of its group.
+        saved: the class of the one that was saved; None where that is not known.
+        theirs: the settings of that one's group.
+
+    Raises:
+        InvalidInput: tells what differs.
     """
-    mine, lost = sorted(set(ours) - {*theirs, *_NO_SETTINGS}), sorted(set(theirs) - {*ours, *_NO_SETTINGS})
-    if mine and lost:
-        raise InvalidInput(
-            f"an optimizer is of another class: the script's has the settings {_some(mine)}, and the one that was "
-            f"saved {_some(lost)}"
-        )
+    mine = sorted(set(settings) - {*theirs, *_NO_SETTINGS})
+    lost = sorted(set(theirs) - {*settings, *_NO_SETTINGS})
+    if (mine and lost) if saved is None else (saved != kind and (mine or lost)):
+        sides = ((f"the script's ({kind})", mine), (f"the one that was saved ({saved or 'not known'})", lost))
+        differ = [f"{whose} has the settings {_some(names)}" for whose, names in sides if names]
+        raise InvalidInput(f"an optimizer is of another class: {', and '.join(differ)}")
 
 
 def _some(names: Sequence[str]) -> str:

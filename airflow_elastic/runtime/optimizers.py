@@ -7,6 +7,7 @@ found out here with a parameter of six numbers. Nor is a step made where nothing
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.state_dict import _init_optim_state
 
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.runtime.fit import Kind, kind_of
+
+log = logging.getLogger(__name__)
 
 _SHAPE = (2, 3)
 
@@ -62,8 +65,7 @@ def with_room(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
 def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
     """Torch's way, for what `make_room` does not know: only where all that the step may change is loaded after it.
 
-    Raises:
-        InvalidInput: the optimizer cannot make a step without a gradient.
+    Where the optimizer makes no step without gradients, or not now, it has no room after it either.
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     gradients = [one.grad for one in parameters]
@@ -72,14 +74,41 @@ def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
     try:
         _init_optim_state(optimizer)
     except Exception as error:
-        raise InvalidInput(
-            f"an optimizer ({type(optimizer).__name__}) cannot be given what was saved of it, as it makes no step "
-            f"without gradients to have room for that ({error!r}). Give it by a name of its own instead: "
-            "run.restore(model, own=optimizer)"
-        ) from error
+        log.debug("%s makes no step without gradients: %r", type(optimizer).__name__, error)
+        optimizer.state.clear()
     finally:
         for one, gradient in zip(parameters, gradients, strict=True):
             one.grad = gradient
+
+
+def room_as_stored(now: Any, stored: Mapping[tuple[str, ...], Kind | None], parameter: torch.Tensor) -> Any:
+    """Room for what is stored of a parameter: what is there now, where that is like it, and nothing else.
+
+    Args:
+        now: what an optimizer keeps of it, or a part of that.
+        stored: kinds by the names that lead to them from there; None for what is no tensor.
+        parameter: whose state it is.
+    """
+    if () in stored:
+        kind = stored[()]
+        if kind is None:
+            return None
+        if kind_of(now) == kind:
+            return now
+        if kind.shape == tuple(parameter.shape):
+            return torch.empty_like(parameter, dtype=kind.dtype, requires_grad=False)
+        return torch.empty(kind.shape, dtype=kind.dtype)
+    own = [(tuple(str(key).split(".")), key) for key in now] if isinstance(now, dict) else []
+    own.sort(key=lambda one: -len(one[0]))
+    below: dict[Any, dict[tuple[str, ...], Kind | None]] = {}
+    for path, kind in stored.items():
+        words, key = next((one for one in own if path[: len(one[0])] == one[0]), (path[:1], path[0]))
+        below.setdefault(key, {})[path[len(words) :]] = kind
+    if isinstance(now, list) or (not isinstance(now, dict) and {*below} == {*map(str, range(len(below)))}):
+        there = dict(enumerate(now)) if isinstance(now, list) else {}
+        return [room_as_stored(there.get(int(at)), below[at], parameter) for at in sorted(below, key=int)]
+    there = now if isinstance(now, dict) else {}
+    return {key: room_as_stored(there.get(key), kinds, parameter) for key, kinds in below.items()}
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there, settle
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
-from airflow_elastic.runtime.optimizer_states import ask_for, load_states, make_room_for
+from airflow_elastic.runtime.optimizer_states import ask_for, load_states, make_room_for, put_back
 from airflow_elastic.runtime.optimizers import as_read, load_as_saved
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import ORDER, VERSIONS, Stateful, other_key, state_of
@@ -235,12 +235,11 @@ class Restorer:
 
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         """Raises CheckpointDamaged on all ranks alike."""
-        empty = make_room_for(objects.model, objects.optimizers, reader.kinds)
+        former = make_room_for(objects.model, objects.optimizers, reader.kinds)
         try:
             self._fill(reader, manifest, objects)
         except BaseException:
-            for one in empty:
-                one.state.clear()  # whatever was in memory, or a part of what was read
+            put_back(former)
             raise
 
     def _fill(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:

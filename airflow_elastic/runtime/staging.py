@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from airflow_elastic.runtime.values import to_bytes
@@ -31,6 +31,11 @@ _FIRST = "other."
 _SLOW = ("model.", "optimizer.state.")
 
 SHARDED_TENSOR = "{} is a ShardedTensor, of the first FSDP: shard the model with fully_shard"
+
+WRAPPER = (
+    "{} is a {}, which is made of other tensors (a quantised one, for example): what it stands for would be saved in "
+    "its place, and could not be put back. Keep it in a dtype of torch's own"
+)
 
 #: Devices from which something can be copied while they do something else.
 _BESIDE = ("cpu", "cuda")
@@ -151,7 +156,9 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
     for key, value in flat.items():
         mine = key.startswith(f"{own}.")
         if isinstance(value, DTensor):
-            parts += _sharded(key, value, slow=key.startswith(_SLOW) and key not in first)
+            parts += _sharded(key, _summed(value), slow=key.startswith(_SLOW) and key not in first)
+        elif hasattr(value, "__tensor_flatten__"):
+            raise InvalidInput(WRAPPER.format(key, type(value).__name__))
         elif type(value).__name__ == "ShardedTensor":
             raise InvalidInput(SHARDED_TENSOR.format(key))
         elif not isinstance(value, torch.Tensor):
@@ -171,6 +178,15 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
 def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:
     slow = slow and tensor.device.type in _BESIDE
     return _Part(key, tensor.detach(), tuple(tensor.shape), (0,) * tensor.dim(), kept, slow, tensor)
+
+
+def _summed(tensor: DTensor) -> DTensor:
+    """One of which each rank has an addend only (a norm, for example) as the sum. All ranks call this together."""
+    if not any(how.is_partial() for how in tensor.placements):
+        return tensor
+    summed = [Replicate() if how.is_partial() else how for how in tensor.placements]
+    whole: DTensor = tensor.redistribute(tensor.device_mesh, summed)
+    return whole
 
 
 def _sharded(key: str, tensor: DTensor, *, slow: bool) -> list[_Part]:

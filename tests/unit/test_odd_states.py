@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import airflow_elastic.runtime as elastic
@@ -21,7 +21,8 @@ from airflow_elastic.runtime.needs import Stored, find_needs
 from airflow_elastic.runtime.replicas import _some_values
 from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.runtime.staging import Place, lay_out, offsets_of
-from airflow_elastic.spec.index import Blob
+from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.index import Blob, Piece
 from tests.support.saving import Worker, restorer, save
 
 
@@ -259,3 +260,57 @@ def test_extra_state_is_the_first_ranks_and_changes_at_any_time(tmp_path: Path) 
     whose = [[part.key for _, part in plan.parts if "extra" in part.key] for plan in plans]
     assert whose == [["model._extra_state"], []]
     assert all("extra" not in part.key for _, part in plans[0].slow_parts)
+
+
+def addend(rank: int, folder: str) -> tuple[list[float], int, list[float]]:
+    """What a rank keeps of a sum of which each has an addend; for how much of it it asks; and what it has then."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    norm = DTensor.from_local(torch.tensor([1.0 + rank]), mesh, [Partial()])
+    parts = lay_out({"optimizer": {"norm": norm}}, Place(rank, 2, 1), own="random").parts
+    piece = Piece("optimizer.norm", "float32", (1,), (0,), (1,), 0, 4, ())
+    needs = find_needs({"optimizer": {"norm": norm}}, {"optimizer.norm": [Stored("file", piece, 1)]})
+    for need in needs:
+        assert isinstance(need.target, torch.Tensor)
+        need.target.fill_(3.0)
+    found = [part.tensor.item() for _, part in parts if part.kept], len(needs), norm.full_tensor().tolist()
+    dist.destroy_process_group()
+    return found
+
+
+def test_of_what_is_still_to_be_summed_the_sum_is_kept(tmp_path: Path) -> None:
+    """Some optimizers keep a norm of each sharded parameter so."""
+    with get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+        found = pool.starmap(addend, [(rank, str(tmp_path)) for rank in range(2)], chunksize=1)
+    assert found == [([3.0], 1, [3.0]), ([], 0, [3.0])]
+
+
+class Quantised(torch.Tensor):
+    """Stands for what it is made of."""
+
+    @staticmethod
+    def __new__(cls, codes: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return [], None
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any) -> Any:
+        raise AssertionError
+
+
+def test_a_tensor_that_is_made_of_others_is_refused() -> None:
+    """What came back was none of its kind."""
+    codes: Any = Quantised(torch.zeros(3, dtype=torch.uint8))
+    for use in (
+        lambda: lay_out({"optimizer": {"m": codes}}, Place(0, 1, 1), own="random"),
+        lambda: find_needs(
+            {"optimizer": {"m": codes}}, {"optimizer.m": [Stored("file", Blob("optimizer.m", 0, 1, ()), 1)]}
+        ),
+    ):
+        with pytest.raises(
+            InvalidInput, match=r"optimizer\.m is a Quantised, which is made of other tensors"
+        ):
+            use()

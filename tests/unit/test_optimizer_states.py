@@ -90,9 +90,9 @@ MAKERS: dict[str, Make] = {
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_it_is_what_torch_makes_of_it(make: Make) -> None:
     what = stateful(make, steps=2)
-    assert equal(
-        states_of(what.model, what.optimizers), get_optimizer_state_dict(what.model, what.optimizers)
-    )
+    found = states_of(what.model, what.optimizers)
+    assert len(found.pop("classes")) == len(found["param_groups"])
+    assert equal(found, get_optimizer_state_dict(what.model, what.optimizers))
 
 
 @pytest.mark.parametrize("steps", [0, 2])
@@ -381,10 +381,98 @@ class NeedsGradients(Unknown):
         return super().step(closure)
 
 
-def test_an_optimizer_that_cannot_be_given_room_is_refused(tmp_path: Path) -> None:
-    def make(of: torch.nn.Sequential) -> tuple[optim.Optimizer, ...]:
-        return (NeedsGradients(of.parameters()),)
+class Lazy(optim.SGD):
+    """Has entries for what it keeps nothing of yet, as schedule-free optimizers have where they are told to train."""
 
-    save(tmp_path / "run", 1, stateful(make, steps=1))
-    with pytest.raises(InvalidInput, match=r"NeedsGradients\) cannot be given .*no gradients.*own=optimizer"):
-        restorer(tmp_path / "run").restore(stateful(make))
+    def train(self) -> None:
+        for group in self.param_groups:
+            assert not any(self.state[one] for one in group["params"])
+
+
+class Growing(optim.SGD):
+    """Keeps a list that grows, and something else from its second step on; what it keeps becomes a tensor."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        for group in self.param_groups:
+            for one in group["params"]:
+                kept = self.state[one]
+                kept.setdefault("history", []).append(one.grad.clone())
+                kept["norm"] = torch.stack([each.norm() for each in kept["history"]]) if "norm" in kept else 0
+                if len(kept["history"]) > 1:
+                    kept["deep"] = {"slow": [{"mean": kept["history"][-1] / 2}], "fast": one.detach().sum()}
+                    one.data += 1e-3 * (kept["deep"]["slow"][0]["mean"] + kept["norm"].mean().clamp(0, 1))
+
+
+class ByRate(optim.SGD):
+    """Keeps something for each of some rates, under names that have dots."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        for group in self.param_groups:
+            for one in group["params"]:
+                kept = self.state[one].setdefault("by rate", {0.0: {}, 0.5: {}, 5: {}})
+                for rate in kept:
+                    kept[rate] = {"mean": one.detach() * rate}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("kind", [NeedsGradients, Lazy, Growing, ByRate])
+def test_what_no_step_makes_room_for_comes_back(kind: Any, steps: int, tmp_path: Path) -> None:
+    """The checkpoint says what there is, and the optimizer need not."""
+
+    def make(of: torch.nn.Sequential) -> tuple[optim.Optimizer, ...]:
+        made = kind(of.parameters(), **({} if kind is NeedsGradients else {"momentum": 0.5}))
+        if kind is Lazy:
+            made.train()
+        return (made,)
+
+    saved, loaded = stateful(make, steps), stateful(make)
+    save(tmp_path / "run", 1, saved)
+    restorer(tmp_path / "run").restore(loaded)
+    assert equal(kept(loaded), kept(saved))
+    for one in (saved, loaded):
+        train(one, 2, start=steps)
+    assert equal(kept(loaded), kept(saved))
+
+
+def test_an_optimizer_of_sparse_gradients_comes_back(tmp_path: Path) -> None:
+    def table() -> Stateful:
+        made = torch.nn.Embedding(5, 2, sparse=True)
+        return Stateful(made, (optim.SparseAdam(made.parameters()),), {})
+
+    saved, loaded = table(), table()
+    saved.model(torch.tensor([1, 3])).sum().backward()
+    saved.optimizers[0].step()
+    save(tmp_path / "run", 1, saved)
+    restorer(tmp_path / "run").restore(loaded)
+    assert equal(kept(loaded), kept(saved))
+
+
+def test_momentum_that_begins_later_comes_back(tmp_path: Path) -> None:
+    saved, loaded = (stateful(lambda of: (optim.SGD(of.parameters(), lr=0.1),)) for _ in range(2))
+    for group in saved.optimizers[0].param_groups:
+        group["momentum"] = 0.9
+    train(saved, 2)
+    save(tmp_path / "run", 1, saved)
+    restorer(tmp_path / "run").restore(loaded)
+    assert equal(kept(loaded), kept(saved))
+
+
+def test_a_faster_optimizer_of_the_same_kind_may_take_its_place(tmp_path: Path) -> None:
+    save(tmp_path / "run", 1, saved := stateful(MAKERS["adamw"], steps=2))
+    loaded = stateful(MAKERS["not torch's"])
+    restorer(tmp_path / "run").restore(loaded)
+    assert equal(kept(loaded), kept(saved))
+
+
+def test_an_optimizer_with_fewer_settings_of_another_class_is_refused(tmp_path: Path) -> None:
+    class Other(NeedsGradients):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters)
+            for group in self.param_groups:
+                group["own"] = 1.0
+
+    save(tmp_path / "run", 1, stateful(MAKERS["adamw"], steps=2))
+    with pytest.raises(InvalidInput, match=r"another class: the script's \(Other\) has the settings own\. "):
+        restorer(tmp_path / "run").restore(stateful(lambda of: (Other(of.parameters()),)))

@@ -305,7 +305,7 @@ def test_of_pieces_that_are_handed_out_as_ranks_come_all_steps_are_to_be_told() 
             if number % 4 == 0:
                 one.stepped(number)
 
-    with pytest.raises(InvalidInput, match="given 1[67]. global batches"):
+    with pytest.raises(InvalidInput, match=r"given 1[67]. global batches"):
         train()
 
 
@@ -319,7 +319,7 @@ def test_steps_that_are_not_told_in_one_epoch_are_counted_in_the_next() -> None:
                 if number % 4 == 0:
                     one.stepped(number)
 
-    with pytest.raises(InvalidInput, match="given 1[67]. global batches"):
+    with pytest.raises(InvalidInput, match=r"given 1[67]. global batches"):
         train()
 
 
