@@ -86,7 +86,11 @@ class Averaging:
         if in_time:
             _set(self._weights(), mean)
         else:
-            _set(self._weights(), mean + (mine - self._anchor))
+            own = mean + (mine - self._anchor)
+            # Of buffers, a variance for example, the sum need not be one any more: what lies between is.
+            at = sum(one.numel() for one in self._trained())
+            own[at:] = (mean[at:] + mine[at:]) / 2
+            _set(self._weights(), own)
             self._missed += 1
             log.warning(
                 "step %d: this rank was late for round %d of averaging; what it has done counts in the next one "
@@ -127,9 +131,12 @@ class Averaging:
             dist.broadcast(values, src=0, group=self._ranks.group)
             one.data.copy_(values)
 
+    def _trained(self) -> list[torch.Tensor]:
+        own = (one for one in self._model.parameters() if one.requires_grad)
+        return [one.detach() for one in own if one.is_floating_point()]
+
     def _weights(self) -> list[torch.Tensor]:
-        trained = (one for one in self._model.parameters() if one.requires_grad)
-        return [one.detach() for one in (*trained, *self._model.buffers()) if one.is_floating_point()]
+        return [*self._trained(), *(one for one in self._model.buffers() if one.is_floating_point())]
 
     def _states(self) -> Iterable[torch.Tensor]:
         """What optimizers keep for each parameter, in the same order on each rank; not their counts of steps."""
