@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,8 +86,14 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
             options: the trainer's further arguments.
 
         Raises:
-            InvalidInput: a callback averages weights, and would begin anew with each attempt.
+            InvalidInput: a callback averages weights, and would begin anew with each attempt; or a checkpoint of the
+                trainer's own is given.
         """
+        if [*others[2:3], options.get("ckpt_path")][0] is not None:
+            raise InvalidInput(
+                "ckpt_path: given; allowed: none, as the run goes on from its own checkpoints. To begin with weights "
+                "that something else has trained, elastic.load_weights(file, module) before"
+            )
         data = train_dataloaders if train_dataloaders is not None else options.get("datamodule", model)
         if hasattr(data, "train_dataloader"):
             theirs, data.train_dataloader = data.train_dataloader, self._feeding(data.train_dataloader)
@@ -125,12 +132,26 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
 
 
 class _Epochs(Epochs):
-    """Is as long as a whole epoch to the trainer that loads it, which counts by that when to validate and to end."""
+    """Is as long as a whole epoch to the trainer that loads it, which counts by that when to validate and to end.
+
+    Attributes:
+        begun: the trainer is through with that.
+        on_first: is called before the first batch is given: by then the trainer has begun to count batches anew, of
+            which some of this epoch are behind.
+    """
 
     begun = False
+    on_first: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return super().__len__() if self.begun else self.whole
+
+    def __iter__(self) -> Iterator[Any]:
+        for content in super().__iter__():
+            if self.on_first is not None:
+                self.on_first()
+                self.on_first = None
+            yield content
 
 
 def _check_hooks(theirs: Iterable[Any]) -> None:
@@ -145,8 +166,8 @@ def _check_hooks(theirs: Iterable[Any]) -> None:
         if isinstance(one, averaging):
             raise InvalidInput(
                 f"{name} would keep the averaged weights, and is not called: they would begin anew with each attempt. "
-                "Keep them in a module of your own, torch.optim.swa_utils.AveragedModel for example, as a part of the "
-                "LightningModule: what that holds is saved"
+                "Keep them in a module of your own, torch.optim.swa_utils.AveragedModel(…).requires_grad_(False) for "
+                "example, as a part of the LightningModule: what that holds is saved"
             )
         if isinstance(one, callbacks.GradientAccumulationScheduler):
             raise InvalidInput(
@@ -169,7 +190,7 @@ class _Reporting(Callback):  # type: ignore[misc]
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
         self._steps = 0  # of optimizers, as the trainer counts them
-        self._given = 0  # batches of the epoch at hand, before this attempt
+        self._without_step = False  # and told
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -198,15 +219,13 @@ class _Reporting(Callback):  # type: ignore[misc]
         if not trainer._epochs.begun:
             trainer._epochs.begun = True
             iter(trainer.fit_loop._data_fetcher)  # looks again how long this epoch is: what is left of it
-            self._given = trainer._epochs.given
+            behind = trainer.fit_loop.epoch_loop.batch_progress.current
+            trainer._epochs.on_first = partial(_add, behind, trainer._epochs.given)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         self._weight = trainer._epochs.weight()
-        if self._given:  # the trainer has begun to count batches anew, and validates by their number
-            _add(trainer.fit_loop.epoch_loop.batch_progress.current, self._given)
-            self._given = 0
 
     def on_before_backward(self, trainer: Any, pl_module: LightningModule, loss: torch.Tensor) -> None:
         weight, scaler = self._weight, getattr(trainer.precision_plugin, "scaler", None)
@@ -220,7 +239,18 @@ class _Reporting(Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step == self._steps:
+        due = trainer.global_step != self._steps
+        if not due and self._run.step_due and not pl_module.automatic_optimization:
+            # The trainer counts no step, and the samples are behind: it was left out, or is a part of another one.
+            due = True
+            if not self._without_step:
+                self._without_step = True
+                log.warning(
+                    "batch %d has ended without an optimizer's step. Gradients that are accumulated over batches are "
+                    "in no checkpoint: for larger steps, have a larger global_batch",
+                    batch_idx,
+                )
+        if not due:
             return  # gradients are accumulated
         self._steps = trainer.global_step
         loss = torch.stack(self._losses).sum() if self._losses else None

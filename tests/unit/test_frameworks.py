@@ -369,11 +369,11 @@ def test_lightnings_trainer_goes_on_within_an_epoch_as_if_nothing_had_been(
     class Model(BoringModel):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.trained: list[tuple[int, int]] = []
+            self.trained: list[tuple[int, int, int]] = []
             self.validated: list[int] = []
 
         def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
-            self.trained.extend((self.trainer.global_step, int(one)) for one in batch[:, 0])
+            self.trained.extend((self.trainer.global_step, batch_idx, int(one)) for one in batch[:, 0])
             return super().training_step(batch, batch_idx)
 
         def on_validation_start(self) -> None:
@@ -401,6 +401,52 @@ def test_lightnings_trainer_goes_on_within_an_epoch_as_if_nothing_had_been(
     trained = [one for one in lost.trained if one[0] < after] + again.trained
     assert trained == undisturbed.trained
     assert lost.validated + [step for step in again.validated if step > after] == undisturbed.validated
+
+
+@LIGHTNING
+def test_samples_are_behind_though_lightnings_trainer_counts_no_step(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With manual optimization: some came twice in an epoch, and others never."""
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    seen: list[int] = []
+
+    class Model(BoringModel):  # type: ignore[misc]
+        automatic_optimization = False
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+            seen.extend(batch[:, 0].int().tolist())
+            self.manual_backward(self.layer(batch).sum())
+            if batch_idx % 2:
+                self.optimizers().step()  # type: ignore[union-attr]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    data: Any = [torch.full((32,), float(number)) for number in range(20)]
+    trainer = ElasticTrainer(
+        global_batch=4, max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False,
+        limit_val_batches=0,
+    )  # fmt: skip
+    trainer.fit(Model(), torch.utils.data.DataLoader(data, batch_size=4))
+    assert [sorted(seen[at : at + 20]) for at in (0, 20, 40)] == [[*range(20)]] * 3
+    assert (trainer.run.steps, trainer.run.ahead, trainer.global_step) == (15, (3, 0), 6)
+    (said,) = [one for one in caplog.messages if "without an optimizer's step" in one]
+    assert "have a larger global_batch" in said
+
+
+@LIGHTNING
+def test_a_checkpoint_of_lightnings_own_is_refused() -> None:
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    trainer = ElasticTrainer(global_batch=4, accelerator="cpu", logger=False)
+    with pytest.raises(InvalidInput, match=r"ckpt_path: given; allowed: none, .* elastic\.load_weights"):
+        trainer.fit(BoringModel(), ckpt_path="last.ckpt")
 
 
 @LIGHTNING
