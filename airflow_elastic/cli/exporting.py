@@ -19,6 +19,9 @@ class _Checkpoint(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            if len(args) > 1 and not args[1].startswith("-"):  # `now` takes one URI, and nothing else
+                known = ", ".join(sorted(self.commands))
+                raise click.UsageError(f"there is no command `{args[0]}`; there are: {known}", ctx)
             args = ["now", *args]
         return super().parse_args(ctx, args)
 
@@ -42,10 +45,10 @@ def checkpoint() -> None:
 
 @click.command(cls=Command)
 @uri_argument
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Of which step.  [default: the newest]")
 def export(uri: str, file: str, step: int | None) -> int:
-    """Write the model of a checkpoint into one file.
+    """Write the model of a checkpoint into one file, or to an s3:// URI.
 
     The end of the file's name says how: .pt, .pth and .bin are a state dict as torch.save writes it, .safetensors is
     safetensors. The model is whole, whatever number of ranks has saved it, and every byte of it is checked. This needs

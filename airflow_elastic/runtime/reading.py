@@ -91,7 +91,14 @@ def _read(
     store = open_store(run) if isinstance(run, str) else run
     if store.get(layout.journal_entry(0)) is None and not checkpoints.steps(store):
         raise RunMissing(f"{store.uri} holds no run, and no checkpoint: check the URI")
-    return _read_newest(store, room, told) if step is None else _read_step(store, step, room, told)
+    if step is None:
+        return _read_newest(store, room, told)
+    try:
+        return _read_step(store, step, room, told)
+    except CheckpointDamaged as error:
+        if step in (there := checkpoints.steps(store)):
+            raise
+        raise CheckpointDamaged(f"{error}; there are: {', '.join(map(str, there)) or 'none'}") from error
 
 
 def _read_newest(store: Store, room: _Room, told: Told) -> tuple[Manifest, dict[str, Any]]:

@@ -42,8 +42,9 @@ def export_weights(
 
     Args:
         run: the run URI, or the store that lies there.
-        path: of the file, made or replaced at once. `.pt`, `.pth` and `.bin` are a state dict as `torch.save` writes
-            it, for `torch.load(path, weights_only=True)`; `.safetensors` has step and run in its metadata.
+        path: of the file, or an s3:// URI; made or replaced at once. `.pt`, `.pth` and `.bin` are a state dict as
+            `torch.save` writes it, for `torch.load(path, weights_only=True)`; `.safetensors` has step and run in its
+            metadata.
         step: of the checkpoint. Default: the newest one that is whole.
         told: called with the bytes that are read so far, and all that are to be. Default: nobody is told.
 
@@ -53,12 +54,20 @@ def export_weights(
     Raises:
         InvalidInput: the file's name says no format, or the format cannot hold the model.
         RunMissing, CheckpointDamaged: as for `load_model`.
+        OSError, StoreError: the file cannot be written.
     """
-    path = Path(path)
-    write = {"torch": _write_torch, "safetensors": _write_safetensors}[_format_of(path)]
+    name = str(path)
+    write = {"torch": _write_torch, "safetensors": _write_safetensors}[_format_of(Path(name))]
     manifest, weights = read_weights(run, step, told)
-    path.parent.mkdir(parents=True, exist_ok=True)
     about = {"step": str(manifest.step), "run": run if isinstance(run, str) else run.uri}
+    if "://" in name:
+        place, _, key = name.rpartition("/")
+        with tempfile.TemporaryDirectory(prefix="elastic-weights-") as folder:
+            write(weights, Path(folder, key), about)
+            open_store(place).upload(key, Path(folder, key))
+        return manifest
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with temp_file(path.absolute().parent) as (temporary, created):
         mode = stat.S_IMODE((path.stat() if path.exists() else os.fstat(created.fileno())).st_mode)
         write(weights, temporary, about)
@@ -192,6 +201,9 @@ def main() -> int:
     except ElasticError as error:
         sys.stderr.write(f"{error}\n")
         return 2 if isinstance(error, InvalidInput) else 1
+    except OSError as error:
+        sys.stderr.write(f"{path} cannot be written: {error.strerror or error}\n")
+        return 1
     sys.stdout.write(f"the model of checkpoint {manifest.step} is in {path}\n")
     return 0
 

@@ -83,8 +83,8 @@ def s3_uri(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @FILES
 def test_from_and_to_a_bucket(s3_uri: str, tmp_path: Path, name: str) -> None:
     save(f"{s3_uri}/run", 10)
-    elastic.export_weights(f"{s3_uri}/run", tmp_path / name)
-    open_store(f"{s3_uri}/shelf").upload(name, tmp_path / name)
+    elastic.export_weights(f"{s3_uri}/run", f"{s3_uri}/shelf/{name}")
+    assert not list(tmp_path.iterdir())
     model = network()
     elastic.load_weights(f"{s3_uri}/shelf/{name}", model)
     assert weights(model) == {10.0}
@@ -246,12 +246,19 @@ def test_from_a_shell(tmp_path: Path) -> None:
     assert done.stdout == "the model of checkpoint 10 is in model.safetensors\n"
     for words, code, said in (
         ((uri, "model.onnx"), 2, "says no format"),
-        ((uri, "model.pt", "--step", "7"), 1, "step 7 has no committed checkpoint"),
+        ((uri, "model.pt", "--step", "7"), 1, "step 7 has no committed checkpoint; there are: 10, 20"),
+        ((uri, "/proc/model.pt"), 1, "/proc/model.pt cannot be written: "),
         ((str(tmp_path / "none"), "model.pt"), 2, "holds no run"),
     ):
         done = export(tmp_path, *words)
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
         assert said in done.stderr
+    listed = subprocess.run(
+        [sys.executable, "-m", "airflow_elastic.cli", "checkpoint", "list", uri],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert listed.returncode == 2
+    assert "there is no command `list`; there are: export, now" in listed.stderr
     spoil(uri, 20)
     assert "checkpoint 10" in export(tmp_path, uri, "model.pt").stdout
 
