@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from airflow_elastic.frameworks import missing
-from airflow_elastic.frameworks.epochs import Epochs
+from airflow_elastic.frameworks.epochs import Epochs, most_at_once
 from airflow_elastic.runtime.session import Session, init
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -59,6 +59,7 @@ class ElasticRun:
             )
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
+        self._went_back = False  # through `backward`, once at least
 
     def restore(self, model: torch.nn.Module, *prepared: Any, **others: Any) -> int:
         """Load the newest verified checkpoint; from then on the same objects are what is saved.
@@ -104,7 +105,7 @@ class ElasticRun:
             self.session,
             loader,
             global_batch=global_batch,
-            micro_batch=getattr(loader, "batch_size", None),
+            micro_batch=most_at_once(loader),
             seed=seed,
             shuffle=shuffle,
         )
@@ -124,6 +125,7 @@ class ElasticRun:
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """As the accelerator's, with the part that this rank's batch has in the global one."""
         loss = loss * self._weight
+        self._went_back = True
         self._losses.append(loss.detach() / self._accelerator.gradient_accumulation_steps)
         self._accelerator.backward(loss, **options)
 
@@ -131,8 +133,21 @@ class ElasticRun:
         """Say that a batch is done; with the last one of those that gradients are accumulated of, so is a step.
 
         It reports, saves when that is due, and stops where it is asked to.
+
+        Raises:
+            InvalidInput: gradients were not accumulated, or their parts not weighted.
         """
         if self._accelerator.sync_gradients:
+            if not self.session.step_due:
+                raise InvalidInput(
+                    "run.step: an optimizer's step was due with the first of several batches; put forward, backward "
+                    "and the optimizer's step into `with accelerator.accumulate(model):`"
+                )
+            if not self._went_back:
+                raise InvalidInput(
+                    "run.step: run.backward was not called; have run.backward(loss) in place of "
+                    "accelerator.backward(loss): batches are not all of one size, and are weighted there"
+                )
             loss = torch.stack(self._losses).sum() if self._losses else None
             self._losses.clear()
             self.session.step(loss, **metrics)

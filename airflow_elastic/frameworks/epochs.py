@@ -21,6 +21,21 @@ from airflow_elastic.spec.errors import InvalidInput
 _OPTIONS = ("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "prefetch_factor")
 
 
+def most_at_once(loader: Any) -> int | None:
+    """The most samples that a device takes at once: a loader's batch size.
+
+    Raises:
+        InvalidInput: the loader has none.
+    """
+    if isinstance(loader, torch.utils.data.DataLoader) and loader.batch_size is None:
+        raise InvalidInput(
+            f"training data: given a {type(loader).__name__} without batch_size, as one with a batch_sampler is, or "
+            "one that was prepared; allowed: a DataLoader as it was made, with batch_size: the most samples that "
+            "a device takes at once"
+        )
+    return getattr(loader, "batch_size", None)
+
+
 class Epochs:
     """An iterable of batches: of what is left of an epoch where the run stands within one, of a whole one otherwise.
 

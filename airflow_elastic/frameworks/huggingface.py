@@ -95,6 +95,19 @@ class ElasticTraining:
         backward = trainer.accelerator.backward
         trainer.accelerator.backward = lambda loss, **more: backward(loss * self._weight, **more)
 
+    def train(self, resume_from_checkpoint: Any = None, *others: Any, **options: Any) -> Any:
+        """As the trainer's, from where the run stands.
+
+        Raises:
+            InvalidInput: a checkpoint of the trainer's own is given.
+        """
+        if resume_from_checkpoint:
+            raise InvalidInput(
+                f"resume_from_checkpoint: given {resume_from_checkpoint!r}; allowed: none, as the run goes on from its "
+                "own checkpoints without being told. To begin with other weights, load them into the model before"
+            )
+        return super().train(None, *others, **options)  # type: ignore[misc]
+
     def get_train_dataloader(self) -> Epochs:
         """The trainer's own data, collated and fetched as it would, in an order that no number of ranks changes."""
         theirs = super().get_train_dataloader()  # type: ignore[misc]

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from airflow_elastic.frameworks import missing
-from airflow_elastic.frameworks.epochs import Epochs
+from airflow_elastic.frameworks.epochs import Epochs, most_at_once
 from airflow_elastic.runtime.session import Session, init
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -113,7 +113,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
                 self.run,
                 loader,
                 global_batch=self._global_batch,
-                micro_batch=getattr(loader, "batch_size", None),
+                micro_batch=most_at_once(loader),
                 seed=self._seed,
             )
             self.accumulate_grad_batches = self._epochs.pieces

@@ -151,7 +151,7 @@ class Averaging:
 def _check(model: torch.nn.Module, every: int, patience: float | None) -> None:
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise InvalidInput(f"every: given {every!r}; allowed: a number of steps from 1")
-    if patience is not None and not patience > 0:
+    if patience is not None and not (isinstance(patience, int | float) and patience > 0):
         raise InvalidInput(
             f"patience: given {patience!r}; allowed: seconds above 0, or None to wait for all ranks"
         )

@@ -29,6 +29,15 @@ from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
+#: What a DataLoader would be told is the run's business.
+_OURS = {
+    "batch_size": "the most samples that a rank gets at once are micro_batch, and those of a step global_batch",
+    "sampler": "the order of samples follows from seed and shuffle",
+    "batch_sampler": "the order of samples follows from seed and shuffle, and how many a step has from global_batch",
+    "drop_last": "an epoch has all samples, and the last step of it those that are left",
+    "generator": "the order of samples, and what is drawn for them, follow from seed",
+}
+
 #: So many global batches a loop may look ahead.
 _AHEAD = 128
 
@@ -77,6 +86,11 @@ class Feed:
         Raises:
             InvalidInput: data of this kind cannot be gone on with, or not be handed out like that.
         """
+        _check_numbers(global_batch=global_batch, epochs=epochs, seed=seed, micro_batch=micro_batch)
+        for name in sorted(_OURS.keys() & options.keys()):
+            raise InvalidInput(
+                f"run.loader: {name}: given {options[name]!r}; allowed: nothing, as {_OURS[name]}"
+            )
         if dynamic and (isinstance(data, ShardedStream) or micro_batch is None or options.get("num_workers")):
             raise InvalidInput(
                 "dynamic=True hands out pieces of micro_batch samples when ranks are ready for them: it needs data "
@@ -266,6 +280,17 @@ class Feed:
         if self._accountant is not None:
             consumed = Consumed(step, given.epoch, given.samples, given.spans, given.ended, given.size)
             self._accountant.stepped(consumed)
+
+
+def _check_numbers(**numbers: Any) -> None:
+    least = {"epochs": 0, "seed": None}
+    for name, value in numbers.items():
+        if name == "micro_batch" and value is None:
+            continue
+        from_ = least.get(name, 1)
+        if type(value) is not int or (from_ is not None and value < from_):
+            allowed = "a whole number" + ("" if from_ is None else f" from {from_}")
+            raise InvalidInput(f"run.loader: {name}: given {value!r}; allowed: {allowed}")
 
 
 def _behind(where: Position | Given, *, over: bool) -> tuple[int, int]:

@@ -35,6 +35,7 @@ from airflow_elastic.runtime.stage import Spared, Stage
 from airflow_elastic.runtime.staging import Layout, Place, lay_out
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.consumed import Account
+from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Stateful:
     `left` names such objects as older checkpoints may have, and the script has no more.
 
     Raises:
-        InvalidInput: the states of the optimizers have no place in a checkpoint.
+        InvalidInput: the states of the optimizers have no place in a checkpoint, or an object has no state.
     """
 
     model: torch.nn.Module
@@ -80,6 +81,19 @@ class Stateful:
     left: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        for one in self.optimizers:
+            if not hasattr(one, "param_groups"):
+                raise InvalidInput(
+                    f"run.restore: given a {type(one).__name__} where optimizers stand; whatever else has a state is "
+                    "given by a name of the script's own: run.restore(model, optimizer, schedule=schedule)"
+                )
+        for name, other in self.others.items():
+            if not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
+                raise InvalidInput(
+                    f"run.restore: {name}: given a {type(other).__name__}; allowed: what has state_dict and "
+                    "load_state_dict. What changes with training is to be kept by such an object, anything else need "
+                    "not be given"
+                )
         check_optimizers(self.model, self.optimizers, self.others)
 
     @property

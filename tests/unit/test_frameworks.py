@@ -271,16 +271,57 @@ def _learned(kind: str, folder: Path, micro_batch: int) -> dict[str, torch.Tenso
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-@ACCELERATE
-def test_a_loop_with_accelerate_that_never_tells_of_a_step_is_refused() -> None:
-    """It was given the same epoch over and over."""
+def accelerated(**options: Any) -> tuple[Any, Any]:
     from accelerate import Accelerator
 
     from airflow_elastic.frameworks.accelerate import ElasticRun
 
-    run, loader = ElasticRun(Accelerator(cpu=True)), torch.utils.data.DataLoader(range(20), batch_size=4)  # type: ignore[arg-type]
+    data: Any = [torch.full((1,), float(number)) for number in range(20)]
+    return ElasticRun(Accelerator(cpu=True)), torch.utils.data.DataLoader(data, **{"batch_size": 4} | options)
+
+
+@ACCELERATE
+def test_a_loop_with_accelerate_that_never_tells_of_a_step_is_refused() -> None:
+    """It was given the same epoch over and over."""
+    run, loader = accelerated()
     with pytest.raises(InvalidInput, match=r"call run\.step\(\) at the end of each batch"):
         list(run.loader(loader, global_batch=4, epochs=2))
+
+
+@ACCELERATE
+def test_a_loop_with_accelerate_that_does_not_weight_its_batches_is_refused() -> None:
+    run, loader = accelerated()
+    next(run.loader(loader, global_batch=4, epochs=1))
+    with pytest.raises(InvalidInput, match=r"have run\.backward\(loss\) in place of accelerator\.backward"):
+        run.step()
+
+
+@ACCELERATE
+def test_a_loop_with_accelerate_that_does_not_accumulate_is_refused() -> None:
+    run, loader = accelerated()
+    next(run.loader(loader, global_batch=8, epochs=1))
+    with pytest.raises(InvalidInput, match=r"into `with accelerator\.accumulate\(model\):`"):
+        run.step()
+
+
+@ACCELERATE
+def test_a_loader_that_says_nothing_of_what_a_device_takes_is_refused() -> None:
+    order = torch.utils.data.BatchSampler(range(20), 4, drop_last=False)
+    run, loader = accelerated(batch_size=1, batch_sampler=order)
+    with pytest.raises(InvalidInput, match="given a DataLoader without batch_size"):
+        next(run.loader(loader, global_batch=8, epochs=1))
+
+
+@HUGGING_FACE
+def test_a_checkpoint_of_hugging_faces_own_is_refused(tmp_path: Path) -> None:
+    from transformers import TrainingArguments
+
+    from airflow_elastic.frameworks.huggingface import ElasticTrainer
+
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    trainer = ElasticTrainer(global_batch=4, model=torch.nn.Linear(1, 1), args=args)
+    with pytest.raises(InvalidInput, match="resume_from_checkpoint: given True; allowed: none"):
+        trainer.train(resume_from_checkpoint=True)
 
 
 @LIGHTNING

@@ -339,6 +339,19 @@ def test_states_without_a_place_are_refused_at_once(make: Make, said: str) -> No
         stateful(make)
 
 
+@pytest.mark.parametrize(
+    ("optimizers", "others", "said"),
+    [
+        ((torch.nn.Identity(),), {}, r"given a Identity where optimizers stand; .* schedule=schedule"),
+        ((), {"x": 3}, "x: given a int; allowed: what has state_dict and load_state_dict"),
+    ],
+)
+def test_what_has_no_state_is_refused_at_once(optimizers: Any, others: Any, said: str) -> None:
+    """And not with the first save, whenever that is."""
+    with pytest.raises(InvalidInput, match=rf"^run\.restore: {said}"):
+        Stateful(network(), optimizers, others)
+
+
 def test_what_is_of_no_parameter_is_refused(tmp_path: Path) -> None:
     what = stateful(MAKERS["not torch's"], steps=1)
     what.optimizers[0].state["seen"] = {"steps": 3}  # type: ignore[index]

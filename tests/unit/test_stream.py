@@ -248,12 +248,30 @@ def feed() -> Feed:
 def loaded(feed: Feed, data: Any, **changes: Any) -> Iterator[Any]:
     options: dict[str, Any] = {"epochs": 1, "seed": 0, "shuffle": False, "micro_batch": None}
     options |= {"dynamic": False, "even_pieces": False, "options": {}}
-    return feed.batches(data, global_batch=6, **{**options, **changes})
+    return feed.batches(data, **{"global_batch": 6, **options, **changes})
 
 
 def test_what_cannot_be_gone_on_with_is_refused() -> None:
     with pytest.raises(InvalidInput, match="Endless has no length and no index"):
         loaded(feed(), Endless())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"options": {"batch_size": 3}}, r"batch_size: given 3; allowed: nothing, as .* micro_batch"),
+        ({"options": {"sampler": [1]}}, r"sampler: given \[1\]; allowed: nothing, as .* seed and shuffle"),
+        ({"options": {"drop_last": True}}, "drop_last: given True; allowed: nothing"),
+        ({"global_batch": 0}, "global_batch: given 0; allowed: a whole number from 1"),
+        ({"global_batch": "4"}, "global_batch: given '4'"),
+        ({"micro_batch": 0}, "micro_batch: given 0"),
+        ({"epochs": 1.5}, r"epochs: given 1\.5; allowed: a whole number from 0"),
+        ({"seed": None}, "seed: given None; allowed: a whole number$"),
+    ],
+)
+def test_what_a_loader_cannot_be_told_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"^run\.loader: {said}"):
+        loaded(feed(), torch.arange(15), **given)
 
 
 def test_the_position_is_of_what_was_stepped_with_not_of_what_was_fetched() -> None:
