@@ -28,7 +28,7 @@ FINISHED: Final = 10  # 1: the script says that training is complete
 RESTORED: Final = 28  # bytes of the checkpoint that are read so far
 TO_RESTORE: Final = 29  # and all that are to be
 VERIFIED: Final = 30  # 1: what all ranks restored came from storage alone, and was what was committed
-WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before
+WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before; 2: `ENDING`
 
 # And these once a second.
 TOTAL_STEPS: Final = 12  # steps the training is meant to have; 0: nobody knows
@@ -39,6 +39,9 @@ STEP_SECONDS: Final = 19  # of one step, in the mean
 FORWARD_SECONDS: Final = 20  # of one forward pass, in the mean
 MEMORY: Final = 21  # the most memory the process has had, bytes
 LOSS_TOLD: Final = 22  # 1: LOSS is one, and finite
+
+#: A value of WAITING: the rank is to end, and has nowhere to save to as others read what is there.
+ENDING: Final = 2.0
 
 # Words that the agent writes.
 PARK: Final = 16  # 1: finish the step in flight, save, and wait to be ended

@@ -46,7 +46,7 @@ def kind_of(value: Any) -> Kind | None:
 
 def is_extra(name: str) -> bool:
     """Whether this is, in a model's state dict, what a module's `get_extra_state` returns."""
-    return name.endswith("_extra_state")
+    return name.rpartition(".")[2] == "_extra_state"
 
 
 def with_room_for_extra(model: Mapping[str, Any], stored: Mapping[str, Kind | None]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy
@@ -196,10 +197,11 @@ class Saver:
             account=account,
             versions=VERSIONS,
         )
+        waiting = partial(self._waiting, page.ENDING) if reason == BREAKPOINT else self._waiting
         if self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN):
-            self._copying = self._stage.put_beside(plan, note, spare, self._waiting)
+            self._copying = self._stage.put_beside(plan, note, spare, waiting)
         else:
-            self._stage.put(plan, note, spare, self._waiting)
+            self._stage.put(plan, note, spare, waiting)
         self._newest = step  # not before: until then it is the one before that is to be spared
         if reason not in IN_BETWEEN:
             self._staged = step
@@ -219,9 +221,9 @@ class Saver:
                 time.sleep(_POLL_SECONDS)
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _waiting(self, how: float = 1.0) -> Iterator[None]:
         """Training stands still: the agent holds nothing back meanwhile."""
-        self._words[page.WAITING] = 1.0
+        self._words[page.WAITING] = how
         try:
             yield
         finally:

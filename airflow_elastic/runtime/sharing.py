@@ -6,6 +6,7 @@ import contextlib
 import logging
 import select
 import socket
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,10 @@ _SEND_SECONDS = 10.0
 _BYTES_A_SECOND = 0.1e9
 
 _CHUNK_BYTES = 4 << 20
+_LOOK_SECONDS = 0.2
+
+#: Between two times that a connection is made anew, at first and at the most.
+_MEND_SECONDS = (0.5, 10.0)
 
 
 class Sharer(Follower):
@@ -46,12 +51,16 @@ class Sharer(Follower):
         self._told_alone = 0  # in what generation
         self._connection: socket.socket | None = None
         self._to: Neighbour | None = None
-        self._mended = False  # since a state was given
+        self._mend_at, self._pause = 0.0, 0.0
 
     def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
         """End; where all is written, the neighbour does not take this worker for lost."""
         whole = flushed()
         if self.stop() and whole:
+            neighbour = self._node.neighbour
+            if self._connection is None and self._connections and neighbour is not None:
+                with contextlib.suppress(OSError):  # it broke off in the middle of a state
+                    self._connect(neighbour)
             self._part()
 
     def _look(self, *, heard: bool) -> None:
@@ -70,9 +79,14 @@ class Sharer(Follower):
     def _mend(self) -> None:
         """Whoever falls silent is taken for lost: where the connection has broken, and this worker lives, say so."""
         connection, neighbour = self._connection, self._to
-        if connection is None or neighbour is None or self._mended or not _is_cut(connection):
+        if connection is None or neighbour is None or time.monotonic() < self._mend_at:
             return
-        self._mended = True  # or who is not listened to any more would go on for ever
+        if not _is_heard(connection, 0.0):
+            return
+        # Ever more seldom: it may be one that is not listened to any more.
+        shortest, longest = _MEND_SECONDS
+        self._pause = min(max(2 * self._pause, shortest), longest)
+        self._mend_at = time.monotonic() + self._pause
         self._disconnect()
         try:
             self._connect(neighbour)
@@ -91,24 +105,26 @@ class Sharer(Follower):
                 self._node.tell_ranks({page.GIVEN: float(note.step)})
 
     def _insist(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
-        """Give it; where the connection breaks, once more over another one."""
-        self._mended = False
-        try:
-            self._give(neighbour, held)
-        except OSError as error:
-            if self._over.is_set():
-                raise
-            log.info("the neighbour is given step %d once more: %s", held[0][1].step, error)
-            self._disconnect()
-            self._connect(neighbour)  # where it is gone, this says so
+        """Give it; where the connection breaks, once more over another one. Not where the neighbour says nothing."""
+        self._mend_at = self._pause = 0.0
+        step = held[0][1].step
+        for again in (False, True):
             try:
                 self._give(neighbour, held)
-            except OSError as again:
+            except OSError as error:
                 if self._over.is_set():
                     raise
-                self._refuse(held[0][1].step, f"its neighbour could not be given it: {again}")
                 self._disconnect()
-                self._connect(neighbour)
+                self._connect(neighbour)  # where it is gone, this says so
+                if isinstance(error, _Ended):
+                    log.info("step %d: the neighbour is not given it: %s", step, error)
+                    return
+                if again or isinstance(error, TimeoutError):
+                    self._refuse(step, f"its neighbour could not be given it: {error}")
+                    return
+                log.info("the neighbour is given step %d once more: %s", step, error)
+            else:
+                return
 
     def _tell_alone(self, note: Note) -> None:
         """Tell that nobody keeps it: once in a generation, by one for all. Each agent has said so when they met."""
@@ -126,19 +142,27 @@ class Sharer(Follower):
         if self._is_taken(connection, notes[0].step, patience):
             for each in data:
                 for at in range(0, len(each), _CHUNK_BYTES):
-                    if self._over.is_set():
-                        raise OSError("this worker ends")
+                    self._check_wanted()
                     connection.sendall(each[at : at + _CHUNK_BYTES])
             if self._is_taken(connection, notes[0].step, patience):
                 self._refused = False
 
     def _is_taken(self, connection: socket.socket, step: int, patience: float) -> bool:
-        connection.settimeout(patience)
+        end = time.monotonic() + patience
+        while not _is_heard(connection, _LOOK_SECONDS):
+            self._check_wanted()
+            if time.monotonic() > end:
+                raise TimeoutError(f"nothing was heard from it for {patience:.0f} s")
         trouble = hear(connection, Answer).trouble
-        connection.settimeout(_SEND_SECONDS)
         if trouble is not None:
             self._refuse(step, f"its neighbour does not keep it: {trouble}")
         return trouble is None
+
+    def _check_wanted(self) -> None:
+        """Raises OSError where this worker ends, or its ranks do, and need the place that the state is in."""
+        pages = (page.read_words(path) for path in self._node.pages())
+        if self._over.is_set() or any(one[page.WAITING] == page.ENDING for one in pages if one):
+            raise _Ended("its ranks end, and need the place that it is in")
 
     def _connect(self, neighbour: Neighbour) -> socket.socket:
         place = neighbour.place
@@ -161,8 +185,12 @@ class Sharer(Follower):
         self._connection, self._to = None, None
 
 
-def _is_cut(connection: socket.socket) -> bool:
-    """Whether there is nobody at the other end any more, who says something only when asked."""
+class _Ended(OSError):
+    """There is no time to give a state to the neighbour."""
+
+
+def _is_heard(connection: socket.socket, seconds: float) -> bool:
+    """Whether something comes within that time. Where nothing was asked, that is the end of the connection."""
     seen = select.poll()
     seen.register(connection, select.POLLIN)
-    return bool(seen.poll(0))
+    return bool(seen.poll(1000 * seconds))

@@ -75,7 +75,11 @@ class Throttling:
     def pace(self, size: int) -> Iterator[None]:
         """Around a part of it, of `size` bytes: waits for its turn, unless somebody is in a hurry, or nobody trains."""
         end = time.monotonic() + self._turn(size)
-        while (left := end - time.monotonic()) > 0 and self._rate() is not None:
+        while (left := end - time.monotonic()) > 0:
+            if self._rate() is None:
+                with self._lock:
+                    self._next_at = time.monotonic()  # turns that are not waited for are nobody's
+                break
             self._lifted.wait(min(left, _LOOK_SECONDS))
         self._add(size // 2)  # of parts that are on their way, half is, in the mean: many may be
         yield

@@ -224,11 +224,72 @@ def test_a_neighbour_gets_time_to_have_memory_made(tmp_path: Path, monkeypatch: 
         assert two.keeper(0)._hello.number == 1
 
 
-def test_a_state_that_cannot_be_given_is_told_and_its_worker_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def making(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, Callable[[], None]]]:
+    """Is set when a neighbour has begun to make memory, which from a call on takes as long as the test does."""
+    room, begun, over = slots.Slot.room, threading.Event(), threading.Event()
+
+    def slow(slot: slots.Slot, size: int) -> memoryview:
+        begun.set()
+        over.wait(PATIENCE_SECONDS)
+        return room(slot, size)
+
+    yield begun, lambda: monkeypatch.setattr(slots.Slot, "room", slow)
+    over.set()
+
+
+Making = tuple[threading.Event, Callable[[], None]]
+
+
+def test_ranks_that_end_do_not_wait_for_a_neighbour_that_makes_memory(tmp_path: Path, making: Making) -> None:
+    """The place that is being read is the only one to save into, where the other is still to be written."""
+    begun, start = making
+    with pair(tmp_path / "run") as two:
+        worker = two.workers[1]
+        worker.saver.save(objects(1), 3, Position(0, 3, 3), reason=MEMORY, metrics={})
+        start()
+        two.sharers[1].news()
+        assert begun.wait(PATIENCE_SECONDS)
+        worker.words[page.WAITING] = page.ENDING
+        until(lambda: two.keeper(0)._hello.number == 2, "it to let go")
+        assert two.keeper(0).lost is None
+        assert not Mailbox(worker.store).read(), "there is nothing to tell"
+
+
+def test_a_worker_that_ends_while_its_neighbour_makes_memory_says_goodbye(
+    tmp_path: Path, making: Making
 ) -> None:
+    begun, start = making
+    with pair(tmp_path / "run") as two:
+        two.workers[1].saver.save(objects(1), 3, Position(0, 3, 3), reason=MEMORY, metrics={})
+        start()
+        two.sharers[1].news()
+        assert begun.wait(PATIENCE_SECONDS)
+        two.sharers[1].finish(lambda: True, done=False)
+        until(lambda: two.keeper(0)._parted, "the last word")
+        assert two.keeper(0).lost is None
+
+
+def test_a_connection_may_break_again_and_again(tmp_path: Path) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        for number in (2, 3):
+            two.cut_second()
+            until(lambda number=number: two.keeper(0)._hello.number == number, "it to connect anew")
+        assert two.keeper(0).lost is None
+
+
+@pytest.mark.parametrize(
+    ("trouble", "number"), [(TimeoutError("nothing"), 2), (ConnectionResetError("nothing"), 3)]
+)
+def test_a_state_that_cannot_be_given_is_told_and_its_worker_is_not_lost(
+    trouble: Exception, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever says nothing is not asked twice."""
+
     def give(sharer: sharing.Sharer, *_: object) -> None:
-        raise TimeoutError("timed out")
+        raise trouble
 
     with pair(tmp_path / "run") as two:
         two.save(objects(1), 3)
@@ -237,10 +298,10 @@ def test_a_state_that_cannot_be_given_is_told_and_its_worker_is_not_lost(
         two.save(objects(1), 4)
         mailbox = Mailbox(two.workers[0].store)
         until(lambda: len(mailbox.read()) == 2, "both to tell")
-        until(lambda: two.keeper(0)._hello.number == 3, "it to connect anew")
+        until(lambda: two.keeper(0)._hello.number == number, "it to connect anew")
         assert two.keeper(0).lost is None
     (reason, _) = [one.checkpoint.reason for one in mailbox.read() if one.checkpoint]
-    assert reason == "its neighbour could not be given it: timed out"
+    assert reason == "its neighbour could not be given it: nothing"
 
 
 def test_a_state_that_broke_off_leaves_the_one_before(

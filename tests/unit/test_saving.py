@@ -196,7 +196,7 @@ def test_a_breakpoint_is_not_copied_over_what_is_still_to_be_written(tmp_path: P
         daemon=True,
     )
     saving.start()
-    until(lambda: worker.words[page.WAITING] == 1.0, "the rank to wait")
+    until(lambda: worker.words[page.WAITING] == page.ENDING, "the rank to wait")
     assert slots.common(worker.node.slots.of) == [(1, 10), (1, 20)]
     for slot, _ in reading:
         slot.release()

@@ -291,6 +291,17 @@ def test_what_went_fast_is_not_waited_for_afterwards(felt: Felt) -> None:
     assert done.is_set()
 
 
+def test_turns_that_nobody_has_waited_for_hold_nothing_up(felt: Felt) -> None:
+    waiting = [sending(felt.throttling, 1) for _ in range(8)]
+    assert not waiting[-1][1].wait(0.2)
+    with felt.throttling.lifted():
+        for sender, _ in waiting:
+            sender.join(30.0)
+    sender, done = sending(felt.throttling, 1)
+    sender.join(5.0)
+    assert done.is_set()
+
+
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of what has waited for its turn."""
@@ -358,7 +369,7 @@ def test_a_rank_that_finds_no_place_says_so(tmp_path: Path) -> None:
         target=worker.saver.save, args=(objects(1), 3, Position()), kwargs=args, daemon=True
     )
     saving.start()
-    until(lambda: worker.words[page.WAITING] == 1.0, "the rank to wait")
+    until(lambda: worker.words[page.WAITING] == page.ENDING, "the rank to wait")
     for slot, _ in reading[0]:
         slot.release()
     saving.join(PATIENCE_SECONDS)
