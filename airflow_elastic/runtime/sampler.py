@@ -110,9 +110,12 @@ class ElasticBatches:
 
     def __iter__(self) -> Iterator[list[int]]:
         for piece in self.plan():
-            # More ranks than samples: this one still has to take part in the collectives, with weight 0.
-            low, high = piece.low, max(piece.high, piece.low + 1)
-            yield self.indices(piece.start + low, piece.start + high)
+            low, high = piece.low, piece.high
+            if low == high:
+                # Others have more pieces: this rank still has to take part in the collectives, with weight 0; and with
+                # as much as it has, as some layers (a batch norm) can do nothing with one sample.
+                low, high = self.pieces(piece.size)[0]
+            yield self.indices(piece.start + low, piece.start + max(high, low + 1))
 
     def plan(self) -> Iterator[Piece]:
         """What is yielded, in other words."""
@@ -141,10 +144,16 @@ class ElasticBatches:
         return size * self._rank // self._world_size, size * (self._rank + 1) // self._world_size
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
-        """What this rank gets of a global batch of that size, one after the other: from, to."""
+        """What this rank gets of a global batch of that size, one after the other: from, to.
+
+        Of a smaller one its share in as few as it takes, as small ones are of little use, and then nothing, as often as
+        others have more; each step in that way would take longer.
+        """
         low, high = self.share(size)
         counted = self._global_batch if self._even_pieces else size
-        return cut(low, high, count_pieces(-(-counted // self._world_size), self._micro_batch))
+        everybodys = count_pieces(-(-counted // self._world_size), self._micro_batch)
+        own = count_pieces(max(high - low, 1), self._micro_batch) if size < self._global_batch else everybodys
+        return [*cut(low, high, own), *[(low, low)] * (everybodys - own)]
 
     def weight(self, size: int) -> float:
         """What this rank's mean loss counts, so that DDP's average over ranks is the mean over the global batch."""

@@ -44,6 +44,14 @@ def test_in_even_pieces_each_sample_counts_the_same(
             assert len(samples) <= micro_batch
             for sample in samples:
                 counted[sample] += piece.weight / len(samples) / world * piece.size
+            low, high = batches.share(piece.size)
+            if piece.size < global_batch and high > low:
+                assert len(samples) >= (high - low) // -(-(high - low) // micro_batch), (
+                    "in as few as it takes"
+                )
+            elif piece.size == global_batch >= world * 2:
+                sizes = [each.high - each.low for each in plan if each.start == piece.start]
+                assert max(sizes) - min(sizes) <= 1, "nobody waits for others"
     assert counted == pytest.approx(dict.fromkeys(range(length), 1.0))
     assert len(pieces) == 1
 
@@ -87,7 +95,8 @@ def test_pieces_may_be_fetched_ahead() -> None:
     batches.settle()
     batches.settle()
     assert (run.steps, run.ahead) == (1, (0, 8))
-    assert [batch.tolist() for batch in ahead] == [[8], [9]]
+    assert [batch.tolist() for batch in ahead] == [[8, 9], [8, 9]]
+    assert [batches.weight() for _ in range(2)] == [2.0, 0.0], "a batch norm can do nothing with one sample"
 
 
 def test_what_only_fills_up_counts_nothing() -> None:
@@ -95,8 +104,8 @@ def test_what_only_fills_up_counts_nothing() -> None:
     data: Any = [torch.tensor(number) for number in range(5)]
     loader = torch.utils.data.DataLoader(data)
     batches = Epochs(run, loader, global_batch=4, micro_batch=2, shuffle=False, blank=lambda batch: None)
-    assert [batch if batch is None else batch.tolist() for batch in batches] == [[0, 1], [2, 3], None, [4]]
-    assert [batches.weight() for _ in range(4)] == [1.0, 1.0, 0.0, 2.0]
+    assert [batch if batch is None else batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4], None]
+    assert [batches.weight() for _ in range(4)] == [1.0, 1.0, 2.0, 0.0]
 
 
 def test_fetching_is_as_the_loader_that_it_replaces_would() -> None:
