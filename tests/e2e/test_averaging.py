@@ -73,6 +73,8 @@ def textbook(ranks: int, epochs: int, every: int, late: tuple[int, ...] = ()) ->
                 mean = torch.stack(values[:there]).mean(0)
                 for rank, model in enumerate(models):
                     now = mean if rank < there else mean + (values[rank] - anchors[rank])
+                    if rank >= there:
+                        now[_count(model) :] = (mean + values[rank])[_count(model) :] / 2
                     torch.nn.utils.vector_to_parameters(now[: _count(model)].clone(), model.parameters())
                     _set_buffers(model, now[_count(model) :])
                     anchors[rank] = mean
