@@ -108,7 +108,8 @@ def room_as_stored(now: Any, stored: Mapping[tuple[str, ...], Kind | None], para
         there = dict(enumerate(now)) if isinstance(now, list) else {}
         return [room_as_stored(there.get(int(at)), below[at], parameter) for at in sorted(below, key=int)]
     there = now if isinstance(now, dict) else {}
-    return {key: room_as_stored(there.get(key), kinds, parameter) for key, kinds in below.items()}
+    in_order = dict.fromkeys([*(key for key in there if key in below), *below])
+    return {key: room_as_stored(there.get(key), below[key], parameter) for key in in_order}
 
 
 @contextmanager

@@ -462,6 +462,14 @@ def test_an_optimizer_of_sparse_gradients_comes_back(tmp_path: Path) -> None:
     assert equal(kept(loaded), kept(saved))
 
 
+def test_what_an_optimizer_keeps_comes_back_in_its_order(tmp_path: Path) -> None:
+    saved, loaded = stateful(MAKERS["two"], steps=1), stateful(MAKERS["two"])
+    save(tmp_path / "run", 1, saved)
+    restorer(tmp_path / "run").restore(loaded)
+    orders = [[[*each] for one in what.optimizers for each in one.state.values()] for what in (saved, loaded)]
+    assert orders[0] == orders[1]
+
+
 def test_momentum_that_begins_later_comes_back(tmp_path: Path) -> None:
     saved, loaded = (stateful(lambda of: (optim.SGD(of.parameters(), lr=0.1),)) for _ in range(2))
     for group in saved.optimizers[0].param_groups:
