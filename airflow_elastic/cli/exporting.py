@@ -19,7 +19,7 @@ class _Checkpoint(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
-            if len(args) > 1 and not args[1].startswith("-"):  # `now` takes one URI, and nothing else
+            if len(args) > 1 and not any(word.startswith("-") for word in args[:2]):  # `now` takes one URI
                 known = ", ".join(sorted(self.commands))
                 raise click.UsageError(f"there is no command `{args[0]}`; there are: {known}", ctx)
             args = ["now", *args]

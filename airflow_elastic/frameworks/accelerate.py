@@ -20,6 +20,7 @@ The loader is not prepared: the run gives each rank its share of it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,6 +38,9 @@ try:
     from accelerate.utils import send_to_device
 except ImportError as error:
     raise missing("accelerate", "accelerate") from error
+
+
+log = logging.getLogger(__name__)
 
 
 class ElasticRun:
@@ -59,7 +63,7 @@ class ElasticRun:
             )
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
-        self._went_back = False  # through `backward`, once at least
+        self._told = False  # of a step without `backward`
 
     def restore(self, model: torch.nn.Module, *prepared: Any, **others: Any) -> int:
         """Load the newest verified checkpoint; from then on the same objects are what is saved.
@@ -125,7 +129,6 @@ class ElasticRun:
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """As the accelerator's, with the part that this rank's batch has in the global one."""
         loss = loss * self._weight
-        self._went_back = True
         self._losses.append(loss.detach() / self._accelerator.gradient_accumulation_steps)
         self._accelerator.backward(loss, **options)
 
@@ -135,7 +138,7 @@ class ElasticRun:
         It reports, saves when that is due, and stops where it is asked to.
 
         Raises:
-            InvalidInput: gradients were not accumulated, or their parts not weighted.
+            InvalidInput: gradients were not accumulated.
         """
         if self._accelerator.sync_gradients:
             if not self.session.step_due:
@@ -143,10 +146,11 @@ class ElasticRun:
                     "run.step: an optimizer's step was due with the first of several batches; put forward, backward "
                     "and the optimizer's step into `with accelerator.accumulate(model):`"
                 )
-            if not self._went_back:
-                raise InvalidInput(
-                    "run.step: run.backward was not called; have run.backward(loss) in place of "
-                    "accelerator.backward(loss): batches are not all of one size, and are weighted there"
+            if not self._losses and not self._told:
+                self._told = True
+                log.warning(
+                    "a step without run.backward(loss): accelerator.backward(loss) does not weight batches, which are "
+                    "not all of one size, and tells the run of no loss"
                 )
             loss = torch.stack(self._losses).sum() if self._losses else None
             self._losses.clear()

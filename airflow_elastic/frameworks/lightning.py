@@ -94,7 +94,8 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
                 "ckpt_path: given; allowed: none, as the run goes on from its own checkpoints. To begin with weights "
                 "that something else has trained, elastic.load_weights(file, module) before"
             )
-        data = train_dataloaders if train_dataloaders is not None else options.get("datamodule", model)
+        given = (train_dataloaders, options.get("datamodule"), *others[1:2], model)
+        data = next(one for one in given if one is not None)
         if hasattr(data, "train_dataloader"):
             theirs, data.train_dataloader = data.train_dataloader, self._feeding(data.train_dataloader)
             try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -29,13 +30,15 @@ from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
-#: What a DataLoader would be told is the run's business.
+#: What a DataLoader may be told otherwise than this is the run's business.
 _OURS = {
-    "batch_size": "the most samples that a rank gets at once are micro_batch, and those of a step global_batch",
-    "sampler": "the order of samples follows from seed and shuffle",
-    "batch_sampler": "the order of samples follows from seed and shuffle, and how many a step has from global_batch",
-    "drop_last": "an epoch has all samples, and the last step of it those that are left",
-    "generator": "the order of samples, and what is drawn for them, follow from seed",
+    "batch_size": (
+        1,
+        "the most samples that a rank gets at once are micro_batch, and those of a step global_batch",
+    ),
+    "sampler": (None, "the order of samples follows from seed and shuffle"),
+    "batch_sampler": (None, "the order of samples follows from seed and shuffle"),
+    "drop_last": (False, "an epoch has all samples, and the last step of it those that are left"),
 }
 
 #: So many global batches a loop may look ahead.
@@ -65,6 +68,7 @@ class Feed:
         self._steps = 0  # that were told
         self._untold = 0  # of what loaders gave to their end
         self._ended = False  # the last one of them has
+        self._told_here = 0  # of what that gave
         self._claims: Claims | None = None
         self._finished: Callable[[], Given | None] | None = None
 
@@ -86,11 +90,14 @@ class Feed:
         Raises:
             InvalidInput: data of this kind cannot be gone on with, or not be handed out like that.
         """
-        _check_numbers(global_batch=global_batch, epochs=epochs, seed=seed, micro_batch=micro_batch)
+        global_batch = _number("global_batch", global_batch, 1)
+        epochs, seed = _number("epochs", epochs, 0), _number("seed", seed, None)
+        micro_batch = None if micro_batch is None else _number("micro_batch", micro_batch, 1)
         for name in sorted(_OURS.keys() & options.keys()):
-            raise InvalidInput(
-                f"run.loader: {name}: given {options[name]!r}; allowed: nothing, as {_OURS[name]}"
-            )
+            usual, why = _OURS[name]
+            if options[name] is not usual and options[name] != usual:
+                raise InvalidInput(f"run.loader: {name}: given {options[name]!r}; allowed: nothing, as {why}")
+        options = {name: value for name, value in options.items() if name not in _OURS}
         if dynamic and (isinstance(data, ShardedStream) or micro_batch is None or options.get("num_workers")):
             raise InvalidInput(
                 "dynamic=True hands out pieces of micro_batch samples when ranks are ready for them: it needs data "
@@ -192,10 +199,10 @@ class Feed:
         self._over = state["over"]
 
     def _hand_out(self, portions: Iterator[Portion]) -> Iterator[Any]:
-        if self._ended and self._steps:
+        if self._ended and self._told_here:  # or somebody has only looked
             self._untold += len(self._given)
         self._given.clear()
-        self._ended = False
+        self._ended, self._told_here = False, 0
         for portion in portions:
             self.weight, self.step_due = portion.weight, portion.completes is not None
             if portion.completes is not None:
@@ -273,6 +280,7 @@ class Feed:
             return
         given = self._given.popleft()
         self._steps += 1
+        self._told_here += 1
         self.position = Position(given.epoch, given.offset, self.position.samples + given.size)
         self._over = given.over
         if given.done is not None:
@@ -282,15 +290,16 @@ class Feed:
             self._accountant.stepped(consumed)
 
 
-def _check_numbers(**numbers: Any) -> None:
-    least = {"epochs": 0, "seed": None}
-    for name, value in numbers.items():
-        if name == "micro_batch" and value is None:
-            continue
-        from_ = least.get(name, 1)
-        if type(value) is not int or (from_ is not None and value < from_):
-            allowed = "a whole number" + ("" if from_ is None else f" from {from_}")
-            raise InvalidInput(f"run.loader: {name}: given {value!r}; allowed: {allowed}")
+def _number(name: str, value: Any, least: int | None) -> int:
+    """A whole number of any type. Raises InvalidInput."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        allowed = "a whole number" + ("" if least is None else f" from {least}")
+        raise InvalidInput(f"run.loader: {name}: given {value!r}; allowed: {allowed}")
+    return number
 
 
 def _behind(where: Position | Given, *, over: bool) -> tuple[int, int]:

@@ -61,7 +61,10 @@ def with_room_for_extra(model: Mapping[str, Any], stored: Mapping[str, Kind | No
         if not is_extra(name) or isinstance(own, DTensor) or f"model.{name}" not in stored:
             return own
         kind = stored[f"model.{name}"]
-        return Rest(None) if kind is None else torch.empty(kind.shape, dtype=kind.dtype)
+        if kind is None:
+            return Rest(None)
+        device = own.device if torch.is_tensor(own) else None
+        return own if kind_of(own) == kind else torch.empty(kind.shape, dtype=kind.dtype, device=device)
 
     return {name: room(name, own) for name, own in model.items()}
 

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.staging import SHARDED_TENSOR, WRAPPER, offsets_of
+from airflow_elastic.runtime.staging import SHARDED_TENSOR, WRAPPER, is_wrapper, offsets_of
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece
 
@@ -61,7 +61,7 @@ def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) ->
         if not entries:
             continue
         first = entries[0].entry
-        if hasattr(value, "__tensor_flatten__") and not isinstance(value, DTensor):
+        if is_wrapper(value):
             raise InvalidInput(WRAPPER.format(key, type(value).__name__))
         if isinstance(value, torch.Tensor) and value.is_meta:
             raise InvalidInput(

@@ -26,11 +26,17 @@ Optimizers = Sequence[torch.optim.Optimizer]
 #: An optimizer, and what it kept of parameters.
 Former = tuple[torch.optim.Optimizer, dict[torch.Tensor, Any]]
 
-_STATES, _GROUPS, _CLASSES = "optimizer.state.", "optimizer.param_groups.", "optimizer.classes"
+#: Of a group in a checkpoint, the names of its settings, and its optimizer's class; None where that is not known.
+Saved = tuple[set[str], str | None]
+
+_STATES, _GROUPS, _CLASSES = "optimizer.state.", "optimizer.param_groups.", "optimizer.classes."
 _SHOWN = 3
 
 #: What groups have beside the settings of their class.
-_NO_SETTINGS = ("params", "param_names", "initial_lr")
+_NO_SETTINGS = (
+    *("params", "param_names"),
+    *("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"),  # of schedulers
+)
 
 
 def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, others: Mapping[str, Any]) -> None:
@@ -87,8 +93,8 @@ def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
 
     Returns:
         `state`: of each parameter that has one; tensors are the optimizers' own, not copies. `param_groups`: of all
-        optimizers, in their order; `params` are names. `classes`: the optimizer's, of each group. Empty without
-        optimizers.
+        optimizers, in their order; `params` are names. `classes`: numbers of groups, with their optimizer's class, as
+        names of nothing. Empty without optimizers.
 
     Raises:
         InvalidInput: an optimizer keeps something that is of no parameter.
@@ -98,7 +104,7 @@ def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
     names = names_of(model)
     state: dict[str, Any] = {}
     groups: list[dict[str, Any]] = []
-    classes: list[str] = []
+    classes: dict[str, None] = {}  # names alone can be read before anything else is
     for one in optimizers:
         numbered, own = [names[each] for each in _parameters(one)], one.state_dict()
         for number, kept in own["state"].items():
@@ -111,7 +117,7 @@ def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
         groups += [
             {**group, "params": [numbered[each] for each in group["params"]]} for group in own["param_groups"]
         ]
-        classes += [type(one).__name__] * len(own["param_groups"])
+        classes |= {f"{number} {type(one).__name__}": None for number in range(len(classes), len(groups))}
     return {"state": state, "param_groups": groups, "classes": classes}
 
 
@@ -127,19 +133,31 @@ def make_room_for(
 
     Returns:
         What they had instead.
+
+    Raises:
+        InvalidInput: nothing says where what is stored belongs. They have what they had.
     """
     names = names_of(model) if optimizers else {}
     known = _states_below({*names.values()}, stored)
-    former: list[Former] = []
-    for one in optimizers:
-        former.append((one, dict(one.state)))
-        theirs = {each: known[names[each]] for each in _parameters(one) if names[each] in known}
-        if not any(one.state.values()):
-            one.state.clear()
-            if not make_room(one) and theirs:
-                make_room_by_a_step(one)
-        for parameter, kinds in theirs.items():
-            one.state[parameter] = room_as_stored(one.state.get(parameter), kinds, parameter)
+    classes = {kind for _, kind in _stored_groups(stored)}
+    former = [(one, dict(one.state)) for one in optimizers]
+    try:
+        for one in optimizers:
+            theirs = {each: known[names[each]] for each in _parameters(one) if names[each] in known}
+            if not any(one.state.values()):
+                one.state.clear()
+                if not make_room(one) and theirs:
+                    make_room_by_a_step(one)
+            for parameter, kinds in theirs.items():
+                own = one.state.get(parameter, {})
+                # Of another class, or of one that is not known, it has to be what this one keeps.
+                if not own or type(one).__name__ in classes:
+                    # What it keeps and the checkpoint has not stays, for `check_fit` to tell.
+                    room = room_as_stored(own, kinds, parameter)
+                    one.state[parameter] = {key: room.get(key, value) for key, value in own.items()} | room
+    except BaseException:
+        put_back(former)
+        raise
     return former
 
 
@@ -164,36 +182,39 @@ def _states_below(
     return found
 
 
-def ask_for(optimizer: dict[str, Any], stored: Collection[str]) -> list[set[str]]:
+def ask_for(optimizer: dict[str, Any], stored: Iterable[str]) -> list[Saved]:
     """Have a state of all optimizers ask for what a checkpoint has: for no state of parameters that had made no step
     yet, and for each setting that it has of a group, as at its place may be another group here.
 
     Returns:
-        Of each of the checkpoint's groups, the names of its settings.
+        Of each of the checkpoint's groups, the names of its settings, and its optimizer's class.
     """
-    known, settings = _with_states(stored), _stored_settings(stored)
+    known, saved = _with_states(stored), _stored_groups(stored)
     states = optimizer.get("state", {})
     for name in [name for name in states if name not in known]:
         del states[name]
-    if _CLASSES not in stored:  # saved before that was kept
-        optimizer.pop("classes", None)
-    for group, names in zip(optimizer.get("param_groups", []), settings, strict=False):
+    optimizer.pop("classes", None)
+    for group, (names, _) in zip(optimizer.get("param_groups", []), saved, strict=False):
         for name in names:
             group.setdefault(name, None)
-    return settings
+    return saved
 
 
-def _stored_settings(stored: Iterable[str]) -> list[set[str]]:
-    found: dict[int, set[str]] = {}
+def _stored_groups(stored: Iterable[str]) -> list[Saved]:
+    settings: dict[int, set[str]] = {}
+    classes: dict[int, str] = {}
     for name in stored:
         if name.startswith(_GROUPS):
             number, setting = name.removeprefix(_GROUPS).split(".")[:2]
-            found.setdefault(int(number), set()).add(setting)
-    return [found[number] for number in sorted(found)]
+            settings.setdefault(int(number), set()).add(setting)
+        elif name.startswith(_CLASSES):
+            number, _, kind = name.removeprefix(_CLASSES).partition(" ")
+            classes[int(number)] = kind
+    return [(settings[number], classes.get(number)) for number in sorted(settings)]
 
 
 def load_states(
-    model: torch.nn.Module, optimizers: Optimizers, state: dict[str, Any], stored: list[set[str]]
+    model: torch.nn.Module, optimizers: Optimizers, state: dict[str, Any], stored: list[Saved]
 ) -> None:
     """Give the optimizers what `states_of` had of them, and a checkpoint has filled.
 
@@ -201,15 +222,14 @@ def load_states(
         model: whose parameters they have.
         optimizers: in any order; groups are told apart by the parameters that they have.
         state: as `states_of` returns it.
-        stored: what of each group's settings is the checkpoint's; what else there is, is not.
+        stored: what of each group's settings is the checkpoint's, and its optimizer's class; all else is not.
 
     Raises:
         InvalidInput: the checkpoint's groups are others, or of an optimizer of another class. No optimizer has been
             changed then.
     """
     names = names_of(model)
-    classes = state.get("classes") or [None] * len(stored)
-    groups = list(zip(state["param_groups"], stored, classes, strict=True))
+    groups = [(group, *saved) for group, saved in zip(state["param_groups"], stored, strict=True)]
     taken = [
         [_taken(groups, {names[each] for each in one["params"]}) for one in each.param_groups]
         for each in optimizers

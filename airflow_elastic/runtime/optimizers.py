@@ -14,12 +14,15 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import _init_optim_state
+from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.fit import Kind, kind_of
+from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
 _SHAPE = (2, 3)
+_UNSAID = "does not show with a step without gradients"
 
 
 def make_room(optimizer: torch.optim.Optimizer) -> bool:
@@ -69,6 +72,9 @@ def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     gradients = [one.grad for one in parameters]
+    rates = [
+        group.get("lr") for group in optimizer.param_groups
+    ]  # torch leaves it at zero where the step fails
     for one in parameters:
         one.grad = None  # with gradients it would not
     try:
@@ -79,6 +85,9 @@ def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
     finally:
         for one, gradient in zip(parameters, gradients, strict=True):
             one.grad = gradient
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            if rate is not None:
+                group["lr"] = rate
 
 
 def room_as_stored(now: Any, stored: Mapping[tuple[str, ...], Kind | None], parameter: torch.Tensor) -> Any:
@@ -88,6 +97,9 @@ def room_as_stored(now: Any, stored: Mapping[tuple[str, ...], Kind | None], para
         now: what an optimizer keeps of it, or a part of that.
         stored: kinds by the names that lead to them from there; None for what is no tensor.
         parameter: whose state it is.
+
+    Raises:
+        InvalidInput: names alone do not say what it is.
     """
     if () in stored:
         kind = stored[()]
@@ -97,19 +109,38 @@ def room_as_stored(now: Any, stored: Mapping[tuple[str, ...], Kind | None], para
             return now
         if kind.shape == tuple(parameter.shape):
             return torch.empty_like(parameter, dtype=kind.dtype, requires_grad=False)
+        if isinstance(parameter, DTensor) and kind.shape:
+            raise InvalidInput(
+                f"an optimizer keeps something of the shape {kind.shape} for a parameter of {tuple(parameter.shape)} "
+                f"that is sharded, and {_UNSAID} which part of that is a rank's: it cannot be put back with fully_shard"
+            )
         return torch.empty(kind.shape, dtype=kind.dtype)
+    if not now and any(map(_is_number, (path[0] for path in stored))):
+        raise InvalidInput(
+            f"an optimizer keeps lists, or values by numbers, for a parameter, and {_UNSAID} which of the two: it "
+            "cannot be put back by its parameters' names. In a new run, give it by a name of its own: "
+            "run.restore(model, own=optimizer)"
+        )
     own = [(tuple(str(key).split(".")), key) for key in now] if isinstance(now, dict) else []
     own.sort(key=lambda one: -len(one[0]))
     below: dict[Any, dict[tuple[str, ...], Kind | None]] = {}
     for path, kind in stored.items():
         words, key = next((one for one in own if path[: len(one[0])] == one[0]), (path[:1], path[0]))
         below.setdefault(key, {})[path[len(words) :]] = kind
-    if isinstance(now, list) or (not isinstance(now, dict) and {*below} == {*map(str, range(len(below)))}):
-        there = dict(enumerate(now)) if isinstance(now, list) else {}
+    if isinstance(now, list):
+        there = dict(enumerate(now))
         return [room_as_stored(there.get(int(at)), below[at], parameter) for at in sorted(below, key=int)]
     there = now if isinstance(now, dict) else {}
     in_order = dict.fromkeys([*(key for key in there if key in below), *below])
     return {key: room_as_stored(there.get(key), below[key], parameter) for key in in_order}
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return word in ("True", "False", "None")  # which are no words either
+    return True
 
 
 @contextmanager

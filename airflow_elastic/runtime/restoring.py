@@ -36,7 +36,7 @@ from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.in_place import is_there, settle
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
-from airflow_elastic.runtime.optimizer_states import ask_for, load_states, make_room_for, put_back
+from airflow_elastic.runtime.optimizer_states import Saved, ask_for, load_states, make_room_for, put_back
 from airflow_elastic.runtime.optimizers import as_read, load_as_saved
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import ORDER, VERSIONS, Stateful, other_key, state_of
@@ -289,7 +289,7 @@ class Restorer:
             randomness.put_back(state[random_key])
 
     def _load_optimizers(
-        self, objects: Stateful, state: dict[str, Any], settings: list[set[str]], what: str
+        self, objects: Stateful, state: dict[str, Any], settings: list[Saved], what: str
     ) -> None:
         try:
             with as_read(objects.optimizers):

@@ -31,6 +31,9 @@ _SEND_SECONDS = 10.0
 #: But it may have to have memory made for a state, which takes a machine that is busy some seconds for each GB.
 _BYTES_A_SECOND = 0.1e9
 
+#: Of a worker that ends: its neighbour may be gone as well.
+_GOODBYE_SECONDS = 2.0
+
 _CHUNK_BYTES = 4 << 20
 _LOOK_SECONDS = 0.2
 
@@ -60,7 +63,7 @@ class Sharer(Follower):
             neighbour = self._node.neighbour
             if self._connection is None and self._connections and neighbour is not None:
                 with contextlib.suppress(OSError):  # it broke off in the middle of a state
-                    self._connect(neighbour)
+                    self._connect(neighbour, _GOODBYE_SECONDS)
             self._part()
 
     def _look(self, *, heard: bool) -> None:
@@ -79,9 +82,9 @@ class Sharer(Follower):
     def _mend(self) -> None:
         """Whoever falls silent is taken for lost: where the connection has broken, and this worker lives, say so."""
         connection, neighbour = self._connection, self._to
-        if connection is None or neighbour is None or time.monotonic() < self._mend_at:
+        if neighbour is None or time.monotonic() < self._mend_at:
             return
-        if not _is_heard(connection, 0.0):
+        if connection is not None and not _is_heard(connection, 0.0):
             return
         # Ever more seldom: it may be one that is not listened to any more.
         shortest, longest = _MEND_SECONDS
@@ -91,6 +94,7 @@ class Sharer(Follower):
         try:
             self._connect(neighbour)
         except OSError as error:
+            self._to = neighbour  # and once more, later
             log.info("the neighbour does not answer any more: %s", error)
 
     def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
@@ -164,9 +168,9 @@ class Sharer(Follower):
         if self._over.is_set() or any(one[page.WAITING] == page.ENDING for one in pages if one):
             raise _Ended("its ranks end, and need the place that it is in")
 
-    def _connect(self, neighbour: Neighbour) -> socket.socket:
+    def _connect(self, neighbour: Neighbour, seconds: float = _SEND_SECONDS) -> socket.socket:
         place = neighbour.place
-        self._connection = socket.create_connection((place.addr, place.port), timeout=_SEND_SECONDS)
+        self._connection = socket.create_connection((place.addr, place.port), timeout=seconds)
         self._to = neighbour
         keep_alive(self._connection)
         self._connections += 1

@@ -13,10 +13,12 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
+from torch.masked import MaskedTensor
 
 from airflow_elastic.runtime.values import to_bytes
 from airflow_elastic.spec.errors import InvalidInput
@@ -155,10 +157,10 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
     values: list[tuple[str, bytes]] = []
     for key, value in flat.items():
         mine = key.startswith(f"{own}.")
+        if is_wrapper(value):
+            raise InvalidInput(WRAPPER.format(key, type(value).__name__))
         if isinstance(value, DTensor):
             parts += _sharded(key, _summed(value), slow=key.startswith(_SLOW) and key not in first)
-        elif hasattr(value, "__tensor_flatten__"):
-            raise InvalidInput(WRAPPER.format(key, type(value).__name__))
         elif type(value).__name__ == "ShardedTensor":
             raise InvalidInput(SHARDED_TENSOR.format(key))
         elif not isinstance(value, torch.Tensor):
@@ -173,6 +175,14 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
             alike.append((key, value))
     parts += _share(alike, place)
     return replace(_arrange(parts, values), alike=dict(alike))
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether it is a tensor that stands for others, or a part of one is."""
+    own = value._local_tensor if isinstance(value, DTensor) else value
+    if not isinstance(own, torch.Tensor) or isinstance(own, AsyncCollectiveTensor):
+        return False
+    return hasattr(own, "__tensor_flatten__") or isinstance(own, MaskedTensor)
 
 
 def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:

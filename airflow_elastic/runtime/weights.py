@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -58,13 +59,14 @@ def export_weights(
     """
     name = str(path)
     write = {"torch": _write_torch, "safetensors": _write_safetensors}[_format_of(Path(name))]
+    place, scheme, key = _apart(name)
+    shelf = open_store(place) if scheme else None
     manifest, weights = read_weights(run, step, told)
     about = {"step": str(manifest.step), "run": run if isinstance(run, str) else run.uri}
-    if "://" in name:
-        place, _, key = name.rpartition("/")
+    if shelf is not None:
         with tempfile.TemporaryDirectory(prefix="elastic-weights-") as folder:
             write(weights, Path(folder, key), about)
-            open_store(place).upload(key, Path(folder, key))
+            shelf.upload(key, Path(folder, key))
         return manifest
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,12 +114,22 @@ def _format_of(path: Path) -> str:
     return found
 
 
+def _apart(name: str) -> tuple[str, bool, str]:
+    """Where a file lies, whether that is a URI, and its name there."""
+    place, _, key = name.rpartition("/")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)", name) or place.endswith(":/"):
+        raise InvalidInput(
+            f"{name}: allowed: a path, or a URI as a string, with a name in it: s3://bucket/model.pt"
+        )
+    return place, "://" in name, key
+
+
 def _local(source: str, folder: Path) -> Path:
     if "://" not in source:
         if not Path(source).is_file():
             raise InvalidInput(f"{source}: there is no such file")
         return Path(source)
-    place, _, name = source.rpartition("/")
+    place, _, name = _apart(source)
     open_store(place).download(name, folder / name)
     return folder / name
 

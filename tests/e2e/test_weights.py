@@ -259,6 +259,8 @@ def test_from_a_shell(tmp_path: Path) -> None:
     )  # fmt: skip
     assert listed.returncode == 2
     assert "there is no command `list`; there are: export, now" in listed.stderr
+    with pytest.raises(InvalidInput, match=r"s3://bucket/model\.pt"):
+        elastic.export_weights(uri, Path("s3://bucket/model.pt"))
     spoil(uri, 20)
     assert "checkpoint 10" in export(tmp_path, uri, "model.pt").stdout
 

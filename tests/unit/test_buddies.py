@@ -280,6 +280,24 @@ def test_a_connection_may_break_again_and_again(tmp_path: Path) -> None:
         assert two.keeper(0).lost is None
 
 
+def test_whoever_cannot_connect_anew_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        tried = threading.Event()
+
+        def refused(*_: object) -> socket.socket:
+            tried.set()
+            raise ConnectionRefusedError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(two.sharers[1], "_connect", refused)
+            two.cut_second()
+            assert tried.wait(PATIENCE_SECONDS)
+        until(lambda: two.keeper(0)._hello.number == 2, "it to connect anew")
+        assert two.keeper(0).lost is None
+
+
 @pytest.mark.parametrize(
     ("trouble", "number"), [(TimeoutError("nothing"), 2), (ConnectionResetError("nothing"), 3)]
 )
@@ -321,7 +339,7 @@ def test_a_state_that_broke_off_leaves_the_one_before(
                 connection.shutdown(socket.SHUT_RDWR)
             socket.socket.sendall(connection, data)
 
-        def gone(neighbour: object) -> socket.socket:
+        def gone(*_: object) -> socket.socket:
             raise ConnectionRefusedError
 
         monkeypatch.setattr(two.sharers[1], "_connection", _Torn(connection, torn))

@@ -17,6 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import airflow_elastic.runtime as elastic
 from airflow_elastic.runtime.apart import put_together, take_apart
+from airflow_elastic.runtime.fit import Kind, with_room_for_extra
 from airflow_elastic.runtime.needs import Stored, find_needs
 from airflow_elastic.runtime.replicas import _some_values
 from airflow_elastic.runtime.saving import Stateful
@@ -284,6 +285,15 @@ def test_of_what_is_still_to_be_summed_the_sum_is_kept(tmp_path: Path) -> None:
     with get_context("fork").Pool(2, maxtasksperchild=1) as pool:
         found = pool.starmap(addend, [(rank, str(tmp_path)) for rank in range(2)], chunksize=1)
     assert found == [([3.0], 1, [3.0]), ([], 0, [3.0])]
+
+
+def test_extra_state_that_is_like_what_is_stored_keeps_its_place() -> None:
+    here, there = torch.zeros(3), torch.empty(2, device="meta")
+    model = {"a._extra_state": here, "b._extra_state": there}
+    kinds = {f"model.{name}": Kind((3,), torch.float32) for name in model}
+    found = with_room_for_extra(model, kinds)
+    assert found["a._extra_state"] is here
+    assert (found["b._extra_state"].device.type, found["b._extra_state"].shape) == ("meta", (3,))
 
 
 class Quantised(torch.Tensor):

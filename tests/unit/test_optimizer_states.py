@@ -413,8 +413,8 @@ class Growing(optim.SGD):
                 kept.setdefault("history", []).append(one.grad.clone())
                 kept["norm"] = torch.stack([each.norm() for each in kept["history"]]) if "norm" in kept else 0
                 if len(kept["history"]) > 1:
-                    kept["deep"] = {"slow": [{"mean": kept["history"][-1] / 2}], "fast": one.detach().sum()}
-                    one.data += 1e-3 * (kept["deep"]["slow"][0]["mean"] + kept["norm"].mean().clamp(0, 1))
+                    kept["deep"] = {"slow": {"mean": kept["history"][-1] / 2}, "fast": one.detach().sum()}
+                    one.data += 1e-3 * (kept["deep"]["slow"]["mean"] + kept["norm"].mean().clamp(0, 1))
 
 
 class ByRate(optim.SGD):
@@ -468,6 +468,61 @@ def test_what_an_optimizer_keeps_comes_back_in_its_order(tmp_path: Path) -> None
     restorer(tmp_path / "run").restore(loaded)
     orders = [[[*each] for one in what.optimizers for each in one.state.values()] for what in (saved, loaded)]
     assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("form", [lambda one: [one], lambda one: {0: one}, lambda one: {0.5: one}])
+def test_what_names_do_not_tell_is_refused(form: Callable[[Any], Any], tmp_path: Path) -> None:
+    def make(of: torch.nn.Sequential) -> tuple[optim.Optimizer, ...]:
+        return (NeedsGradients(of.parameters()),)
+
+    saved, loaded = stateful(make, steps=1), stateful(make)
+    for kept in saved.optimizers[0].state.values():
+        kept["more"] = form(kept["exp_avg"])
+    save(tmp_path / "run", 1, saved)
+    with pytest.raises(InvalidInput, match="lists, or values by numbers"):
+        restorer(tmp_path / "run").restore(loaded)
+    assert not loaded.optimizers[0].state
+    assert loaded.optimizers[0].param_groups[0]["lr"] == 1e-3
+
+
+class First(NeedsGradients):
+    """Keeps something else than another one with the same settings."""
+
+    keeps = "first"
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for one in group["params"]:
+                self.state[one][self.keeps] = torch.zeros_like(one)
+
+
+class Second(First):
+    keeps = "second"
+
+
+def test_what_another_class_keeps_is_refused(tmp_path: Path) -> None:
+    """Settings of the same names do not tell."""
+    save(tmp_path / "run", 1, stateful(lambda of: (First(of.parameters()),), steps=1))
+    with pytest.raises(InvalidInput, match=r"the script has no optimizer\.state\.0\.bias\.first"):
+        restorer(tmp_path / "run").restore(stateful(lambda of: (Second(of.parameters()),)))
+
+
+def test_of_a_sharded_parameter_only_what_is_like_it_gets_room(tmp_path: Path) -> None:
+    def wrapped() -> Stateful:
+        model = fully_shard(network())
+        return Stateful(model, (NeedsGradients(model.parameters()),), {})
+
+    with process_group():
+        saved, loaded = wrapped(), wrapped()
+        saved.model(torch.ones(2, 4)).sum().backward()
+        saved.optimizers[0].step()
+        for one, kept in saved.optimizers[0].state.items():
+            kept["row"] = one.detach().mean(-1)
+        save(tmp_path / "run", 1, saved)
+        with pytest.raises(
+            InvalidInput, match=r"of the shape \(3,\) for a parameter of \(3, 4\) that is sharded"
+        ):
+            restorer(tmp_path / "run").restore(loaded)
 
 
 def test_momentum_that_begins_later_comes_back(tmp_path: Path) -> None:

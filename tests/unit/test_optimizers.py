@@ -114,7 +114,7 @@ def test_where_a_checkpoint_does_not_fit_there_is_no_room_either(tmp_path: Path)
     save(tmp_path / "run", 1, stepped(partial(optim.SGD, momentum=0.9)))
     other = model()
     wrong = optim.AdamW(other.parameters())
-    with pytest.raises(InvalidInput, match="the one that was saved \\(SGD\\) has"):
+    with pytest.raises(InvalidInput, match="exp_avg"):
         restorer(tmp_path / "run").restore(Stateful(other, (wrong,), {}))
     assert not wrong.state
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
@@ -274,6 +275,12 @@ def test_what_a_loader_cannot_be_told_is_refused(given: dict[str, Any], said: st
         loaded(feed(), torch.arange(15), **given)
 
 
+def test_a_loader_may_be_told_what_is_so_anyway() -> None:
+    usual = {"drop_last": False, "sampler": None, "batch_sampler": None, "batch_size": 1}
+    numbers = {"global_batch": numpy.int64(6), "micro_batch": torch.tensor(6), "epochs": numpy.int32(1)}
+    assert len(list(loaded(feed(), torch.arange(15), options=usual, **numbers))) == 3
+
+
 def test_the_position_is_of_what_was_stepped_with_not_of_what_was_fetched() -> None:
     one, data = feed(), torch.arange(15)
     batches = loaded(one, data)
@@ -353,6 +360,16 @@ def test_what_a_loader_has_fetched_ahead_when_it_is_left_was_not_given() -> None
     assert one.position.samples == 6000
 
 
+def test_whoever_looks_at_the_data_before_each_epoch_is_not_refused() -> None:
+    one, data, steps = feed(), torch.arange(6 * 100), 0
+    for epoch in range(6):
+        assert len(list(loaded(one, data, epochs=epoch + 1))) == 100
+        for _ in loaded(one, data, epochs=epoch + 1):
+            steps += 1
+            one.stepped(steps)
+    assert one.position.samples == 3600
+
+
 def test_two_loaders_at_a_time_are_refused() -> None:
     one, data = feed(), torch.arange(6 * 500)
 
@@ -367,7 +384,8 @@ def test_two_loaders_at_a_time_are_refused() -> None:
 def test_a_batch_that_is_left_out_now_and_then_ends_nothing() -> None:
     """Nor does a look at the data, before."""
     one = feed()
-    assert len(list(loaded(one, torch.arange(6 * 500)))) == 500
+    for _ in range(2):
+        assert len(list(loaded(one, torch.arange(6 * 500)))) == 500
     for number, _ in enumerate(loaded(one, torch.arange(6 * 1000)), 1):
         if number % 10:
             one.stepped(number)
