@@ -6,7 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from airflow_elastic.spec.errors import StoreError, StoreUnfit
+from airflow_elastic.spec.errors import StoreError, StoreFull, StoreUnfit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,8 +16,8 @@ _ELSEWHERE = "or choose another run URI"
 
 # errno -> (the error to raise, what is the matter, what to do next)
 _MEANING: dict[int, tuple[type[StoreError], str, str]] = {
-    errno.ENOSPC: (StoreError, "the disk is full", f"free some space, {_ELSEWHERE}"),
-    errno.EDQUOT: (StoreError, "the disk quota is used up", f"free some space, {_ELSEWHERE}"),
+    errno.ENOSPC: (StoreFull, "the disk is full", f"free some space, {_ELSEWHERE}"),
+    errno.EDQUOT: (StoreFull, "the disk quota is used up", f"free some space, {_ELSEWHERE}"),
     errno.EACCES: (StoreUnfit, "permission denied", _GRANT),
     errno.EPERM: (StoreUnfit, "permission denied", _GRANT),
     errno.EROFS: (StoreUnfit, "the file system is read-only", f"mount it writable, {_ELSEWHERE}"),

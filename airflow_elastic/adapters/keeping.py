@@ -10,10 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import checkpoints, journal
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged, OtherVersion
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.core.retention import superfluous
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +54,7 @@ def set_aside(store: Store, trouble: CheckpointTrouble, *, by: str) -> None:
 def own_steps(store: Store, after: int) -> list[int]:
     """The steps after this one that the run itself has saved, oldest first; another run's may have been copied there.
 
-    What cannot be read is taken for its own.
+    What another release has written is taken for its own; what is no manifest of its step is nobody's.
     """
     newer = [step for step in checkpoints.steps(store) if step > after]
     if not newer:
@@ -63,8 +64,8 @@ def own_steps(store: Store, after: int) -> list[int]:
     def is_own(step: int) -> bool:
         try:
             return is_ours(checkpoints.read(store, step))
-        except CheckpointDamaged:
-            return True
+        except CheckpointDamaged as error:
+            return isinstance(error, OtherVersion)
 
     return list(filter(is_own, newer))
 
@@ -236,13 +237,17 @@ def _remove(store: Store, step: int) -> bool:
     key, data = layout.pin(step), _folder(store, step)
     if data is None:  # somebody else has removed it meanwhile
         return True
-    if not store.create(key, _claim(data)) and not _is_claim(store.get(key)):
+    try:
+        mine, full = store.create(key, _claim(data)) or _is_claim(store.get(key)), False
+    except StoreFull:  # what makes room must not need any; and nobody can pin it now
+        mine, full = store.get(key) is None, True
+    if not mine:
         return False
     # The step was saved again meanwhile; or somebody has read it back, and believes that it stays.
     if _folder(store, step) not in (data, None) or step == verified(store):
         store.delete([key])
         return False
-    if not _is_claim(store.get(key)):  # it took so long that it was taken for nobody's any more
+    if not full and not _is_claim(store.get(key)):  # it took so long that it was taken for nobody's any more
         return False
     store.delete([layout.manifest(step)])
     _remove_files(store, step, data)

@@ -21,7 +21,14 @@ _PIPE_WIDTH = 180
 
 
 class QuietConsole(Console):
-    """Goes silent when its reader has gone away; what the command does goes on."""
+    """Goes silent when its reader has gone away, or it has no room to write to; what the command does goes on."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich's."""
+        try:
+            super().print(*objects, **options)
+        except OSError:  # e.g. a log on a full disk: this is lost, and what comes later need not be
+            self._buffer.clear()
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

@@ -71,16 +71,27 @@ def _keep(error: BaseException, command: str, script: str) -> None:
         trace = trace.tb_next
     told = "".join(traceback.format_exception(type(error), error, trace))
     told = told.replace(f'File "{command}", line', f'File "{script}", line')
-    _write(error=f"{type(error).__name__}: {error}"[:2000], trace=told[-20000:])
+    _write(error=_line(error), trace=told[-20000:])
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = lambda *_: sys.stderr.write(told)
+
+
+def _line(error: BaseException) -> str:
+    """What is wrong, in one line: of what a loader's worker has caught, what it was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("Caught ") and " worker process " in lines[0]:
+        return lines[-1][:2000]
+    return f"{type(error).__name__}: {' '.join(lines)}"[:2000]
 
 
 def _write(*, error: str, trace: str | None) -> None:
     prefix, rank = os.environ.get("AIRFLOW_ELASTIC_RANK_FILES"), os.environ.get("RANK")
     if prefix and rank:
-        with open(f"{prefix}-rank-{rank}.error.json", "w", encoding="utf-8") as file:
-            json.dump({"error": error, "traceback": trace, "at": time.time()}, file)
+        try:
+            with open(f"{prefix}-rank-{rank}.error.json", "w", encoding="utf-8") as file:
+                json.dump({"error": error, "traceback": trace, "at": time.time()}, file)
+        except OSError as full:  # what is wrong with the script is the better thing to be told
+            sys.stderr.write(f"what has failed could not be written down: {full}\n")
 
 
 if __name__ == "__main__":

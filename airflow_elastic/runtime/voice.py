@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import resource
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.surroundings import Surroundings
 
 _NOTE_SECONDS = 1.0
+
+
+log = logging.getLogger(__name__)
 
 
 class Voice:
@@ -143,10 +147,14 @@ class Voice:
         said = finite(metrics)
         if self._note_path is None or said == self._said:
             return
-        self._said = said
         temporary = Path(f"{self._note_path}.{os.getpid()}")
-        temporary.write_text(json.dumps(encode(RankNote(said))))
-        temporary.replace(self._note_path)
+        try:
+            temporary.write_text(json.dumps(encode(RankNote(said))))
+            temporary.replace(self._note_path)
+        except OSError as error:  # a disk that is full, for example, is no reason to lose what was trained
+            log.warning("numbers of this rank cannot be told: %s", error)
+        else:
+            self._said = said
 
 
 def finite(numbers: Mapping[str, float]) -> dict[str, float]:

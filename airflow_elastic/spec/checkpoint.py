@@ -54,7 +54,8 @@ class CheckpointPolicy:
             proves from that that each counts once. For scripts that use `loader`.
         keep_last: committed checkpoints to keep; older ones are removed after a newer one is committed. The one stays,
             too, that was read whole last, by ranks that went on from it: what is newer has never been.
-        keep_every_steps: of the older ones, the first of every so many steps stays too. Default: none.
+        keep_every_steps: of the older ones, the first at or after each multiple of so many steps stays too. Default:
+            none.
         keep_best: the one with the lowest or highest value of a metric stays too: `min` or `max`, and a name that the
             script gives to `step`, or `loss`; e.g. `min val_loss`. What is given to `finish` alone counts where the
             last step was not saved before: a checkpoint stays what it was committed as. Default: none.

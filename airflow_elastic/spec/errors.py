@@ -109,6 +109,10 @@ class StoreError(ElasticError):
     """The storage under a run URI failed, after retries."""
 
 
+class StoreFull(StoreError):
+    """There is no room for what was to be stored."""
+
+
 class StoreUnfit(StoreError):
     """The storage works but cannot carry a journal: it ignores conditional writes, or cannot be written to."""
 

@@ -19,7 +19,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.core.retention import superfluous
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.errors import SpecError, StoreError
+from airflow_elastic.spec.errors import SpecError, StoreError, StoreFull
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 from tests.support.forging import of_release
 
@@ -189,6 +189,19 @@ def test_a_removal_and_a_pin_exclude_each_other(store: Store, monkeypatch: pytes
     assert (tried, keeping.pinned(store), store.list("checkpoints/pins/")) == ([10], [], [])
 
 
+def test_on_a_full_disk_room_can_be_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To remove something must not need any; what is pinned stays."""
+    keeping.pin(store, 20, by="somebody")
+
+    def full(*_: object) -> bool:
+        raise StoreFull("the disk is full")
+
+    monkeypatch.setattr(store, "create", full)
+    assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 30, 40]
+    assert checkpoints.steps(store) == [20, 50]
+    assert not store.list("checkpoints/data/000000000010")
+
+
 def test_a_removal_that_was_cut_off_is_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(keys: object) -> None:
         raise StoreError("cut off")
@@ -322,6 +335,8 @@ def test_what_cannot_be_read_is_nothing_to_go_on_from(store: Store) -> None:
     assert checkpoints.steps(store) == [50, 60, 70]
     with pytest.raises(CheckpointDamaged, match=r"is a copy of the manifest of step 50"):
         checkpoints.read(store, 70)
+    assert 70 not in keeping.own_steps(store, -1), "the run has not come to its step"
+    assert 60 in keeping.own_steps(store, -1)
 
 
 def test_the_only_one_that_has_its_files_stays(tmp_path: Path) -> None:
