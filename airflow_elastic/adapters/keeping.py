@@ -160,9 +160,10 @@ def verified(store: Store) -> int | None:
     return None
 
 
-def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
+def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> list[int]:
     """The steps whose checkpoints the policy does not keep, oldest first; the one that was verified last stays. Those
     that cannot be read do not count, and are left alone: another release may read them. So are those of other runs.
+    What is in `also` stays, too.
 
     Raises:
         CheckpointDamaged: of those that would stay, none has all its files. The run would have nothing to go on from.
@@ -186,7 +187,7 @@ def to_prune(store: Store, policy: CheckpointPolicy) -> list[int]:
         newest = list(islice(filter(manifest, reversed(there)), policy.keep_last))
         saved = {step: {} for step in there if step in newest or (newest and step < newest[-1])}
     known = verified(store)
-    pins = [*pinned(store), *([] if known is None else [known])]
+    pins = [*pinned(store), *([] if known is None else [known]), *also]
     removed = superfluous(saved, policy, pins)
     # That of an interval which stays for those that go has to be one that can be read.
     while unread := [step for step in _stand_ins(removed, saved, policy) if manifest(step) is None]:
@@ -210,8 +211,8 @@ def _stand_ins(removed: Iterable[int], saved: Iterable[int], policy: CheckpointP
     return [step for step in saved if step // policy.keep_every_steps in intervals and step not in gone]
 
 
-def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
-    """Remove the checkpoints that the policy does not keep; returns their steps. Manifests go first.
+def prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> list[int]:
+    """Remove the checkpoints that neither the policy nor `also` keeps; returns their steps. Manifests go first.
 
     Damaged ones that were set aside go when all that are kept are newer; and what a removal that was cut off has left.
 
@@ -220,7 +221,7 @@ def prune(store: Store, policy: CheckpointPolicy) -> list[int]:
     Raises:
         CheckpointDamaged: as `to_prune`; nothing was removed.
     """
-    removed = to_prune(store, policy)
+    removed = to_prune(store, policy, also)
     _go_on(store)
     if not removed:
         return []
@@ -239,15 +240,18 @@ def _remove(store: Store, step: int) -> bool:
         return True
     try:
         mine, full = store.create(key, _claim(data)) or _is_claim(store.get(key)), False
-    except StoreFull:  # what makes room must not need any; and nobody can pin it now
-        mine, full = store.get(key) is None, True
+    except StoreFull:  # what makes room must not need any
+        mine, full = True, True
     if not mine:
         return False
     # The step was saved again meanwhile; or somebody has read it back, and believes that it stays.
     if _folder(store, step) not in (data, None) or step == verified(store):
-        store.delete([key])
+        if not full:
+            store.delete([key])
         return False
-    if not full and not _is_claim(store.get(key)):  # it took so long that it was taken for nobody's any more
+    found = store.get(key)
+    # It took so long that it was taken for nobody's any more; or somebody has pinned it, who had room.
+    if (found is not None) if full else not _is_claim(found):
         return False
     store.delete([layout.manifest(step)])
     _remove_files(store, step, data)

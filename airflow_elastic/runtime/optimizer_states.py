@@ -236,7 +236,7 @@ def load_states(
     ]
     for one, found in zip(optimizers, taken, strict=True):
         for own, (theirs, kind) in zip(one.param_groups, found, strict=True):
-            _check_class(type(one).__name__, own, kind, theirs)
+            _check_class(one, own, kind, theirs)
     for one, found in zip(optimizers, taken, strict=True):
         numbers = {names[each]: number for number, each in enumerate(_parameters(one))}
         one.load_state_dict(
@@ -294,12 +294,14 @@ def _taken(
     )
 
 
-def _check_class(kind: str, settings: Collection[str], saved: str | None, theirs: Collection[str]) -> None:
+def _check_class(
+    optimizer: torch.optim.Optimizer, settings: Collection[str], saved: str | None, theirs: Collection[str]
+) -> None:
     """Refuse the state of an optimizer that is not like this one. Another name alone is no other kind: a faster one of
-    the same may take its place. Schedulers add settings, and so does a newer torch.
+    the same may take its place. Schedulers and scripts add settings, and so does a newer torch.
 
     Args:
-        kind: the script's optimizer's class.
+        optimizer: the script's.
         settings: of its group.
         saved: the class of the one that was saved; None where that is not known.
         theirs: the settings of that one's group.
@@ -307,8 +309,8 @@ def _check_class(kind: str, settings: Collection[str], saved: str | None, theirs
     Raises:
         InvalidInput: tells what differs.
     """
-    mine = sorted(set(settings) - {*theirs, *_NO_SETTINGS})
-    lost = sorted(set(theirs) - {*settings, *_NO_SETTINGS})
+    kind, known = type(optimizer).__name__, {*settings} & optimizer.defaults.keys()
+    mine, lost = sorted(known - {*theirs, *_NO_SETTINGS}), sorted({*theirs} - {*settings, *_NO_SETTINGS})
     if (mine and lost) if saved is None else (saved != kind and (mine or lost)):
         sides = ((f"the script's ({kind})", mine), (f"the one that was saved ({saved or 'not known'})", lost))
         differ = [f"{whose} has the settings {_some(names)}" for whose, names in sides if names]

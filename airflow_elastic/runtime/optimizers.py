@@ -72,9 +72,8 @@ def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     gradients = [one.grad for one in parameters]
-    rates = [
-        group.get("lr") for group in optimizer.param_groups
-    ]  # torch leaves it at zero where the step fails
+    # Torch leaves them at zero where the step fails.
+    rates = [group.get("lr") for group in optimizer.param_groups]
     for one in parameters:
         one.grad = None  # with gradients it would not
     try:
@@ -115,7 +114,7 @@ def room_as_stored(now: Any, stored: Mapping[tuple[str, ...], Kind | None], para
                 f"that is sharded, and {_UNSAID} which part of that is a rank's: it cannot be put back with fully_shard"
             )
         return torch.empty(kind.shape, dtype=kind.dtype)
-    if not now and any(map(_is_number, (path[0] for path in stored))):
+    if not now and not isinstance(now, list) and any(map(_is_number, (path[0] for path in stored))):
         raise InvalidInput(
             f"an optimizer keeps lists, or values by numbers, for a parameter, and {_UNSAID} which of the two: it "
             "cannot be put back by its parameters' names. In a new run, give it by a name of its own: "

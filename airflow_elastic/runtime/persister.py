@@ -23,7 +23,7 @@ from airflow_elastic.runtime.throttling import Throttling
 from airflow_elastic.runtime.unsettled import Unsettled, Written
 from airflow_elastic.runtime.writing import file_keys, manifest_of, write_files
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import ElasticError, StoreError
+from airflow_elastic.spec.errors import ElasticError, StoreError, StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -165,8 +165,8 @@ class Persister:
         self._check_grace(slots.bytes_of(held), time.monotonic() - began)
         if committed:  # not before the ranks may save again: removing a large file takes its time
             try:
-                self._note_verified(newest.generation)
-                keeping.prune(self._node.store, self._node.record.spec.checkpoint)
+                unnoted = self._note_verified(newest.generation)
+                keeping.prune(self._node.store, self._node.record.spec.checkpoint, unnoted)
             except CheckpointDamaged as error:
                 log.warning("%s", error)
                 self._node.tell_unpruned(newest.step, str(error))
@@ -185,11 +185,21 @@ class Persister:
                 *(best, grace),
             )
 
-    def _note_verified(self, generation: int) -> None:
-        """Have it known what the ranks have read back: once, as somebody else may come to know of a newer one."""
+    def _note_verified(self, generation: int) -> list[int]:
+        """Have it known what the ranks have read back: once, as somebody else may come to know of a newer one.
+
+        Returns:
+            What there was no room to note; it has to stay nevertheless.
+        """
+        step = self._node.verified()
         if self._noted != generation:
-            keeping.note_verified(self._node.store, self._node.verified())
+            try:
+                keeping.note_verified(self._node.store, step)
+            except StoreFull as error:
+                log.warning("that checkpoint %s was read whole cannot be noted: %s", step, error)
+                return [] if step is None else [step]
             self._noted = generation
+        return []
 
     def _common(self, after: tuple[int, int]) -> list[tuple[int, int]]:
         """Generation and step of the states that all ranks have staged, the older one first."""

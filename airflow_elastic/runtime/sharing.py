@@ -75,6 +75,8 @@ class Sharer(Follower):
         except OSError as error:
             log.warning("the neighbour could not be given what is saved: %s", error)
             self._disconnect()
+            if self._connections:
+                self._to = self._node.neighbour  # who is to hear from this worker once more, later
         except BaseException:
             self._disconnect()
             raise
@@ -89,13 +91,13 @@ class Sharer(Follower):
         # Ever more seldom: it may be one that is not listened to any more.
         shortest, longest = _MEND_SECONDS
         self._pause = min(max(2 * self._pause, shortest), longest)
-        self._mend_at = time.monotonic() + self._pause
         self._disconnect()
         try:
             self._connect(neighbour)
         except OSError as error:
             self._to = neighbour  # and once more, later
             log.info("the neighbour does not answer any more: %s", error)
+        self._mend_at = time.monotonic() + self._pause
 
     def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
         neighbour, note = self._node.neighbour, held[0][1]

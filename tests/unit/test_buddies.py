@@ -298,6 +298,34 @@ def test_whoever_cannot_connect_anew_tries_again(tmp_path: Path, monkeypatch: py
         assert two.keeper(0).lost is None
 
 
+def test_whoever_cannot_connect_anew_in_the_middle_of_a_state_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pair(tmp_path / "run") as two:
+        two.save(objects(1), 3)
+        until(lambda: two.kept(0) == [3], "the state to be kept")
+        sharer, give, failed = two.sharers[1], two.sharers[1]._give, threading.Event()
+
+        def cut(*_: object) -> None:
+            monkeypatch.setattr(sharer, "_give", give)
+            two.cut_second()
+            raise ConnectionResetError
+
+        connect = sharer._connect
+
+        def refused(*_: object) -> socket.socket:
+            monkeypatch.setattr(sharer, "_connect", connect)
+            failed.set()
+            raise ConnectionRefusedError
+
+        monkeypatch.setattr(sharer, "_connect", refused)
+        monkeypatch.setattr(sharer, "_give", cut)
+        two.save(objects(1), 4)
+        assert failed.wait(PATIENCE_SECONDS)
+        until(lambda: two.keeper(0)._hello.number == 2, "it to connect anew")
+        assert two.keeper(0).lost is None
+
+
 @pytest.mark.parametrize(
     ("trouble", "number"), [(TimeoutError("nothing"), 2), (ConnectionResetError("nothing"), 3)]
 )

@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from airflow_elastic.runtime import optimizer_states
 from airflow_elastic.runtime.optimizer_states import states_of
 from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.spec.errors import InvalidInput
@@ -535,6 +536,40 @@ def test_momentum_that_begins_later_comes_back(tmp_path: Path) -> None:
     assert equal(kept(loaded), kept(saved))
 
 
+def test_a_scripts_own_word_in_a_group_is_no_setting_of_a_class(tmp_path: Path) -> None:
+    def named(word: str) -> Make:
+        return lambda of: (optim.AdamW([{"params": [*of.parameters()], word: "decay"}]),)
+
+    saved, loaded = stateful(named("name"), steps=1), stateful(named("label"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(optimizer_states, "_CLASSES", "none")  # as if it had been saved before classes were
+        save(tmp_path / "run", 1, saved)
+        restorer(tmp_path / "run").restore(loaded)
+    assert equal(kept(loaded)[0][0]["state"], kept(saved)[0][0]["state"])
+
+
+class Late(optim.SGD):
+    """Has a list from its first step on, in which something comes with the second."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        for group in self.param_groups:
+            for one in group["params"]:
+                kept = self.state[one]
+                if "history" in kept:
+                    kept["history"].append(one.detach().clone())
+                else:
+                    kept["history"] = []
+
+
+def test_a_list_that_was_empty_at_first_comes_back(tmp_path: Path) -> None:
+    saved, loaded = (stateful(lambda of: (Late(of.parameters(), momentum=0.5),)) for _ in range(2))
+    train(saved, 3)
+    save(tmp_path / "run", 1, saved)
+    restorer(tmp_path / "run").restore(loaded)
+    assert equal(kept(loaded), kept(saved))
+
+
 def test_a_faster_optimizer_of_the_same_kind_may_take_its_place(tmp_path: Path) -> None:
     save(tmp_path / "run", 1, saved := stateful(MAKERS["adamw"], steps=2))
     loaded = stateful(MAKERS["not torch's"])
@@ -546,6 +581,7 @@ def test_an_optimizer_with_fewer_settings_of_another_class_is_refused(tmp_path: 
     class Other(NeedsGradients):
         def __init__(self, parameters: Any) -> None:
             super().__init__(parameters)
+            self.defaults["own"] = 1.0
             for group in self.param_groups:
                 group["own"] = 1.0
 

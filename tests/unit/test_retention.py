@@ -202,6 +202,34 @@ def test_on_a_full_disk_room_can_be_made(store: Store, monkeypatch: pytest.Monke
     assert not store.list("checkpoints/data/000000000010")
 
 
+def test_what_somebody_pins_who_has_room_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room is each user's own, and may be there in the next moment."""
+    create, verified = store.create, keeping.verified
+
+    def full(*_: object) -> bool:
+        raise StoreFull("the disk is full")
+
+    def meanwhile(*_: object) -> int | None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(store, "create", create)
+            patched.setattr(keeping, "verified", verified)
+            if 10 not in keeping.pinned(store):
+                keeping.pin(store, 10, by="somebody")
+        return verified(store)
+
+    monkeypatch.setattr(store, "create", full)
+    removed = keeping.to_prune(store, replace(POLICY, keep_last=1))
+    monkeypatch.setattr(keeping, "to_prune", lambda *_: removed)
+    monkeypatch.setattr(keeping, "verified", meanwhile)
+    assert 10 not in keeping.prune(store, replace(POLICY, keep_last=1))
+    assert keeping.pinned(store) == [10]
+    assert 10 in checkpoints.steps(store)
+
+
+def test_what_could_not_be_noted_stays_as_well(store: Store) -> None:
+    assert keeping.prune(store, replace(POLICY, keep_last=1), [20]) == [10, 30, 40]
+
+
 def test_a_removal_that_was_cut_off_is_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(keys: object) -> None:
         raise StoreError("cut off")

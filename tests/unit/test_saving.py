@@ -35,7 +35,7 @@ from airflow_elastic.runtime.slots import Slot
 from airflow_elastic.runtime.unsettled import Unsettled, Written
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import StoreError
+from airflow_elastic.spec.errors import StoreError, StoreFull
 from airflow_elastic.spec.run import Health
 from tests.support.builders import created
 from tests.support.forging import of_release
@@ -202,6 +202,21 @@ def test_a_breakpoint_is_not_copied_over_what_is_still_to_be_written(tmp_path: P
         slot.release()
     saving.join(PATIENCE_SECONDS)
     assert slots.common(worker.node.slots.of) == [(1, 20), (1, 21)]
+
+
+def test_where_there_is_no_room_to_note_what_was_verified_old_ones_go_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(str(tmp_path / "run"), keep_last=1)
+
+    def full(*_: object) -> None:
+        raise StoreFull("the disk is full")
+
+    monkeypatch.setattr(keeping, "note_verified", full)
+    monkeypatch.setattr(worker.node, "verified", lambda: 1)
+    for step in (1, 2, 3):
+        worker.save(objects(1), step, Position(), reason="steps", metrics={})
+    assert checkpoints.steps(worker.store) == [1, 3]
 
 
 def test_a_manifest_says_how_far_the_journal_was(tmp_path: Path) -> None:
