@@ -38,16 +38,18 @@ def fsync_folder(folder: Path) -> None:
             raise
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, within: Path | None = None) -> None:
     """Create `folder` and the parents it lacks, each made durable in its own parent.
 
     Raises NotADirectoryError where a file is in the way, and FileNotFoundError where somebody removed a
-    parent meanwhile (try again).
+    parent meanwhile (try again), or where `within`, which is never made, is not there.
     """
     try:
         folder.mkdir()
     except FileNotFoundError:
-        make_folder(folder.parent)
+        if folder.parent == within:
+            raise
+        make_folder(folder.parent, within)
         with contextlib.suppress(FileExistsError):  # another writer was quicker
             folder.mkdir()
     except FileExistsError:

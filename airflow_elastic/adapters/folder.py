@@ -35,11 +35,11 @@ class FolderStore:
     Every object appears under its name only when its bytes are on the disk, so a reader, a crash or a loss
     of power never meets half of one. Needs hard links for `create`: the one operation that is exclusive and
     whole at once on local disks and NFS alike. Safe to use from several threads, processes and hosts, and
-    after a fork.
+    after a fork. A folder that is given as `within` is never made: where it is missing, so is a disk.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        self._root = Path(os.path.abspath(os.path.expanduser(root)))
+    def __init__(self, root: str | os.PathLike[str], within: Path | None = None) -> None:
+        self._root, self._within = Path(os.path.abspath(os.path.expanduser(root))), within
         self._settled: set[Path] = set()  # folders whose own names we know to be durable, up to the root
 
     def __repr__(self) -> str:
@@ -269,7 +269,7 @@ class FolderStore:
             raise
 
     def _make_folder(self, folder: Path) -> None:
-        make_folder(folder)
+        make_folder(folder, self._within)
         if folder not in self._settled:  # its maker may have died before it was durable
             for each in (folder, *folder.parents):
                 fsync_folder(each.parent)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import seal_of
+from airflow_elastic.adapters.durable import make_folder
 from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.keys import key_problem
 from airflow_elastic.adapters.parts import Part
@@ -120,7 +121,7 @@ class Disk:
     def __init__(self, root: Path, index: int, keep: int = 3, pages: Pages = tuple) -> None:
         self.root, self._keep = root, keep
         self._throttling = Throttling(pages, "the worker's disk")
-        self._mine = FolderStore(root / f"node-{index}")
+        self._mine = FolderStore(root / f"node-{index}", within=root.parent)
         self._lock = threading.Lock()
 
     @classmethod
@@ -159,6 +160,9 @@ class Disk:
             try:
                 files, accounts = write_files(self._mine, held, data, attempt, pace=self._throttling.pace)
                 self._tell(Word(Part(part, of, manifest_of(note, attempt, data, files)), tuple(accounts)))
+            except StoreError:
+                self._check()  # the folder may have gone meanwhile
+                raise
             finally:
                 self._prune()  # also what has no word: it may be the disk that is full
 
@@ -197,7 +201,7 @@ class Disk:
         """What was found is in storage now, in another folder: files here are to be found by its name, too."""
         target = Path(self._mine.uri, now.data)
         with contextlib.suppress(OSError, StoreError), self._quiet():
-            target.mkdir(parents=True, exist_ok=True)
+            make_folder(target, within=self.root.parent)
             for file in found.manifest.files:
                 path = Path(found.folder.uri, file.key)
                 path.rename(target / path.name)
@@ -236,14 +240,14 @@ class Disk:
 
         What lies in the run's own is unpickled once it has become a checkpoint: it must be nobody else's.
         """
-        if not self.root.parent.is_dir():
-            raise StoreError(
-                f"there is no folder {self.root.parent} on this machine: mount one, or name another as checkpoint.disk"
-            )
         try:
             with contextlib.suppress(FileExistsError):
                 self.root.mkdir(0o700)
             about = self.root.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise StoreError(
+                f"there is no folder {self.root.parent} on this machine: mount one, or name another as checkpoint.disk"
+            ) from None
         except OSError as error:
             raise StoreError(
                 f"{self.root.parent} cannot be used: {error}; checkpoint.disk has to be writable"

@@ -241,6 +241,27 @@ def test_a_disk_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_a_disk_that_goes_in_the_middle_of_a_write_is_told_and_not_made(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = machines.attempt(1, on=(0,))[0]
+    assert worker.node.disk is not None
+    save([worker], 2, seed=2)
+    (folder,) = (found for found in machines.folders if any(found.iterdir()))
+    assert worker.saver.save(objects(1), 4, Position(), reason=DISK, metrics={})
+    prune = Disk._prune
+
+    def goes(disk: Disk) -> None:
+        monkeypatch.setattr(Disk, "_prune", prune)
+        folder.rename(folder.with_name("gone"))
+
+    monkeypatch.setattr(Disk, "_prune", goes)
+    DiskWriter(worker.node, worker.node.disk)._look(heard=True)
+    assert not folder.exists(), "what is meant to be mounted there would be elsewhere"
+    (told,) = worker.store.list("control/")
+    assert b"there is no folder" in (worker.store.get(told.key) or b"")
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_disk_that_is_written_to_is_waited_for_while_it_takes_something(
     machines: Machines, monkeypatch: pytest.MonkeyPatch, goes_on: bool
