@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: How long a second signal waits for the run to take the stop: a poll of the controller, and a slow disk or bucket.
 LEAVE_SECONDS = 5.0
 
+#: How long a stop that could not be asked for waits at most until it is asked for again.
+LONGEST_SECONDS = 30.0
+
 #: From an engine's `delete` to its workers' having been told. It tells them before anything else.
 _TOLD_SECONDS = 0.5
 
@@ -88,14 +91,18 @@ async def drive(run: Run, engine: Engine, story: Story) -> RunState:
 
 
 async def _ask_stop(run: Run, story: Story, by: str) -> None:
+    pause = 1.0
     while True:
         try:
             await asyncio.to_thread(run.ask_stop, by=by)
         except InvalidInput:  # it has ended by itself meanwhile
             return
         except ElasticError as error:
-            story.tell(f"the stop could not be asked for, trying again: {error}", style="yellow")
-            await asyncio.sleep(1.0)
+            story.tell(
+                f"the stop could not be asked for, trying again in {pause:.0f} s: {error}", style="yellow"
+            )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_SECONDS)
         else:
             return
 

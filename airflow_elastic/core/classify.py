@@ -33,8 +33,8 @@ _PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 
-#: `StoreError`, and not `StoreUnfit`, which is no matter of time. An agent says first that it has failed.
-_STORAGE = re.compile(r"^(the agent failed: )?StoreError: ")
+#: And not `StoreUnfit`, which is no matter of time. An agent says first that it has failed.
+_STORAGE = re.compile(r"^(the agent failed: )?Store(Error|Full): ")
 
 #: A script may have an `InvalidInput` of its own. A traceback tells, of which little may be left where the message is
 #: long; some launchers keep no more than its last line.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.jobfiles import Meeting, Result
 from airflow_elastic.launchers import Place, find_launcher
+from airflow_elastic.runtime.last_state import keep_last
 from airflow_elastic.runtime.node import Stopped
 from airflow_elastic.runtime.rendezvous import free_port, meet
 from airflow_elastic.spec import layout
@@ -59,6 +60,7 @@ def run_command(node: Node) -> Result:
     finally:
         _end(process, node.patience)
     if code == 0:
+        keep_last(node)
         return Result("succeeded", time.time())
     return Result("failed", time.time(), errors=(_error(node, rank, code, log),))
 

@@ -16,6 +16,7 @@ from airflow_elastic.adapters.jobfiles import Result
 from airflow_elastic.adapters.mailbox import Mailbox, RankTrouble
 from airflow_elastic.launchers import Place, find_launcher
 from airflow_elastic.runtime.group import RankGroup, environments
+from airflow_elastic.runtime.last_state import keep_last
 from airflow_elastic.runtime.node import Stopped
 from airflow_elastic.runtime.recovering import recover
 from airflow_elastic.runtime.rendezvous import Left, meet
@@ -58,6 +59,8 @@ def run_elastic(node: Node, spares: Spares, report: Callable[[], None]) -> Resul
     while True:
         try:
             result = _run_ranks(node, spares)
+            if result.outcome == "succeeded":
+                keep_last(node)
         except DistError:
             node.files.look_anew()
             if not node.superseded():

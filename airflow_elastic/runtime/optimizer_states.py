@@ -182,16 +182,15 @@ def _states_below(
     return found
 
 
-def ask_for(optimizer: dict[str, Any], stored: Iterable[str]) -> list[Saved]:
+def ask_for(optimizer: dict[str, Any], stored: Mapping[str, Kind | None]) -> list[Saved]:
     """Have a state of all optimizers ask for what a checkpoint has: for no state of parameters that had made no step
     yet, and for each setting that it has of a group, as at its place may be another group here.
 
     Returns:
         Of each of the checkpoint's groups, the names of its settings, and its optimizer's class.
     """
-    known, saved = _with_states(stored), _stored_groups(stored)
-    states = optimizer.get("state", {})
-    for name in [name for name in states if name not in known]:
+    states, saved = optimizer.get("state", {}), _stored_groups(stored)
+    for name in states.keys() - _states_below(states, stored).keys():
         del states[name]
     optimizer.pop("classes", None)
     for group, (names, _) in zip(optimizer.get("param_groups", []), saved, strict=False):
@@ -260,15 +259,6 @@ def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
         if isinstance(module, FSDPModule):
             module.reshard()
     return {each: next(iter(_get_fqns(model, name))) for name, each in model.named_parameters()}
-
-
-def _with_states(stored: Iterable[str]) -> set[str]:
-    """Parameters of which there is a state; and what their names begin with, as both may have dots."""
-    known: set[str] = set()
-    for name in stored:
-        words = name.removeprefix(_STATES).split(".") if name.startswith(_STATES) else []
-        known.update(".".join(words[:end]) for end in range(1, len(words)))
-    return known
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter]:

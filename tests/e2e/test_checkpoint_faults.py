@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import json
 import os
 import random
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ from airflow_elastic.runtime.saving import Position
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode
-from tests.support import leaks, s3
+from tests.support import leaks, s3, small_disk
 from tests.support.builders import created
 from tests.support.rivals import Saving, fill, holds, objects
 from tests.support.rounds import rounds
@@ -75,17 +73,7 @@ class Place:
 
     def fill_up(self, luck: random.Random) -> None:
         """Leave room for less than a few checkpoints."""
-        left = luck.randrange(100_000)
-        with self.ballast.open("wb") as file:
-            while True:
-                try:
-                    os.posix_fallocate(file.fileno(), 0, max(1, _free(self.ballast) - left))
-                except OSError as error:
-                    if error.errno != errno.ENOSPC:
-                        raise
-                    left += os.sysconf("SC_PAGESIZE")  # what is free is not counted to the last page
-                else:
-                    return
+        small_disk.fill_up(self.ballast, luck.randrange(100_000))
 
     def leftovers(self) -> list[str]:
         """What a writer that died has left half-written."""
@@ -95,11 +83,6 @@ class Place:
             return [path for path in leaks.half_written(Path(self.uri)) if control not in Path(path).parents]
         self.bad.rules()  # who looks here is not what is tried
         return leaks.half_uploaded(self.bad.server)
-
-
-def _free(path: Path) -> int:
-    about = os.statvfs(path)
-    return about.f_bavail * about.f_bsize
 
 
 class Run:
@@ -364,21 +347,10 @@ def test_whatever_dies_and_whatever_breaks(
     go_through(Place(str(tmp_path / "run"), keep=5), tmp_path / "scratch", faults)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system with room for some checkpoints."""
-    (disk := tmp_path / "disk").mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
 @rounds(8, 200)
-def test_whatever_dies_on_a_disk_that_fills_up(faults: int, small_disk: Path, tmp_path: Path) -> None:
-    go_through(Place(str(small_disk / "run"), keep=5, disk=small_disk), tmp_path / "scratch", faults)
+def test_whatever_dies_on_a_disk_that_fills_up(faults: int, tmp_path: Path) -> None:
+    with small_disk.small_disk(tmp_path / "disk") as disk:
+        go_through(Place(str(disk / "run"), keep=5, disk=disk), tmp_path / "scratch", faults)
 
 
 #: Of a hundred requests: so many are refused, carried out and not answered, answered wrongly, not answered at all,

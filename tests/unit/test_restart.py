@@ -97,6 +97,12 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
             "without storage",
         ),
         (
+            [worker(errors=(rank(None, error="the agent failed: StoreFull: the disk is full"),))],
+            "storage failed",
+            None,
+            "without storage",
+        ),
+        (
             [worker(errors=(rank(1, error="StoreUnfit: s3://b/run: permission denied"),))],
             "code error",
             1,
