@@ -73,6 +73,7 @@ def gather(record: JobRecord, attempt: int, told: Sequence[Told]) -> Progress:
         ranks=tuple(_report(rank) for rank in ranks),
         attached=bool(attached),
         finished=bool(attached) and all(rank.words[page.FINISHED] for rank in attached),
+        saved=int(min((rank.words[page.SAVED] for rank in attached), default=0)) - 1,
     )
 
 

@@ -25,6 +25,7 @@ RESTORING: Final = 7  # seconds the restore took
 SAMPLES: Final = 8  # samples consumed by the run since step 0
 PARKED: Final = 9  # 1: saved, and waiting to be ended
 FINISHED: Final = 10  # 1: the script says that training is complete
+SAVED: Final = 11  # 1 more than the newest step whose state was saved to be written to storage; 0: none was
 RESTORED: Final = 28  # bytes of the checkpoint that are read so far
 TO_RESTORE: Final = 29  # and all that are to be
 VERIFIED: Final = 30  # 1: what all ranks restored came from storage alone, and was what was committed

@@ -108,7 +108,8 @@ def is_complete(state: RunState) -> bool:
     attempt = state.attempt
     if attempt.progress is None or not attempt.progress.finished:
         return False
-    if state.checkpoint is not None and state.checkpoint.step < attempt.last_step:
+    committed = state.checkpoint.step if state.checkpoint is not None else -1
+    if committed < attempt.progress.saved or -1 < committed < attempt.last_step:
         return False
     # Of an agent that failed itself, as it does where it cannot write the last state.
     return attempt.failure is None or attempt.failure.kind not in (FailureKind.UNKNOWN, FailureKind.STORAGE)

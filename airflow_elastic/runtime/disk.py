@@ -121,8 +121,9 @@ class Disk:
     def __init__(self, root: Path, index: int, keep: int = 3, pages: Pages = tuple) -> None:
         self.root, self._keep = root, keep
         self._throttling = Throttling(pages, "the worker's disk")
-        self._mine = FolderStore(root / f"node-{index}", within=root.parent)
+        self._mine = FolderStore(root / f"node-{index}", within=root)
         self._lock = threading.Lock()
+        self._device: int | None = None  # the file system, once it is known
 
     @classmethod
     def of_run(cls, folder: str, store: Store, index: int, keep: int = 3, pages: Pages = tuple) -> Disk:
@@ -159,6 +160,7 @@ class Disk:
             self._prune()
             try:
                 files, accounts = write_files(self._mine, held, data, attempt, pace=self._throttling.pace)
+                self._check()
                 self._tell(Word(Part(part, of, manifest_of(note, attempt, data, files)), tuple(accounts)))
             except StoreError:
                 self._check()  # the folder may have gone meanwhile
@@ -201,7 +203,7 @@ class Disk:
         """What was found is in storage now, in another folder: files here are to be found by its name, too."""
         target = Path(self._mine.uri, now.data)
         with contextlib.suppress(OSError, StoreError), self._quiet():
-            make_folder(target, within=self.root.parent)
+            make_folder(target, within=self.root)
             for file in found.manifest.files:
                 path = Path(found.folder.uri, file.key)
                 path.rename(target / path.name)
@@ -236,11 +238,19 @@ class Disk:
         self._mine.put(word.part.key, json.dumps({"word": plain, "seal": seal_of(plain)}).encode())
 
     def _check(self) -> None:
-        """A folder that is not there is not made: what is meant to be mounted there would be elsewhere.
+        """A folder that is not there is not made: what is meant to be mounted there would be elsewhere. Nor is one used
+        where something was mounted, and is no more.
 
         What lies in the run's own is unpickled once it has become a checkpoint: it must be nobody else's.
         """
         try:
+            device = self.root.parent.stat().st_dev
+            if device != (self._device or device):
+                raise StoreError(
+                    f"{self.root.parent} is another file system than before: mount again what was there, or name "
+                    "another folder as checkpoint.disk"
+                )
+            self._device = device
             with contextlib.suppress(FileExistsError):
                 self.root.mkdir(0o700)
             about = self.root.lstat()

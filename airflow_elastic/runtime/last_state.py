@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from tenacity import Retrying, retry_if_exception, wait_exponential
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from airflow_elastic.runtime.node import Stopped
 from airflow_elastic.spec.errors import ElasticError, StoreError, StoreUnfit
@@ -27,8 +27,9 @@ _LOOK_SECONDS = 0.25
 def keep_last(node: Node) -> None:
     """Write what a training that is complete has saved last; storage that is away, or full, is waited for.
 
-    Until the worker is told to end, as it is after `health.no_progress_seconds`, or to begin anew. That it could not be
-    written is only logged: whoever writes it next is told why.
+    For half of `health.no_progress_seconds`: after all of it the controller would take the run to hang, and say so and
+    not why. Or until the worker is told to end, or to begin anew. That it could not be written is only logged: whoever
+    writes it next is told why.
 
     Raises:
         Stopped: the worker is to end.
@@ -41,10 +42,12 @@ def keep_last(node: Node) -> None:
                 raise Stopped
             time.sleep(min(left, _LOOK_SECONDS))
 
+    patience = node.record.spec.health.no_progress_seconds / 2
+    too_long = stop_after_delay(patience)
     insist = Retrying(
         retry=retry_if_exception(_may_pass),
-        wait=wait_exponential(max=LONGEST_SECONDS),
-        stop=lambda _: node.superseded(),
+        wait=wait_exponential(max=min(LONGEST_SECONDS, patience / 4)),
+        stop=lambda state: node.superseded() or too_long(state),
         sleep=rest,
         before_sleep=_tell,
         reraise=True,

@@ -294,9 +294,9 @@ class Node:
                 one.words[number] = word
             one.close()
 
-    def tell_unsaved(self, step: int, reason: str) -> None:
-        """Tell the controller that a state is not where it should be by now."""
-        self._tell_trouble("unsaved", step, reason)
+    def tell_unsaved(self, step: int, reason: str) -> bool:
+        """Tell the controller that a state is not where it should be by now; returns whether that could be told."""
+        return self._tell_trouble("unsaved", step, reason)
 
     def tell_unpruned(self, step: int, reason: str) -> None:
         """Tell the controller why nothing was removed: the run may have nothing whole but what is old."""
@@ -307,12 +307,14 @@ class Node:
         log.warning("a copy of checkpoint %d is not used: %s", step, reason)
         self._tell_trouble("refused", step, reason)
 
-    def _tell_trouble(self, kind: str, step: int, reason: str) -> None:
+    def _tell_trouble(self, kind: str, step: int, reason: str) -> bool:
         trouble = CheckpointTrouble(self.attempt, step, reason)
         try:
             Mailbox(self.store).post(kind, by=f"node-{self.index}", checkpoint=trouble)
         except ElasticError as error:
             log.warning("that checkpoint %d is %s cannot be told either: %s", step, kind, error)
+            return False
+        return True
 
     def step(self) -> int:
         """The newest step that all ranks of this worker have done; 0 where they do not tell."""

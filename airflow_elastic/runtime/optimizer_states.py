@@ -107,13 +107,16 @@ def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
     classes: dict[str, None] = {}  # names alone can be read before anything else is
     for one in optimizers:
         numbered, own = [names[each] for each in _parameters(one)], one.state_dict()
-        for number, kept in own["state"].items():
-            if not isinstance(number, int):
-                raise InvalidInput(
-                    f"an optimizer ({type(one).__name__}) keeps {number!r}, which is the state of no parameter: give "
-                    "it by a name of its own: run.restore(model, own=optimizer)"
-                )
-            state[numbered[number]] = kept
+        of_none = [
+            *(own.keys() - {"state", "param_groups"}),
+            *(one for one in own["state"] if not isinstance(one, int)),
+        ]
+        if of_none:
+            raise InvalidInput(
+                f"an optimizer ({type(one).__name__}) keeps {of_none[0]!r}, which is the state of no parameter: give "
+                "it by a name of its own: run.restore(model, own=optimizer)"
+            )
+        state |= {numbered[number]: kept for number, kept in own["state"].items()}
         groups += [
             {**group, "params": [numbered[each] for each in group["params"]]} for group in own["param_groups"]
         ]
@@ -299,8 +302,13 @@ def _check_class(
     Raises:
         InvalidInput: tells what differs.
     """
-    kind, known = type(optimizer).__name__, {*settings} & optimizer.defaults.keys()
-    mine, lost = sorted(known - {*theirs, *_NO_SETTINGS}), sorted({*theirs} - {*settings, *_NO_SETTINGS})
+    kind = type(optimizer).__name__
+    # What wraps another one may have none of its own.
+    known = getattr(optimizer, "defaults", None) or settings
+    mine, lost = (
+        sorted({*settings}.intersection(known) - {*theirs, *_NO_SETTINGS}),
+        sorted({*theirs} - {*settings, *_NO_SETTINGS}),
+    )
     if (mine and lost) if saved is None else (saved != kind and (mine or lost)):
         sides = ((f"the script's ({kind})", mine), (f"the one that was saved ({saved or 'not known'})", lost))
         differ = [f"{whose} has the settings {_some(names)}" for whose, names in sides if names]

@@ -158,8 +158,9 @@ def as_read(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
 def load_as_saved(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """`optimizer.load_state_dict`, and what it keeps has the dtypes that it had, where that is torch's own."""
     optimizer.load_state_dict(dict(state))
-    hooks = (optimizer._optimizer_load_state_dict_pre_hooks, optimizer._optimizer_load_state_dict_post_hooks)
-    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict or any(hooks):
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        return
+    if optimizer._optimizer_load_state_dict_pre_hooks or optimizer._optimizer_load_state_dict_post_hooks:
         return
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     parameters = [each for group in optimizer.param_groups for each in group["params"]]

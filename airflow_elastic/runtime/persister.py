@@ -54,10 +54,7 @@ class Persister:
         # Generation and step of what was written last, and of what the thread has tried to write last.
         self._done: tuple[int, int] = (0, -1)
         self._tried: tuple[int, int] = (0, -1)
-        self._told: tuple[int, str] = (
-            -1,
-            "",
-        )  # what the controller knows: the step, and why it is not written
+        self._told: set[tuple[int, int, str]] = set()  # generations and steps, and why they are not written
         self._for_lost: set[tuple[int, int]] = set()
         self._noted = 0  # the generation of which it is known what it began from
         self._too_slow = False  # to be done when workers are told to end; it is told once
@@ -155,10 +152,11 @@ class Persister:
         try:
             committed = self._write(held, self._node.index)
             self._done = self._tried
+            self._told.clear()
         except (ElasticError, OSError) as error:
-            if (newest.step, str(error)) != self._told:  # which may be tried many times
-                self._told = (newest.step, str(error))
-                self._node.tell_unsaved(*self._told)
+            what = (*self._tried, str(error))
+            if what not in self._told and self._node.tell_unsaved(newest.step, str(error)):
+                self._told.add(what)  # it may be tried many times
             if isinstance(error, OSError):  # the slot's memory, e.g., cannot be mapped
                 raise StoreError(f"step {newest.step} cannot be written: {error}") from error
             raise

@@ -205,6 +205,7 @@ class Saver:
         self._newest = step  # not before: until then it is the one before that is to be spared
         if reason not in IN_BETWEEN:
             self._staged = step
+            self._words[page.SAVED] = step + 1.0
         if reason != MEMORY and self._policy.disk:
             self._for_disk = [*self._for_disk[-COUNT:], step]
         return True

@@ -287,6 +287,7 @@ class Progress:
         ranks: newest report of each rank.
         attached: whether any rank uses our runtime; a script that does not is never judged by its silence.
         finished: whether the script has said that training is complete.
+        saved: the newest step whose state its ranks have saved, be it written yet or not; -1 where there is none.
     """
 
     attempt: int
@@ -304,3 +305,4 @@ class Progress:
     ranks: tuple[RankReport, ...] = ()
     attached: bool = False
     finished: bool = False
+    saved: int = -1

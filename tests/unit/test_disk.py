@@ -28,6 +28,7 @@ from airflow_elastic.spec.run import RunSpec
 from tests.support.machines import Far, Machines, flip, save, take
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.saving import Worker, objects, same
+from tests.support.small_disk import small_disk
 
 
 @pytest.fixture
@@ -260,6 +261,18 @@ def test_a_disk_that_goes_in_the_middle_of_a_write_is_told_and_not_made(
     assert not folder.exists(), "what is meant to be mounted there would be elsewhere"
     (told,) = worker.store.list("control/")
     assert b"there is no folder" in (worker.store.get(told.key) or b"")
+
+
+def test_a_disk_that_is_unmounted_is_told_and_nothing_is_left_in_its_place(tmp_path: Path) -> None:
+    worker = Worker(str(tmp_path / "run"), policy=CheckpointPolicy(disk=str(tmp_path / "disk")))
+    with small_disk(tmp_path / "disk") as folder:
+        disk = Disk.of_run(str(folder), worker.store, 0)
+        disk.begin()
+    assert worker.saver.save(objects(1), 1, Position(), reason=DISK, metrics={})
+    DiskWriter(worker.node, disk)._look(heard=True)
+    (told,) = worker.store.list("control/")
+    assert b"is another file system than before" in (worker.store.get(told.key) or b"")
+    assert not any(folder.iterdir())
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

@@ -11,6 +11,7 @@ from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.runtime.last_state import keep_last
 from airflow_elastic.runtime.node import Stopped
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError, StoreFull, StoreUnfit
+from airflow_elastic.spec.run import Health
 from tests.support.saving import Worker
 
 
@@ -47,6 +48,17 @@ def test_what_no_waiting_mends_is_tried_once(
     worker.node.persist = failing(error, AssertionError("tried again"))  # type: ignore[arg-type]
     keep_last(worker.node)
     assert f"is not written: {error}" in caplog.text
+
+
+def test_it_is_not_waited_for_until_that_is_taken_for_a_hang(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[int] = []
+    worker = Worker(str(tmp_path / "run"), health=Health(no_progress_seconds=0.5))
+    worker.node.persist = failing(*[StoreFull("full")] * 1000, beside=lambda: tries.append(1))
+    keep_last(worker.node)
+    assert 1 < len(tries) < 10
+    assert "is not written: full" in caplog.text
 
 
 def test_a_worker_that_is_told_to_end_does(worker: Worker) -> None:

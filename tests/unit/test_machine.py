@@ -323,6 +323,27 @@ def test_a_worker_that_cannot_write_the_last_state_has_failed() -> None:
     assert due(state) == (Submit(2, 2),)
 
 
+@pytest.mark.parametrize("committed", [None, 80])
+@pytest.mark.parametrize(
+    "end",
+    [
+        ev.WorkersEnded(3.0, 1, lost(), at_step(100, finished=True, saved=100)),
+        ev.Stalled(3.0, 1, 600.0, 100, at_step(100, finished=True, saved=100)),
+        ev.StopRequested(3.0, "r", "me"),
+    ],
+)
+def test_training_whose_last_state_is_in_memory_alone_is_not_complete(
+    end: ev.Event, committed: int | None
+) -> None:
+    saved = [] if committed is None else [ev.CheckpointCommitted(2.0, 1, committed, "k")]
+    gone = ev.AttemptGone(4.0, 1, at_step(100, finished=True, saved=100))
+    state = story(*LIVE, *saved, end, gone)
+    expected = Finish("stopped", "stopped by me") if isinstance(end, ev.StopRequested) else Submit(2, 2)
+    assert due(state) == (expected,)
+    state = story(*LIVE, ev.CheckpointCommitted(2.0, 1, 100, "k"), end, gone)
+    assert state.outcome == "succeeded" or due(state) == (Finish("succeeded", "training is complete"),)
+
+
 def test_training_that_finished_while_being_stopped_has_succeeded() -> None:
     state = story(
         *LIVE, ev.StopRequested(2.0, "r", "me"), ev.AttemptGone(3.0, 1, at_step(100, finished=True))

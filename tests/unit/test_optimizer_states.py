@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime import optimizer_states
@@ -588,3 +590,48 @@ def test_an_optimizer_with_fewer_settings_of_another_class_is_refused(tmp_path: 
     save(tmp_path / "run", 1, stateful(MAKERS["adamw"], steps=2))
     with pytest.raises(InvalidInput, match=r"another class: the script's \(Other\) has the settings own\. "):
         restorer(tmp_path / "run").restore(stateful(lambda of: (Other(of.parameters()),)))
+
+
+class Wrapper(optim.Optimizer):
+    """Has all that it needs from another one, as wrappers have that do not call `Optimizer.__init__`."""
+
+    def __init__(self, inner: optim.Optimizer) -> None:
+        self.inner, self.param_groups = inner, inner.param_groups
+        self.state_dict, self.step = inner.state_dict, inner.step  # type: ignore[method-assign]
+        self.zero_grad = inner.zero_grad  # type: ignore[method-assign]
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.inner.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state_dict)
+        self.param_groups = self.inner.param_groups
+
+
+def test_a_wrapper_that_has_no_settings_of_its_own_comes_back(tmp_path: Path) -> None:
+    def wrapped(of: Any) -> tuple[optim.Optimizer, ...]:
+        return (Wrapper(optim.AdamW(of.parameters())),)
+
+    saved, loaded = stateful(wrapped, steps=2), stateful(wrapped)
+    save(tmp_path / "run", 1, saved)
+    restorer(tmp_path / "run").restore(loaded)
+    assert equal(kept(loaded), kept(saved))
+
+
+def test_what_an_optimizer_keeps_beside_its_states_comes_by_name_alone(tmp_path: Path) -> None:
+    """Else its averager would have begun anew, in silence."""
+
+    def averaged(of: Any) -> optim.Optimizer:
+        return PostLocalSGDOptimizer(optim.AdamW(of.parameters()), PeriodicModelAverager(4))
+
+    with process_group():
+        with pytest.raises(
+            InvalidInput, match=r"\(PostLocalSGDOptimizer\) keeps 'step', which is the state of no"
+        ):
+            save(tmp_path / "run", 1, stateful(lambda of: (averaged(of),)))
+        saved, loaded = ((of := stateful(lambda _: ()).model, averaged(of)) for _ in range(2))
+        saved[1].averager.step = 7
+        save(tmp_path / "run", 1, Stateful(saved[0], (), {"own": saved[1]}))
+        restorer(tmp_path / "run").restore(Stateful(loaded[0], (), {"own": loaded[1]}))
+    assert loaded[1].averager.step == 7

@@ -289,6 +289,27 @@ def test_memory_that_cannot_be_read_is_told_of_like_anything_else(
     assert checkpoints.steps(worker.store) == [1]
 
 
+def test_what_could_not_be_told_is_told_with_the_next_try_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise StoreFull("the disk is full")
+
+    worker = Worker(str(tmp_path / "run"))
+    monkeypatch.setattr(persister, "write_files", full)
+    for step in (1, 2):
+        assert worker.saver.save(objects(1), step, Position(), reason="steps", metrics={})
+        with monkeypatch.context() as patched:
+            patched.setattr(worker.store, "create", full)
+            with pytest.raises(StoreFull):
+                worker.persister.write_new()
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            worker.persister.flush()
+    told = [one.checkpoint.step for one in Mailbox(worker.store).read() if one.checkpoint]
+    assert told == [1, 2]
+
+
 def test_what_is_written_late_is_no_news_for_the_ranks_that_follow(tmp_path: Path) -> None:
     """They have steps of their own, which would be taken for written."""
     worker = Worker(str(tmp_path))
