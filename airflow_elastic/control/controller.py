@@ -231,7 +231,7 @@ class Controller:
         await self._watch_attempt()
         seconds = self._poll_seconds
         if self._failed_since is not None:
-            seconds = min(seconds, ALONE_SECONDS)
+            seconds = min(seconds, max(ALONE_SECONDS, (time.monotonic() - self._failed_since) / 10))
         times = [time for time in (until, self.state.deadline_at) if time is not None]
         seconds = max(0.0, min([seconds, *(time - self._now() for time in times)]))
         woken = True
@@ -295,11 +295,11 @@ class Controller:
         training = job.among(self.state.attempt.members)
         if job.failed:
             self._failed_since = self._failed_since or time.monotonic()
-            if time.monotonic() - self._failed_since < settling(job, training):
+            if time.monotonic() - self._failed_since < settling(job, training, self.state, self._progress):
                 return
         if job.failed or training.succeeded:
-            await self._look_for_checkpoint()
             await self._hear_again()
+            await self._look_for_checkpoint()
             await self._record(ev.WorkersEnded(self._now(), self.state.attempt.number, job, self._progress))
 
     async def _look_around(self) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_elastic.spec.run import RestartPolicy
+    from airflow_elastic.spec.status import Progress
 
 
 #: An attempt that told no step and failed within this is taken to have failed at its start.
@@ -108,11 +109,18 @@ def is_complete(state: RunState) -> bool:
     attempt = state.attempt
     if attempt.progress is None or not attempt.progress.finished:
         return False
-    committed = state.checkpoint.step if state.checkpoint is not None else -1
-    if committed < attempt.progress.saved or -1 < committed < attempt.last_step:
+    if not is_written(state, attempt.progress):
+        return False
+    if state.checkpoint is not None and state.checkpoint.step < attempt.last_step:
         return False
     # Of an agent that failed itself, as it does where it cannot write the last state.
     return attempt.failure is None or attempt.failure.kind not in (FailureKind.UNKNOWN, FailureKind.STORAGE)
+
+
+def is_written(state: RunState, progress: Progress) -> bool:
+    """Whether what ranks have saved last is committed."""
+    committed = state.checkpoint.step if state.checkpoint is not None else -1
+    return committed >= progress.saved
 
 
 def has_begun(state: RunState) -> bool:

@@ -123,7 +123,7 @@ class Disk:
         self._throttling = Throttling(pages, "the worker's disk")
         self._mine = FolderStore(root / f"node-{index}", within=root)
         self._lock = threading.Lock()
-        self._device: int | None = None  # the file system, once it is known
+        self._used = False  # this worker has something there
 
     @classmethod
     def of_run(cls, folder: str, store: Store, index: int, keep: int = 3, pages: Pages = tuple) -> Disk:
@@ -160,8 +160,8 @@ class Disk:
             self._prune()
             try:
                 files, accounts = write_files(self._mine, held, data, attempt, pace=self._throttling.pace)
-                self._check()
                 self._tell(Word(Part(part, of, manifest_of(note, attempt, data, files)), tuple(accounts)))
+                self._used = True
             except StoreError:
                 self._check()  # the folder may have gone meanwhile
                 raise
@@ -224,6 +224,7 @@ class Disk:
             self._check()
         except StoreError:
             return
+        self._used = False
         shutil.rmtree(self._mine.uri, ignore_errors=True)
         for folder, _, _ in os.walk(self.root, topdown=False):
             with contextlib.suppress(OSError):  # another worker's, who may need it
@@ -244,17 +245,16 @@ class Disk:
         What lies in the run's own is unpickled once it has become a checkpoint: it must be nobody else's.
         """
         try:
-            device = self.root.parent.stat().st_dev
-            if device != (self._device or device):
-                raise StoreError(
-                    f"{self.root.parent} is another file system than before: mount again what was there, or name "
-                    "another folder as checkpoint.disk"
-                )
-            self._device = device
-            with contextlib.suppress(FileExistsError):
-                self.root.mkdir(0o700)
+            if not self._used:
+                with contextlib.suppress(FileExistsError):
+                    self.root.mkdir(0o700)
             about = self.root.lstat()
         except (FileNotFoundError, NotADirectoryError):
+            if self._used and self.root.parent.is_dir():
+                raise StoreError(
+                    f"{self.root} is gone, with what this worker has written there: mount again what was at "
+                    f"{self.root.parent}, or name another folder as checkpoint.disk"
+                ) from None
             raise StoreError(
                 f"there is no folder {self.root.parent} on this machine: mount one, or name another as checkpoint.disk"
             ) from None

@@ -98,7 +98,10 @@ def _stands_by(node: Node) -> bool:
 
     What the ranks had saved is written first.
     """
-    node.flush()
+    if node.finished:
+        keep_last(node)
+    else:
+        node.flush()
     began = time.monotonic()
     while not node.superseded():
         if node.stop_at is not None or node.files.closed:

@@ -321,6 +321,12 @@ class Node:
         words = [words for path in self.pages() if (words := page.read_words(path)) is not None]
         return int(min((one[page.STEP] for one in words), default=0))
 
+    @property
+    def finished(self) -> bool:
+        """Whether all ranks of this worker have said that training is complete."""
+        words = [page.read_words(path) for path in self.pages()]
+        return bool(words) and all(one is not None and one[page.FINISHED] for one in words)
+
     def verified(self) -> int | None:
         """The step of the checkpoint that all ranks of this generation have read from storage alone; None where they
         began otherwise.

@@ -160,7 +160,7 @@ def load_as_saved(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) ->
     optimizer.load_state_dict(dict(state))
     if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
         return
-    if optimizer._optimizer_load_state_dict_pre_hooks or optimizer._optimizer_load_state_dict_post_hooks:
+    if any(getattr(optimizer, f"_optimizer_load_state_dict_{when}_hooks", None) for when in ("pre", "post")):
         return
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     parameters = [each for group in optimizer.param_groups for each in group["params"]]

@@ -48,6 +48,19 @@ async def test_it_waits(tmp_path: Path) -> None:
         assert left_over(disk / "run") == []
 
 
+async def test_ranks_that_fail_once_they_have_finished_need_no_other_attempt(tmp_path: Path) -> None:
+    """Which would begin where there is nothing left to do."""
+    async with driving(tmp_path / "run", training(*WORDS, "--die-late", **ONE)) as driven:
+        await driven.at_step(5)
+        with small_disk(tmp_path / "run/checkpoints") as disk:
+            fill_up(disk / "ballast")
+            await wait(driven)
+            (disk / "ballast").unlink()
+            state = await driven.end()
+            check_saved(driven, state)
+    assert len(state.attempts) == 1
+
+
 async def test_a_worker_that_dies_meanwhile_has_taken_it_along(tmp_path: Path) -> None:
     """What the journal needs may still have room. The training is complete, and nobody has it."""
     async with driving(tmp_path / "run", training(*WORDS, **ONE)) as driven:

@@ -28,7 +28,6 @@ from airflow_elastic.spec.run import RunSpec
 from tests.support.machines import Far, Machines, flip, save, take
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.saving import Worker, objects, same
-from tests.support.small_disk import small_disk
 
 
 @pytest.fixture
@@ -263,16 +262,20 @@ def test_a_disk_that_goes_in_the_middle_of_a_write_is_told_and_not_made(
     assert b"there is no folder" in (worker.store.get(told.key) or b"")
 
 
-def test_a_disk_that_is_unmounted_is_told_and_nothing_is_left_in_its_place(tmp_path: Path) -> None:
-    worker = Worker(str(tmp_path / "run"), policy=CheckpointPolicy(disk=str(tmp_path / "disk")))
-    with small_disk(tmp_path / "disk") as folder:
-        disk = Disk.of_run(str(folder), worker.store, 0)
-        disk.begin()
-    assert worker.saver.save(objects(1), 1, Position(), reason=DISK, metrics={})
-    DiskWriter(worker.node, disk)._look(heard=True)
+def test_a_disk_that_is_unmounted_is_told_and_used_again_when_it_is_back(machines: Machines) -> None:
+    """What it was mounted on is still a folder."""
+    worker = machines.attempt(1, on=(0,))[0]
+    disk = worker.node.disk
+    assert disk is not None
+    save([worker], 1, seed=1)
+    away = disk.root.rename(machines.base / "away")
+    save([worker], 2, seed=2)
     (told,) = worker.store.list("control/")
-    assert b"is another file system than before" in (worker.store.get(told.key) or b"")
-    assert not any(folder.iterdir())
+    assert b"is gone, with what this worker has written there" in (worker.store.get(told.key) or b"")
+    assert not any(machines.folders[0].iterdir())
+    away.rename(disk.root)
+    save([worker], 3, seed=3)
+    assert [name[:12] for name in machines.files()] == ["000000000001", "000000000003"]
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from airflow_elastic.core.settling import ALONE_SECONDS, SETTLE_SECONDS, TELL_SECONDS, settling
+from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import WorkerStatus
-from tests.support.builders import job, rank, worker
+from tests.support.builders import at_step, job, rank, story, worker
 
+LIVE = (ev.AttemptSubmitted(1.0, 1, "job-1"),)
 ALIVE = worker("running", name="node-0")
 
 
@@ -35,4 +37,20 @@ def test_one_that_can_be_replaced_may_not_be_the_only_one_that_is_lost() -> None
         (standing, TELL_SECONDS),
     ):
         status = job(ALIVE, dead)
-        assert settling(status, status) == seconds
+        assert settling(status, status, story(*LIVE)) == seconds
+
+
+def test_what_training_has_come_to_is_written_before_a_rank_that_fails_at_its_end_is_judged() -> None:
+    """Else another attempt would begin at the end, which not every script can, and count as a restart."""
+    standing = worker("failed", errors=(rank(1),), standby=True)
+    ended = at_step(100, finished=True, saved=100)
+    saved, live = story(*LIVE, ev.CheckpointCommitted(2.0, 1, 100, "k")), story(*LIVE)
+    for dead, state, progress, is_awaited in (
+        (standing, live, ended, True),
+        (standing, saved, ended, False),
+        (standing, live, at_step(100, saved=100), False),
+        (standing, live, at_step(100, finished=True), False),
+        (worker("failed"), live, ended, False),
+    ):
+        status = job(ALIVE, dead)
+        assert (settling(status, status, state, progress) > TELL_SECONDS) is is_awaited

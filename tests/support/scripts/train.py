@@ -2,7 +2,8 @@
 groups of parameters, a schedule, dropout's luck, and a gradient scaler that leaves the first step out.
 
 Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
-there in the first attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --out FILE: rank 0
+there in the first attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --die-late: all fail
+once they have finished; --out FILE: rank 0
 writes a digest of the whole state at the end, its luck included; --samples FOLDER: every rank writes which samples each
 of its steps consumed; --lag RANK: the forward pass of this rank takes 20 ms more; --width N of
 the hidden layer; --lr RATE; --sharded: by FSDP2, and not DDP; --verbose: logs what is only of interest.
@@ -28,6 +29,7 @@ parser.add_argument("--step-seconds", type=float, default=0.0)
 parser.add_argument("--fail-at", type=int, default=-1)
 parser.add_argument("--hang-at", type=int, default=-1)
 parser.add_argument("--die-at", type=int, default=-1)
+parser.add_argument("--die-late", action="store_true")
 parser.add_argument("--lag", type=int, default=-1)
 parser.add_argument("--width", type=int, default=16)
 parser.add_argument("--lr", type=float, default=0.05)
@@ -102,3 +104,5 @@ if options.out:
         with open(options.out, "w") as file:
             file.write(found.hexdigest())
 run.finish(loss=float(loss.detach()))
+if options.die_late:
+    raise SystemExit(3)
