@@ -289,6 +289,7 @@ class Controller:
 
     async def _judge(self, job: JobStatus) -> None:
         """Say that the attempt is over, once its workers have told why."""
+        number = self.state.attempt.number
         if self.state.attempt.phase is not Phase.LIVE:
             return
         job = job.told(self.state.attempt.failed)
@@ -300,7 +301,7 @@ class Controller:
         if job.failed or training.succeeded:
             await self._hear_again()
             await self._look_for_checkpoint()
-            await self._record(ev.WorkersEnded(self._now(), self.state.attempt.number, job, self._progress))
+            await self._record(ev.WorkersEnded(self._now(), number, job, self._progress))
 
     async def _look_around(self) -> None:
         """Requests, reports, checkpoints, the clock, and what other controllers have written."""

@@ -26,8 +26,9 @@ def settling(job: JobStatus, training: JobStatus, state: RunState, progress: Pro
     """
     unwritten = progress is not None and progress.finished and not is_written(state, progress)
     if unwritten and job.recoverable(state.attempt.members):
-        # Ranks have failed at their very end, and the agents write what training has come to.
-        return state.spec.health.no_progress_seconds / 2
+        # Ranks have failed at their very end, and the agents write what training has come to. Where that takes longer,
+        # or fails, they have it in memory in the next attempt.
+        return state.spec.health.grace_seconds
     if training.settled:
         return ALONE_SECONDS if job.replaceable else 0.0
     return TELL_SECONDS if any(worker.standby for worker in job.workers) else SETTLE_SECONDS

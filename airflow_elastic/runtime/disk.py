@@ -123,7 +123,6 @@ class Disk:
         self._throttling = Throttling(pages, "the worker's disk")
         self._mine = FolderStore(root / f"node-{index}", within=root)
         self._lock = threading.Lock()
-        self._used = False  # this worker has something there
 
     @classmethod
     def of_run(cls, folder: str, store: Store, index: int, keep: int = 3, pages: Pages = tuple) -> Disk:
@@ -161,7 +160,6 @@ class Disk:
             try:
                 files, accounts = write_files(self._mine, held, data, attempt, pace=self._throttling.pace)
                 self._tell(Word(Part(part, of, manifest_of(note, attempt, data, files)), tuple(accounts)))
-                self._used = True
             except StoreError:
                 self._check()  # the folder may have gone meanwhile
                 raise
@@ -224,7 +222,6 @@ class Disk:
             self._check()
         except StoreError:
             return
-        self._used = False
         shutil.rmtree(self._mine.uri, ignore_errors=True)
         for folder, _, _ in os.walk(self.root, topdown=False):
             with contextlib.suppress(OSError):  # another worker's, who may need it
@@ -239,22 +236,15 @@ class Disk:
         self._mine.put(word.part.key, json.dumps({"word": plain, "seal": seal_of(plain)}).encode())
 
     def _check(self) -> None:
-        """A folder that is not there is not made: what is meant to be mounted there would be elsewhere. Nor is one used
-        where something was mounted, and is no more.
+        """A folder that is not there is not made: what is meant to be mounted there would be elsewhere.
 
         What lies in the run's own is unpickled once it has become a checkpoint: it must be nobody else's.
         """
         try:
-            if not self._used:
-                with contextlib.suppress(FileExistsError):
-                    self.root.mkdir(0o700)
+            with contextlib.suppress(FileExistsError):
+                self.root.mkdir(0o700)
             about = self.root.lstat()
         except (FileNotFoundError, NotADirectoryError):
-            if self._used and self.root.parent.is_dir():
-                raise StoreError(
-                    f"{self.root} is gone, with what this worker has written there: mount again what was at "
-                    f"{self.root.parent}, or name another folder as checkpoint.disk"
-                ) from None
             raise StoreError(
                 f"there is no folder {self.root.parent} on this machine: mount one, or name another as checkpoint.disk"
             ) from None

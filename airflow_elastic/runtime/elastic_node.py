@@ -69,6 +69,9 @@ def run_elastic(node: Node, spares: Spares, report: Callable[[], None]) -> Resul
         if result.outcome == "succeeded" and node.replaced():
             continue  # a peer has failed at its very end, and what the run makes of it needs all workers
         if result.outcome != "failed" or not node.record.standby or not _told(node, result, report):
+            if node.finished and result.outcome == "failed":  # its ranks' exit codes alone are bad
+                with contextlib.suppress(Stopped):
+                    keep_last(node)
             return result
         if not _stands_by(node):
             return result

@@ -304,7 +304,7 @@ def _check_class(
     """
     kind = type(optimizer).__name__
     # What wraps another one may have none of its own.
-    known = getattr(optimizer, "defaults", settings)
+    known = settings if (own := getattr(optimizer, "defaults", None)) is None else own
     mine, lost = (
         sorted({*settings}.intersection(known) - {*theirs, *_NO_SETTINGS}),
         sorted({*theirs} - {*settings, *_NO_SETTINGS}),

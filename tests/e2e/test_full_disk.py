@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -48,17 +49,27 @@ async def test_it_waits(tmp_path: Path) -> None:
         assert left_over(disk / "run") == []
 
 
-async def test_ranks_that_fail_once_they_have_finished_need_no_other_attempt(tmp_path: Path) -> None:
-    """Which would begin where there is nothing left to do."""
-    async with driving(tmp_path / "run", training(*WORDS, "--die-late", **ONE)) as driven:
-        await driven.at_step(5)
-        with small_disk(tmp_path / "run/checkpoints") as disk:
-            fill_up(disk / "ballast")
+@pytest.mark.parametrize("full", ["disk", "disk/run/checkpoints"])
+async def test_what_ranks_have_saved_that_fail_once_they_have_finished_is_written(
+    full: str, tmp_path: Path
+) -> None:
+    """Of a disk that is full nobody can be told that they have failed."""
+    at = tmp_path / full
+    at.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        if full == "disk":
+            stack.enter_context(small_disk(at))
+        spec = training(*WORDS, "--die-late", **ONE)
+        async with driving(tmp_path / "disk/run", spec) as driven:
+            await driven.at_step(5)
+            if full != "disk":
+                stack.enter_context(small_disk(at))
+            fill_up(at / "ballast")
             await wait(driven)
-            (disk / "ballast").unlink()
+            (at / "ballast").unlink()
             state = await driven.end()
             check_saved(driven, state)
-    assert len(state.attempts) == 1
+    assert len(state.attempts) == 1, "another one would begin where there is nothing left to do"
 
 
 async def test_a_worker_that_dies_meanwhile_has_taken_it_along(tmp_path: Path) -> None:
@@ -79,7 +90,7 @@ async def test_a_worker_that_dies_meanwhile_has_taken_it_along(tmp_path: Path) -
 async def test_where_no_room_comes_the_run_has_not_succeeded(
     asked: bool, outcome: str, tmp_path: Path
 ) -> None:
-    health = Health(no_progress_seconds=600 if asked else 6)
+    health = Health(no_progress_seconds=600 if asked else 30)
     spec = training(*WORDS, **ONE, health=health, restart=RestartPolicy(backoff_limit=0))
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(5)

@@ -262,22 +262,6 @@ def test_a_disk_that_goes_in_the_middle_of_a_write_is_told_and_not_made(
     assert b"there is no folder" in (worker.store.get(told.key) or b"")
 
 
-def test_a_disk_that_is_unmounted_is_told_and_used_again_when_it_is_back(machines: Machines) -> None:
-    """What it was mounted on is still a folder."""
-    worker = machines.attempt(1, on=(0,))[0]
-    disk = worker.node.disk
-    assert disk is not None
-    save([worker], 1, seed=1)
-    away = disk.root.rename(machines.base / "away")
-    save([worker], 2, seed=2)
-    (told,) = worker.store.list("control/")
-    assert b"is gone, with what this worker has written there" in (worker.store.get(told.key) or b"")
-    assert not any(machines.folders[0].iterdir())
-    away.rename(disk.root)
-    save([worker], 3, seed=3)
-    assert [name[:12] for name in machines.files()] == ["000000000001", "000000000003"]
-
-
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_disk_that_is_written_to_is_waited_for_while_it_takes_something(
     machines: Machines, monkeypatch: pytest.MonkeyPatch, goes_on: bool

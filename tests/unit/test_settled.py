@@ -53,4 +53,4 @@ def test_what_training_has_come_to_is_written_before_a_rank_that_fails_at_its_en
         (worker("failed"), live, ended, False),
     ):
         status = job(ALIVE, dead)
-        assert (settling(status, status, state, progress) > TELL_SECONDS) is is_awaited
+        assert (settling(status, status, state, progress) == state.spec.health.grace_seconds) is is_awaited
