@@ -203,9 +203,13 @@ class TestPyTorchJob(ClusterEngine):
         node = str((await self.last_pod(client, first))["spec"]["nodeName"])
         faults.node(node, "partition")
         assert (await self.failure(engine, first)).kind is FailureKind.WORKER_LOST
-        wedged = await self.last_pod(client, first)
-        assert wedged["status"]["phase"] == "Running"
-        assert "deletionTimestamp" in wedged["metadata"]
+
+        async def wedged() -> bool:
+            pod = await self.last_pod(client, first)
+            assert pod["status"]["phase"] == "Running"
+            return "deletionTimestamp" in pod["metadata"]
+
+        await until_async(wedged, "that the pod is to go, and cannot")  # the node is known to be lost before
         await engine.delete(first, 0.0)
         assert not await self.pods(client, first)
         async with self.live(engine, second):
