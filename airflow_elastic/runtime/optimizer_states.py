@@ -305,10 +305,8 @@ def _check_class(
     kind = type(optimizer).__name__
     # What wraps another one may have none of its own.
     known = settings if (own := getattr(optimizer, "defaults", None)) is None else own
-    mine, lost = (
-        sorted({*settings}.intersection(known) - {*theirs, *_NO_SETTINGS}),
-        sorted({*theirs} - {*settings, *_NO_SETTINGS}),
-    )
+    mine = sorted({*settings}.intersection(known) - {*theirs, *_NO_SETTINGS})
+    lost = sorted({*theirs} - {*settings, *_NO_SETTINGS})
     if (mine and lost) if saved is None else (saved != kind and (mine or lost)):
         sides = ((f"the script's ({kind})", mine), (f"the one that was saved ({saved or 'not known'})", lost))
         differ = [f"{whose} has the settings {_some(names)}" for whose, names in sides if names]

@@ -19,6 +19,7 @@ from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.keys import RESERVED
 from airflow_elastic.adapters.stores import describe, probe
 from airflow_elastic.spec.errors import StoreError, StoreUnfit
+from tests.support.small_disk import small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,13 +109,8 @@ def test_one_winner_among_processes(tmp_path: Path) -> None:
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of 64 KiB."""
-    (disk := tmp_path / "tiny disk").mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a tiny file system here: {done.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with small_disk(tmp_path / "tiny disk", "64k") as disk:
+        yield disk
 
 
 @_ROOT_ONLY

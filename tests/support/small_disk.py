@@ -11,20 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import until
+
 
 @contextmanager
-def small_disk(folder: Path, megabytes: int = 4) -> Iterator[Path]:
+def small_disk(folder: Path, size: str = "4m") -> Iterator[Path]:
     """A file system of this size, mounted there. Skips the test where that is not allowed."""
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
     try:
         yield folder
     finally:
-        # Once nobody has a file of it open: processes that have ended may take a moment to be gone.
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        # Processes that have ended may take a moment to be gone; nobody may go on having a file of it open.
+        until(lambda: _unmounted(folder), f"{folder} to be nobody's")
 
 
 def fill_up(ballast: Path, left: int = 0) -> None:
@@ -39,6 +41,10 @@ def fill_up(ballast: Path, left: int = 0) -> None:
                 left += os.sysconf("SC_PAGESIZE")  # what is free is not counted to the last page
             else:
                 return
+
+
+def _unmounted(folder: Path) -> bool:
+    return subprocess.run(["umount", str(folder)], capture_output=True, check=False).returncode == 0
 
 
 def _free(path: Path) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import platform
 import shutil
-import subprocess
 import threading
 import warnings
 from dataclasses import replace
@@ -41,6 +40,7 @@ from tests.support.builders import created
 from tests.support.forging import of_release
 from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.saving import Worker, objects, restorer, same, save
+from tests.support.small_disk import small_disk
 
 
 def test_what_is_saved_is_what_is_restored(tmp_path: Path) -> None:
@@ -419,14 +419,7 @@ def test_where_writing_takes_longer_than_workers_get_to_end_it_is_told_once(
 def test_a_full_disk_costs_a_save_and_not_the_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True, text=True
-    )
-    if made.returncode:
-        pytest.skip(f"run as root where a small file system can be mounted ({made.stderr.strip()})")
-    try:
+    with small_disk(tmp_path / "disk", "1m") as disk:
         small, large = objects(1), Stateful(torch.nn.Linear(600, 600), (), {})
         save(disk, 5, small)
         worker = Worker(str(disk))
@@ -444,8 +437,6 @@ def test_a_full_disk_costs_a_save_and_not_the_training(
         loaded = objects(2)
         assert restorer(disk, attempt=2).restore(loaded) is not None
         assert same(small, loaded)
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 def test_a_run_whose_newest_checkpoints_are_damaged_says_that_none_was_removed(tmp_path: Path) -> None:

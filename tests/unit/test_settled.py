@@ -9,7 +9,6 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import WorkerStatus
 from tests.support.builders import at_step, job, rank, story, worker
 
-LIVE = (ev.AttemptSubmitted(1.0, 1, "job-1"),)
 ALIVE = worker("running", name="node-0")
 
 
@@ -37,14 +36,14 @@ def test_one_that_can_be_replaced_may_not_be_the_only_one_that_is_lost() -> None
         (standing, TELL_SECONDS),
     ):
         status = job(ALIVE, dead)
-        assert settling(status, status, story(*LIVE)) == seconds
+        assert settling(status, status, story()) == seconds
 
 
 def test_what_training_has_come_to_is_written_before_a_rank_that_fails_at_its_end_is_judged() -> None:
     """Else another attempt would begin at the end, which not every script can, and count as a restart."""
     standing = worker("failed", errors=(rank(1),), standby=True)
     ended = at_step(100, finished=True, saved=100)
-    saved, live = story(*LIVE, ev.CheckpointCommitted(2.0, 1, 100, "k")), story(*LIVE)
+    saved, live = story(ev.CheckpointCommitted(2.0, 1, 100, "k")), story()
     for dead, state, progress, is_awaited in (
         (standing, live, ended, True),
         (standing, saved, ended, False),

@@ -3,10 +3,10 @@ groups of parameters, a schedule, dropout's luck, and a gradient scaler that lea
 
 Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
 there in the first attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --die-late: all fail
-once they have finished; --out FILE: rank 0
-writes a digest of the whole state at the end, its luck included; --samples FOLDER: every rank writes which samples each
-of its steps consumed; --lag RANK: the forward pass of this rank takes 20 ms more; --width N of
-the hidden layer; --lr RATE; --sharded: by FSDP2, and not DDP; --verbose: logs what is only of interest.
+once they have finished; --out FILE: rank 0 writes a digest of the whole state at the end, its luck included;
+--samples FOLDER: every rank writes which samples each of its steps consumed; --lag RANK: the forward pass of this rank
+takes 20 ms more; --width N of the hidden layer; --lr RATE; --sharded: by FSDP2, and not DDP; --verbose: logs what is
+only of interest.
 """
 
 import argparse
