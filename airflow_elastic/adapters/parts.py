@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters import checkpoints, journal
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.reports import newest_fence
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import ElasticError, SpecError, StoreError
 from airflow_elastic.spec.manifest import Manifest
@@ -82,8 +84,12 @@ def check_there(store: Store, run: str) -> str:
     """
     here = check_same_run(store, run)
     if run and not here:
-        raise StoreError(f"there is no run at {store.uri} any more: it was removed, or is out of sight")
+        raise _missing(store)
     return here
+
+
+def _missing(store: Store) -> StoreError:
+    return StoreError(f"there is no run at {store.uri} any more: it was removed, or is out of sight")
 
 
 def tell(store: Store, part: Part) -> bool:
@@ -150,6 +156,7 @@ def _commit(store: Store, parts: list[Part]) -> bool:
     )
     _check_fence(store, manifest.attempt)
     if checkpoints.commit(store, manifest):
+        _take_back_unless_there(store, manifest)
         return True
     taken = f"the name of step {manifest.step} is taken, and nothing may replace what has it"
     try:
@@ -161,3 +168,24 @@ def _commit(store: Store, parts: list[Part]) -> bool:
     ):  # whoever wrote it was frozen, and its files had been removed
         raise CheckpointDamaged(f"{taken}: files of attempt {there.attempt} are missing")
     return False
+
+
+def _take_back_unless_there(store: Store, manifest: Manifest) -> None:
+    """Remove a manifest whose run was removed while it was made: the run that begins there next would adopt it.
+
+    Raises:
+        Superseded: another run has begun there already.
+        StoreError: there is none.
+    """
+    try:
+        here = journal.identity(store)
+    except StoreError as error:  # who cannot look takes nothing back
+        log.warning("whether the run of checkpoint %d is still there is not known: %s", manifest.step, error)
+        return
+    if here == manifest.run:
+        return
+    with contextlib.suppress(CheckpointDamaged):  # it went with the run
+        if checkpoints.read(store, manifest.step).run == manifest.run:
+            store.delete([layout.manifest(manifest.step)])
+    check_same_run(store, manifest.run)
+    raise _missing(store)
