@@ -58,7 +58,7 @@ def test_where_its_run_was_removed_no_checkpoint_stays(
     for one in told[:-1]:
         assert not tell(store, one)
     meanwhile(monkeypatch, lambda: shutil.rmtree(store.uri))
-    with pytest.raises(StoreError, match="there is no run at .* any more"):
+    with pytest.raises(StoreError, match=r"there is no run at .* any more"):
         tell(store, told[-1])
     assert checkpoints.steps(store) == []
 
