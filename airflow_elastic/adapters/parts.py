@@ -173,19 +173,21 @@ def _commit(store: Store, parts: list[Part]) -> bool:
 def _take_back_unless_there(store: Store, manifest: Manifest) -> None:
     """Remove a manifest whose run was removed while it was made: the run that begins there next would adopt it.
 
+    A folder that is only out of sight for a moment comes back with the checkpoint's files, and keeps it.
+
     Raises:
         Superseded: another run has begun there already.
         StoreError: there is none.
     """
     try:
         here = journal.identity(store)
+        if not manifest.run or here == manifest.run or checkpoints.is_complete(store, manifest):
+            return
+        with contextlib.suppress(CheckpointDamaged):  # it went with the run
+            if checkpoints.read(store, manifest.step).run == manifest.run:
+                store.delete([layout.manifest(manifest.step)])
     except StoreError as error:  # who cannot look takes nothing back
         log.warning("whether the run of checkpoint %d is still there is not known: %s", manifest.step, error)
         return
-    if here == manifest.run:
-        return
-    with contextlib.suppress(CheckpointDamaged):  # it went with the run
-        if checkpoints.read(store, manifest.step).run == manifest.run:
-            store.delete([layout.manifest(manifest.step)])
     check_same_run(store, manifest.run)
     raise _missing(store)

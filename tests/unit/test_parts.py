@@ -16,7 +16,7 @@ from airflow_elastic.adapters.store import Store
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
-from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.manifest import Manifest, StoredFile
 from tests.support.builders import spec
 
 STEP = 20
@@ -30,8 +30,11 @@ def store(tmp_path: Path) -> Store:
 
 
 def part(store: Store, node: int = 0, of: int = 1) -> Part:
+    """What a worker tells of, and its one file."""
     data = layout.checkpoint_data(STEP, 1, 1)
-    return Part(node, of, Manifest(STEP, 1, 1, of, 0.0, data, (), run=journal.identity(store)))
+    file = StoredFile(f"{data}rank-{node}", 3, {})
+    store.put(file.key, b"abc")
+    return Part(node, of, Manifest(STEP, 1, 1, of, 0.0, data, (file,), run=journal.identity(store)))
 
 
 def meanwhile(
@@ -47,6 +50,20 @@ def meanwhile(
         return made
 
     monkeypatch.setattr(parts.checkpoints, "commit", slow)
+
+
+def cannot_be_read(monkeypatch: pytest.MonkeyPatch, store: Store, answer: Exception | None) -> None:
+    """From now on nothing of the run's journal is seen, or there is no answer."""
+    get = store.get
+
+    def away(key: str) -> bytes | None:
+        if not key.startswith(layout.JOURNAL):
+            return get(key)
+        if answer is not None:
+            raise answer
+        return None
+
+    monkeypatch.setattr(store, "get", away)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -94,17 +111,21 @@ def test_what_the_other_run_has_committed_meanwhile_stays(
     assert checkpoints.steps(store) == [STEP]
 
 
-def test_where_nobody_can_say_which_run_is_there_it_stays(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("answer", [None, StoreError("the storage is away")], ids=["unseen", "away"])
+def test_where_the_run_is_only_out_of_sight_it_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch, answer: Exception | None
 ) -> None:
-    """Storage that fails just then takes nothing away: it is committed, as it says."""
+    """Its files are there, or nobody can say: nothing is taken away."""
     told = part(store)
-    get = store.get
-
-    def away(key: str) -> bytes | None:
-        raise StoreError("the storage is away")
-
-    meanwhile(monkeypatch, lambda: None, lambda: monkeypatch.setattr(store, "get", away))
+    meanwhile(monkeypatch, lambda: None, lambda: cannot_be_read(monkeypatch, store, answer))
     assert tell(store, told)
-    monkeypatch.setattr(store, "get", get)
-    assert [one.run for one in checkpoints.readable(store)] == [journal.identity(store)]
+    assert checkpoints.is_complete(store, checkpoints.read(store, STEP))
+
+
+def test_what_is_of_no_known_run_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = part(store)
+    with monkeypatch.context() as unseen:
+        cannot_be_read(unseen, store, None)
+        meanwhile(monkeypatch, lambda: None, unseen.undo)
+        assert tell(store, replace(told, manifest=replace(told.manifest, run="")))
+    assert [one.run for one in checkpoints.readable(store)] == [""]
