@@ -54,6 +54,9 @@ class Filling:
 
     def __init__(self, need: Need, where: str) -> None:
         self._need, self._entry, self.where = need, need.stored.entry, where
+        self._needed = rows = need.rows() or (0, self._entry.size)
+        place = need.place()
+        self._place = place if place is not None and len(place) == rows[1] - rows[0] else None
         self._lock = threading.Lock()
         self._left = 0
 
@@ -75,48 +78,29 @@ class Filling:
         return [Stretch(self, at, end, start + at) for at, end in bounds]
 
     @cached_property
-    def _needed(self) -> tuple[int, int]:
-        """The first byte of the entry that is needed, and the one behind the last: of rows that follow each other."""
-        if not isinstance(self._entry, Piece) or self._target is None or not self._entry.lengths:
-            return (0, self._entry.size)
-        (start, *others), (count, *rest) = self._need.start, self._target.shape
-        if any(others) or tuple(rest) != self._entry.lengths[1:]:
-            return (0, self._entry.size)
-        row = self._entry.size // self._entry.lengths[0]
-        return (start * row, (start + count) * row)
-
-    @property
-    def _target(self) -> torch.Tensor | None:
-        """Where it is to be in the state; None where that is no tensor."""
-        return self._need.target if isinstance(self._need.target, torch.Tensor) else None
-
-    @cached_property
     def _stored(self) -> torch.Tensor:
-        """What is needed of it, as it is stored: the target itself, where it belongs there as it is."""
+        """Room for what is needed of it, as it is stored."""
         first, last = self._needed
-        if self._target is None or isinstance(self._entry, Blob):
+        if isinstance(self._entry, Blob) or not isinstance(self._need.room, torch.Tensor):
             return torch.empty(last - first, dtype=torch.uint8)
-        target, dtype = self._target, getattr(torch, self._entry.dtype)
-        plain = target.is_contiguous() and not target.is_conj()
-        same = target.dtype is dtype and target.device.type == "cpu" and plain
-        if same and target.numel() * target.element_size() == last - first:
-            return target
         lengths = self._entry.lengths
         if last - first < self._entry.size:
-            lengths = (target.shape[0], *lengths[1:])
-        return torch.empty(lengths, dtype=dtype)
+            lengths = (self._need.lengths[0], *lengths[1:])
+        return torch.empty(lengths, dtype=getattr(torch, self._entry.dtype))
 
     @cached_property
     def _whole(self) -> memoryview:
         """The same as bytes."""
         stored = self._stored
-        flat = stored.as_strided((stored.numel(),), (1,))  # of one element alone, a view may have any stride
+        flat = stored.as_strided((stored.numel(),), (1,))
         return flat.view(torch.uint8).numpy().data if stored.numel() else memoryview(b"")
 
     def take(self, at: int, end: int, reader: Reader) -> None:
         """Read a stretch, and check it. Raises CheckpointDamaged where it is not what was committed, and EOFError."""
-        with self._lock:  # not had before it is needed: there may be more than there is memory
-            whole = self._whole
+        whole = self._place
+        if whole is None:
+            with self._lock:  # not had before it is needed: there may be more than there is memory
+                whole = self._whole
         first, last = self._needed
         inside = first <= at and end <= last
         room = whole[at - first : end - first] if inside else _scratch(end - at)
@@ -124,11 +108,8 @@ class Filling:
         if not inside:
             low, high = max(at, first), min(end, last)
             whole[low - first : high - first] = room[low - at : high - at]
-        with self._lock:
-            self._left -= 1
-            if self._left:
-                return
-        self._put_into_place()
+        if self._place is None:
+            self._put_into_place()
 
     def _fill(self, room: memoryview, at: int, reader: Reader) -> None:
         """Read the blocks from byte `at` of the entry on."""
@@ -152,17 +133,23 @@ class Filling:
 
     def unpickle(self) -> None:
         """Put what is no tensor into its place, when all that is read is known to be what was committed."""
-        if not isinstance(self._need.target, torch.Tensor):
-            self._need.target(from_bytes(self._entry.key, self._stored.numpy().tobytes()))
+        if not isinstance(self._need.room, torch.Tensor):
+            self._need.room(from_bytes(self._entry.key, self._stored.numpy().tobytes()))
 
     def _put_into_place(self) -> None:
+        """When the last stretch has been read."""
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
         target, stored = self._need.target, self._stored
-        if isinstance(target, torch.Tensor) and stored is not target:
-            for dim, (start, length) in enumerate(zip(self._need.start, target.shape, strict=True)):
-                if stored.shape[dim] != length:
-                    stored = stored.narrow(dim, start, length)
-            target.copy_(stored)
-            del self._stored, self._whole
+        if target is None:
+            return
+        for dim, (start, length) in enumerate(zip(self._need.start, target.shape, strict=True)):
+            if stored.shape[dim] != length:
+                stored = stored.narrow(dim, start, length)
+        target.copy_(stored)
+        del self._stored, self._whole
 
 
 def skip(reader: Reader, size: int) -> None:

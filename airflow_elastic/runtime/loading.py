@@ -25,7 +25,8 @@ from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.index import Piece
 from airflow_elastic.spec.manifest import Manifest
 
-_REQUEST_BYTES = 16 << 20  # read with one request
+_REQUEST_BYTES = 16 << 20  # read with one request; four times as many where that leaves two for each thread,
+_MORE_TIMES = 4  # which took a tenth less
 _GAP_BYTES = 2 << 20  # rather read than asked around: what comes while a request takes its way
 
 _TOLD_BYTES = 64 << 20  # after so many, progress is told,
@@ -66,7 +67,7 @@ class Loading:
             else:
                 filling = Filling(need, key)
                 self._files[key] += filling.stretches(entry.at)
-            if not isinstance(need.target, torch.Tensor):
+            if not isinstance(need.room, torch.Tensor):
                 self._values.append(filling)
         self.needed = {key: sum(one.size for one in found) for key, found in self._files.items()}
         self.file_bytes = sum(self.needed.values())
@@ -91,9 +92,10 @@ class Loading:
         """
         self._check_sizes(store)
         threads = min(4, processors)
-        near, far = self._tasks(store, threads)
+        many = min(32, 4 * processors)  # a network wants many requests
+        near, far = self._tasks(store, threads, many)
         if far:
-            threads = min(32, 4 * processors)  # a network wants many requests
+            threads = many
         whole = self.file_bytes + self.memory_bytes
         reading = _Reading(min(_TOLD_BYTES, whole // _TOLD_TIMES))
         pool = ThreadPoolExecutor(threads)
@@ -122,8 +124,9 @@ class Loading:
         for value in self._values:
             value.unpickle()
 
-    def _tasks(self, store: Files, threads: int) -> tuple[list[list[_Run]], list[list[_Run]]]:
-        """What a thread reads at once: of this machine, of which so many threads read; and of others."""
+    def _tasks(self, store: Files, threads: int, many: int) -> tuple[list[list[_Run]], list[list[_Run]]]:
+        """What a thread reads at once: of this machine, of which so many threads read, and of others, of which many do."""
+        at_once = min(_MORE_TIMES * _REQUEST_BYTES, max(_REQUEST_BYTES, self.file_bytes // (2 * many)))
         slots: list[_Run] = [(_of(slot), some) for slot, some in self._slots.items()]
         files: list[_Run] = []
         requests: list[list[_Run]] = []
@@ -132,7 +135,7 @@ class Loading:
             if store.local_path(key) is not None:
                 files.append((source, some))
             else:
-                requests += [[(source, run)] for run in _runs(some)]
+                requests += [[(source, run)] for run in _runs(some, at_once)]
         return [*_shares(slots, threads), *_shares(files, threads)], requests
 
     def _check_sizes(self, store: Files) -> None:
@@ -200,13 +203,13 @@ def _shares(sources: Sequence[_Run], count: int) -> list[list[_Run]]:
     return shares
 
 
-def _runs(wanted: Iterable[Stretch]) -> list[list[Stretch]]:
-    """What lies on another machine, as what is read of it with one request."""
+def _runs(wanted: Iterable[Stretch], most: int) -> list[list[Stretch]]:
+    """What lies on another machine, as what is read of it with one request, of so many bytes at the most."""
     runs: list[list[Stretch]] = []
     end = 0
     for one in sorted(wanted, key=lambda one: one.place):
         gap, size = one.place - end, one.place + one.size - runs[-1][0].place if runs else 0
-        if not runs or not 0 <= gap <= _GAP_BYTES or size > _REQUEST_BYTES:
+        if not runs or not 0 <= gap <= _GAP_BYTES or size > most:
             runs.append([])
         runs[-1].append(one)
         end = one.place + one.size

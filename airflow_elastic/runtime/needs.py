@@ -36,12 +36,55 @@ class Need:
     Attributes:
         stored: the entry.
         start: where in it the part begins, in each dimension.
-        target: that part of the state which it fills; for what is no tensor, what takes the value.
+        room: a tensor of the state; for what is no tensor, what takes the value.
+        begins: where in the room the part begins, in each dimension.
+        lengths: of the part.
+        memory: of the room, byte by byte, where what is stored can be read straight into it.
     """
 
     stored: Stored
     start: tuple[int, ...]
-    target: torch.Tensor | Callable[[Any], None]
+    room: torch.Tensor | Callable[[Any], None]
+    begins: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+    memory: memoryview | None = None
+
+    @property
+    def target(self) -> torch.Tensor | None:
+        """That part of the room which is filled; None where it is no tensor."""
+        room = self.room
+        if not isinstance(room, torch.Tensor):
+            return None
+        for dim, (begin, length) in enumerate(zip(self.begins, self.lengths, strict=True)):
+            if room.shape[dim] != length:
+                room = room.narrow(dim, begin, length)
+        return room
+
+    def rows(self) -> tuple[int, int] | None:
+        """The bytes of the entry that are needed, from the first to before the last; None where they are not its rows.
+
+        Of such a part the bytes follow each other, in the entry and in the room, where that has memory.
+        """
+        entry = self.stored.entry
+        if isinstance(entry, Blob) or not isinstance(self.room, torch.Tensor):
+            return None
+        if not entry.lengths:
+            return 0, entry.size
+        if any(self.start[1:]) or self.lengths[1:] != entry.lengths[1:]:
+            return None
+        row = entry.size // entry.lengths[0]
+        return self.start[0] * row, (self.start[0] + self.lengths[0]) * row
+
+    def place(self) -> memoryview | None:
+        """The part of the room's memory into which the needed rows of the entry go as they are; None where there is none."""
+        if self.memory is None or not isinstance(self.room, torch.Tensor):
+            return None
+        if not self.lengths:
+            return self.memory
+        if self.lengths[1:] != self.room.shape[1:]:
+            return None
+        row = len(self.memory) // self.room.shape[0]
+        return self.memory[self.begins[0] * row : (self.begins[0] + self.lengths[0]) * row]
 
 
 def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) -> list[Need]:
@@ -117,19 +160,31 @@ def parts(target: torch.Tensor, offsets: tuple[int, ...], entries: Sequence[Stor
         offsets: where in the tensor it begins, in each dimension.
         entries: the pieces of the tensor.
     """
+    memory = _memory(target, entries)
     for stored in entries if target.numel() else ():
         piece = stored.entry
         if isinstance(piece, Blob):
             continue
-        start, room = [], target
-        for dim, (mine, size, theirs, length) in enumerate(
-            zip(offsets, target.shape, piece.offsets, piece.lengths, strict=True)
+        start, begins, lengths = [], [], []
+        for mine, size, theirs, length in zip(
+            offsets, target.shape, piece.offsets, piece.lengths, strict=True
         ):
             low, high = max(mine, theirs), min(mine + size, theirs + length)
             if high <= low:
                 break
             start.append(low - theirs)
-            if high - low != size:
-                room = room.narrow(dim, low - mine, high - low)
+            begins.append(low - mine)
+            lengths.append(high - low)
         else:
-            yield Need(stored, tuple(start), room)
+            yield Need(stored, tuple(start), target, tuple(begins), tuple(lengths), memory)
+
+
+def _memory(target: torch.Tensor, entries: Sequence[Stored]) -> memoryview | None:
+    """Of a tensor into which such entries can be read as they are."""
+    first = entries[0].entry
+    if isinstance(first, Blob) or getattr(torch, first.dtype) is not target.dtype or not target.numel():
+        return None
+    if target.device.type != "cpu" or not target.is_contiguous() or target.is_conj() or target.is_neg():
+        return None
+    flat = target.as_strided((target.numel(),), (1,))  # of one element alone, a view may have any stride
+    return flat.view(torch.uint8).numpy().data

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.masked import MaskedTensor
 
+from airflow_elastic.runtime.bands import cuts
 from airflow_elastic.runtime.values import to_bytes
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Index, Piece
@@ -65,7 +68,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A tensor to copy: what it is, whether it is this rank's to write to storage, whether only steps change it, and
-    whose count of changes tells of that: of a sharded one, the whole's.
+    whose count of changes tells of that: of a sharded one, the whole's. A band follows others without a gap.
     """
 
     key: str
@@ -75,6 +78,12 @@ class _Part:
     kept: bool
     slow: bool = False
     source: torch.Tensor | None = None
+    is_band: bool = False
+
+    @property
+    def share(self) -> float:
+        """How much of the whole tensor comes before it."""
+        return self.offsets[0] / self.shape[0] if self.offsets and self.shape[0] else 0.0
 
     @property
     def size(self) -> int:
@@ -135,8 +144,8 @@ def _copy(parts: Iterable[tuple[int, _Part]], memory: memoryview, *, wait: bool)
     for at, part in parts:
         tensor = part.tensor
         if count := tensor.numel():
-            room = torch.frombuffer(memory, dtype=tensor.dtype, count=count, offset=at).view(tensor.shape)
-            room.copy_(tensor, non_blocking=not wait)
+            room = torch.frombuffer(memory, dtype=tensor.dtype, count=count, offset=at)
+            room.view_as(tensor).copy_(tensor, non_blocking=not wait)
 
 
 def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collection[str] = ()) -> Layout:
@@ -211,7 +220,24 @@ def _sharded(key: str, tensor: DTensor, *, slow: bool) -> list[_Part]:
     slow = slow and local.device.type in _BESIDE
     if not local.numel() and (tensor.numel() or any(coordinate)):
         return []  # of one that has no elements at all, somebody says that it is there
-    return [_Part(key, local, tuple(tensor.shape), offsets, kept, slow, tensor)]
+    part = _Part(key, local, tuple(tensor.shape), offsets, kept, slow, tensor)
+    ranks = prod(mesh.size(at) for at, how in enumerate(placements) if _cuts_rows(how))
+    edges = cuts(part.shape[0], offsets[0], local.shape[0], ranks, part.size) if ranks > 1 else ()
+    return _bands(part, edges) if edges else [part]
+
+
+def _cuts_rows(how: Placement) -> bool:
+    return isinstance(how, Shard | _StridedShard) and how.dim == 0
+
+
+def _bands(part: _Part, edges: tuple[int, ...]) -> list[_Part]:
+    """A part, cut at these of its rows."""
+    (begin, *others), rows = part.offsets, part.tensor.shape[0]
+    same = part.kept, part.slow, part.source
+    return [
+        _Part(part.key, part.tensor[low:high], part.shape, (begin + low, *others), *same, is_band=True)
+        for low, high in pairwise((0, *edges, rows))
+    ]
 
 
 def offsets_of(tensor: DTensor) -> tuple[int, ...]:
@@ -271,13 +297,15 @@ def _arrange(parts: list[_Part], values: list[tuple[str, bytes]]) -> Layout:
 def _lay(at: int, parts: list[_Part], placed: list[tuple[int, _Part]]) -> tuple[list[Piece], int]:
     """Place parts from byte `at` on; returns what lies where, and where the next thing may lie."""
     pieces = []
-    for part in parts:
+    for part in sorted(parts, key=lambda part: part.share):
+        # Between bands nobody has to read what is nothing.
+        at = _aligned(at, part.tensor.element_size() if part.is_band else _ALIGN)
         name, lengths = str(part.tensor.dtype).removeprefix("torch."), tuple(part.tensor.shape)
         pieces.append(Piece(part.key, name, part.shape, part.offsets, lengths, at, part.size))
         placed.append((at, part))
-        at += _aligned(part.size)
+        at += part.size
     return pieces, at
 
 
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN
+def _aligned(at: int, to: int = _ALIGN) -> int:
+    return -(-at // to) * to

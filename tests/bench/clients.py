@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import pytest
 
 from airflow_elastic.adapters.stores import open_store
 
-PART = 16 << 20
+PART = 16 << 20  # of which obstore is the quickest: with more or less it took up to a third longer
+_AT_ONCE = 4
 
 
 @contextmanager
@@ -61,14 +63,26 @@ class Obstore:
             region=session.region_name or "us-east-1",
             virtual_hosted_style_request=False,
             client_options={"allow_http": True},
+            unsigned_payload=True,  # as ours, where the server knows checksums
         )
 
     def put(self, key: str, data: memoryview) -> None:
         """Upload."""
-        obstore.put(self._store, key, data, use_multipart=True, chunk_size=PART, max_concurrency=8)
+        obstore.put(self._store, key, data, use_multipart=True, chunk_size=PART, max_concurrency=_AT_ONCE)
 
     def get(self, key: str, start: int, end: int) -> None:
-        """Download from one byte to before another."""
-        starts = list(range(start, end, PART))
-        ends = [min(end, each + PART) for each in starts]
-        obstore.get_ranges(self._store, key, starts=starts, ends=ends)
+        """Download from one byte to before another.
+
+        Not by its `get_ranges`, which makes one request of parts that touch each other: that took up to half as long
+        again.
+        """
+        asyncio.run(self._get(key, start, end))
+
+    async def _get(self, key: str, start: int, end: int) -> None:
+        free = asyncio.Semaphore(_AT_ONCE)
+
+        async def part(at: int) -> None:
+            async with free:
+                await obstore.get_range_async(self._store, key, start=at, end=min(end, at + PART))
+
+        await asyncio.gather(*(part(at) for at in range(start, end, PART)))

@@ -29,7 +29,7 @@ from airflow_elastic.runtime import filling, loading, writing
 from airflow_elastic.runtime.filling import Filling, Stretch
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.loading import Loading
-from airflow_elastic.runtime.needs import Need, Stored, parts
+from airflow_elastic.runtime.needs import Stored, parts
 from airflow_elastic.runtime.restoring import read_indexes
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import index, layout
@@ -281,7 +281,8 @@ def test_of_an_entry_only_the_blocks_are_read_that_are_needed(
         target = (
             torch.zeros([*lengths, 2], dtype=dtype)[..., 0] if strided else torch.zeros(lengths, dtype=dtype)
         )
-        one_entry = Filling(Need(Stored("file", piece, block), tuple(offsets), target), "here")
+        (need,) = parts(target, tuple(offsets), [Stored("file", piece, block)])
+        one_entry = Filling(need, "here")
         for one in reversed(one_entry.stretches(0)):
             one_entry.take(one.at, one.end, io.BytesIO(data[one.at : one.end]))
         expected = stored
@@ -314,18 +315,23 @@ def test_whatever_the_pieces_a_part_of_a_tensor_is_made_up_of_them(
 ) -> None:
     shape, boxes = saved
     whole = torch.arange(math.prod(shape)).view(shape)
+    contents = [box(whole, *each).numpy().tobytes() for each in boxes]
     stored = [
-        Stored(str(i), Piece("a", "int64", tuple(shape), tuple(at), tuple(of), 0, 0), 16)
-        for i, (at, of) in enumerate(boxes)
+        Stored(str(i), Piece("a", "int64", tuple(shape), tuple(at), tuple(of), 0, len(content), sums), 16)
+        for i, ((at, of), content) in enumerate(zip(boxes, contents, strict=True))
+        for sums in [tuple(checksums.of(content[low:high]) for low, high in index.blocks(len(content), 16))]
     ]
     offsets = [data.draw(st.integers(0, size - 1)) for size in shape]
     lengths = [data.draw(st.integers(1, size - at)) for size, at in zip(shape, offsets, strict=True)]
-    target = torch.full(lengths, -1)
+    kind = data.draw(st.sampled_from(["as stored", "strided", "of another dtype"]))
+    target = torch.full([*lengths, 2], -1)[..., 0] if kind == "strided" else torch.full(lengths, -1)
+    if kind == "of another dtype":
+        target = target.double()
     for need in parts(target, tuple(offsets), stored):
-        at, of = boxes[int(need.stored.file)]
-        assert isinstance(need.target, torch.Tensor)
-        need.target.copy_(box(box(whole, at, of), need.start, need.target.shape))
-    assert torch.equal(target, box(whole, offsets, lengths))
+        filling, content = Filling(need, "here"), contents[int(need.stored.file)]
+        for one in filling.stretches(0):
+            filling.take(one.at, one.end, io.BytesIO(content[one.at : one.end]))
+    assert torch.equal(target, box(whole, offsets, lengths).to(target.dtype))
 
 
 def box(tensor: torch.Tensor, at: Sequence[int], of: Sequence[int]) -> torch.Tensor:
@@ -436,7 +442,8 @@ def test_checksums_that_are_none_are_damage(tmp_path: Path, sums: tuple[str, ...
     data = b"\0" * 8
     piece = Piece("model.a", "float32", (2,), (0,), (2,), 0, len(data), sums)
     (tmp_path / "a.bin").write_bytes(data)
-    filling = Filling(Need(Stored("a.bin", piece, 100), (0,), torch.ones(2)), "a.bin")
+    (need,) = parts(torch.ones(2), (0,), [Stored("a.bin", piece, 100)])
+    filling = Filling(need, "a.bin")
     (stretch,) = filling.stretches(0)
     with (
         FolderStore(tmp_path).stream("a.bin", 0, len(data)) as reader,

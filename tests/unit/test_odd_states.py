@@ -189,8 +189,8 @@ def test_values_under_numbers_go_where_they_were() -> None:
         for name in ("0", "1", "2.3")
     }
     for need in find_needs(state, stored):
-        assert callable(need.target)
-        need.target("old")
+        assert callable(need.room)
+        need.room("old")
     assert state == {"optimizer": {"plan": {0: "old", "1": "old", 2: {3: "old"}}}}
 
 
