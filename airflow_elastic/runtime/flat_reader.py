@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from math import prod
 from typing import Any
@@ -166,11 +166,18 @@ def _index(file: StoredFile, data: bytes, size: int) -> tuple[Index, int]:
 
 def _check(piece: Piece) -> None:
     """Raises ValueError where it is no part of a tensor: its checksum says only that somebody wrote it so."""
-    dtype = getattr(torch, piece.dtype, None)
-    if not isinstance(dtype, torch.dtype):
+    each = _item_bytes(piece.dtype)
+    if each is None:
         raise ValueError(f"{piece.key} is of no type of torch's: {piece.dtype}")
-    parts = zip(piece.shape, piece.offsets, piece.lengths, strict=True)
-    if not all(at >= 0 and length >= 0 and at + length <= whole for whole, at, length in parts):
-        raise ValueError(f"{piece.key} is no part of a tensor of {piece.shape}")
-    if piece.size != prod(piece.lengths) * dtype.itemsize:
+    for whole, at, length in zip(piece.shape, piece.offsets, piece.lengths, strict=True):
+        if at < 0 or length < 0 or at + length > whole:
+            raise ValueError(f"{piece.key} is no part of a tensor of {piece.shape}")
+    if piece.size != prod(piece.lengths) * each:
         raise ValueError(f"{piece.key} has {piece.size} bytes for {piece.lengths} of {piece.dtype}")
+
+
+@cache
+def _item_bytes(dtype: str) -> int | None:
+    """Of one number of a type of torch's; None where it is none."""
+    found = getattr(torch, dtype, None)
+    return found.itemsize if isinstance(found, torch.dtype) else None

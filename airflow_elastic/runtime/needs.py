@@ -161,20 +161,20 @@ def parts(target: torch.Tensor, offsets: tuple[int, ...], entries: Sequence[Stor
         entries: the pieces of the tensor.
     """
     memory = _memory(target, entries)
+    sizes = tuple(target.shape)
     for stored in entries if target.numel() else ():
         piece = stored.entry
         if isinstance(piece, Blob):
             continue
         start, begins, lengths = [], [], []
-        for mine, size, theirs, length in zip(
-            offsets, target.shape, piece.offsets, piece.lengths, strict=True
-        ):
-            low, high = max(mine, theirs), min(mine + size, theirs + length)
-            if high <= low:
+        for mine, size, theirs, length in zip(offsets, sizes, piece.offsets, piece.lengths, strict=True):
+            low = mine if mine > theirs else theirs
+            count = min(mine + size, theirs + length) - low
+            if count <= 0:
                 break
             start.append(low - theirs)
             begins.append(low - mine)
-            lengths.append(high - low)
+            lengths.append(count)
         else:
             yield Need(stored, tuple(start), target, tuple(begins), tuple(lengths), memory)
 
