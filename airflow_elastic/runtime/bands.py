@@ -1,10 +1,10 @@
-"""In which bands of rows a rank's part of a sharded tensor lies in its file.
+"""In which bands of rows a rank's part of a sharded tensor is stored.
 
-Ranks of another world size need rows of every tensor: a fifth of each, where three have saved and five restore. Were
-each part in one piece, what a rank needs would lie scattered over the whole file, and a store that is asked over a
-network takes as long for a request as for some megabytes. So a part is cut where ranks of other world sizes begin, and in the
-file those bands of all tensors lie side by side that begin at the same share of their tensors: what a rank needs is a stretch
-of the file, or nearly.
+Ranks of another world size need some rows of every tensor: a fifth of each, where three have saved and five restore.
+With each part in one piece, what a rank needs is scattered over the whole file, and where a store is asked over a
+network, a request takes as long as some megabytes. So a part is cut where ranks of other world sizes begin. In the file
+those bands of all tensors lie side by side that begin at the same share of their tensors: what a rank needs is one
+stretch of it, or nearly.
 """
 
 from __future__ import annotations

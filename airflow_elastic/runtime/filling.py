@@ -18,7 +18,7 @@ from airflow_elastic.adapters.opened import Opened
 from airflow_elastic.adapters.store import Reader
 from airflow_elastic.runtime.needs import Need
 from airflow_elastic.runtime.values import from_bytes
-from airflow_elastic.spec.index import Blob, Piece, block_count
+from airflow_elastic.spec.index import Blob, block_count
 
 # Or a block: read at once, then checked. Of more, the processor's cache loses what came first; with less, threads wait
 # more often for Python's lock, and to be woken takes longer than to check half a megabyte.

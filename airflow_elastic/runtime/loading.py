@@ -125,7 +125,7 @@ class Loading:
             value.unpickle()
 
     def _tasks(self, store: Files, threads: int, many: int) -> tuple[list[list[_Run]], list[list[_Run]]]:
-        """What a thread reads at once: of this machine, of which so many threads read, and of others, of which many do."""
+        """What a thread reads at once: of this machine, from which so many threads read; from others many do."""
         at_once = min(_MORE_TIMES * _REQUEST_BYTES, max(_REQUEST_BYTES, self.file_bytes // (2 * many)))
         slots: list[_Run] = [(_of(slot), some) for slot, some in self._slots.items()]
         files: list[_Run] = []

@@ -76,7 +76,7 @@ class Need:
         return self.start[0] * row, (self.start[0] + self.lengths[0]) * row
 
     def place(self) -> memoryview | None:
-        """The part of the room's memory into which the needed rows of the entry go as they are; None where there is none."""
+        """The memory into which the needed rows go as they are; None where they have to be put in place later."""
         if self.memory is None or not isinstance(self.room, torch.Tensor):
             return None
         if not self.lengths:

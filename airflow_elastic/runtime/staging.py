@@ -42,6 +42,8 @@ WRAPPER = (
     "its place, and could not be put back. Keep it in a dtype of torch's own"
 )
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 #: Devices from which something can be copied while they do something else.
 _BESIDE = ("cpu", "cuda")
 
@@ -161,11 +163,12 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
         InvalidInput: it holds tensors of a kind that cannot be kept.
     """
     flat, _ = flatten_state_dict(dict(state))
+    own = f"{own}."
     parts: list[_Part] = []
     alike: list[tuple[str, torch.Tensor]] = []
     values: list[tuple[str, bytes]] = []
     for key, value in flat.items():
-        mine = key.startswith(f"{own}.")
+        mine = key.startswith(own)
         if is_wrapper(value):
             raise InvalidInput(WRAPPER.format(key, type(value).__name__))
         if isinstance(value, DTensor):
@@ -188,6 +191,8 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
 
 def is_wrapper(value: Any) -> bool:
     """Whether it is a tensor that stands for others, or a part of one is."""
+    if type(value) in _PLAIN:  # of thousands there is no more to ask
+        return False
     own = value._local_tensor if isinstance(value, DTensor) else value
     if not isinstance(own, torch.Tensor) or isinstance(own, AsyncCollectiveTensor):
         return False
@@ -270,11 +275,11 @@ def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
     """This rank's share of what all have alike: the largest first, each to whoever has least."""
     nodes, locals_ = [0] * (place.world_size // place.procs), [0] * place.procs
     mine = []
-    for key, tensor in sorted(alike, key=lambda one: (-one[1].numel() * one[1].element_size(), one[0])):
+    sized = [(-tensor.numel() * tensor.element_size(), key, tensor) for key, tensor in alike]
+    for size, key, tensor in sorted(sized, key=lambda one: one[:2]):
         node, local = nodes.index(min(nodes)), locals_.index(min(locals_))
-        size = tensor.numel() * tensor.element_size()
-        nodes[node] += size
-        locals_[local] += size
+        nodes[node] -= size
+        locals_[local] -= size
         if local == place.local:
             mine.append(_whole(key, tensor, kept=node == place.node, slow=key.startswith(_SLOW)))
     return mine
@@ -298,13 +303,19 @@ def _lay(at: int, parts: list[_Part], placed: list[tuple[int, _Part]]) -> tuple[
     """Place parts from byte `at` on; returns what lies where, and where the next thing may lie."""
     pieces = []
     for part in sorted(parts, key=lambda part: part.share):
+        tensor, size = part.tensor, part.size
         # Between bands nobody has to read what is nothing.
-        at = _aligned(at, part.tensor.element_size() if part.is_band else _ALIGN)
-        name, lengths = str(part.tensor.dtype).removeprefix("torch."), tuple(part.tensor.shape)
-        pieces.append(Piece(part.key, name, part.shape, part.offsets, lengths, at, part.size))
+        at = _aligned(at, tensor.element_size() if part.is_band else _ALIGN)
+        dtype, lengths = _name(tensor.dtype), tuple(tensor.shape)
+        pieces.append(Piece(part.key, dtype, part.shape, part.offsets, lengths, at, size))
         placed.append((at, part))
-        at += part.size
+        at += size
     return pieces, at
+
+
+@cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _aligned(at: int, to: int = _ALIGN) -> int:
