@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import cache
 
-_LEAST_BYTES = 512 << 10  # of a band: an index tells of each one
+_LEAST_BYTES = 512 << 10  # of a band, on the average: an index tells of each one
 _MOST = 16  # bands of a part
 
 
@@ -20,7 +20,8 @@ def cuts(rows: int, begin: int, count: int, ranks: int, size: int) -> tuple[int,
     """Where to cut a part, in rows from its first one on, without its ends; nothing where it stays whole.
 
     Between half and twice as many ranks find their rows cut exactly; where that would be too many bands, they are of
-    about the same size, and ranks read what they do not need at the edges.
+    about the same size, and ranks read what they do not need at the edges. Where rounding has two world sizes begin
+    nearly alike, a band has a few rows.
 
     Args:
         rows: of the whole tensor.

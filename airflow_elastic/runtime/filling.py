@@ -108,7 +108,7 @@ class Filling:
         if not inside:
             low, high = max(at, first), min(end, last)
             whole[low - first : high - first] = room[low - at : high - at]
-        if self._place is None:
+        if self._place is None and self._is_last():
             self._put_into_place()
 
     def _fill(self, room: memoryview, at: int, reader: Reader) -> None:
@@ -136,12 +136,13 @@ class Filling:
         if not isinstance(self._need.room, torch.Tensor):
             self._need.room(from_bytes(self._entry.key, self._stored.numpy().tobytes()))
 
-    def _put_into_place(self) -> None:
-        """When the last stretch has been read."""
+    def _is_last(self) -> bool:
+        """Whether all its stretches have been read with this one."""
         with self._lock:
             self._left -= 1
-            if self._left:
-                return
+            return not self._left
+
+    def _put_into_place(self) -> None:
         target, stored = self._need.target, self._stored
         if target is None:
             return

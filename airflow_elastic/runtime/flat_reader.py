@@ -180,4 +180,5 @@ def _check(piece: Piece) -> None:
 def _item_bytes(dtype: str) -> int | None:
     """Of one number of a type of torch's; None where it is none."""
     found = getattr(torch, dtype, None)
-    return found.itemsize if isinstance(found, torch.dtype) else None
+    # Of quantised tensors the numbers alone would not do, and nobody writes them.
+    return found.itemsize if isinstance(found, torch.dtype) and not dtype.startswith("q") else None

@@ -126,13 +126,15 @@ class Loading:
 
     def _tasks(self, store: Files, threads: int, many: int) -> tuple[list[list[_Run]], list[list[_Run]]]:
         """What a thread reads at once: of this machine, from which so many threads read; from others many do."""
-        at_once = min(_MORE_TIMES * _REQUEST_BYTES, max(_REQUEST_BYTES, self.file_bytes // (2 * many)))
+        far = {key: some for key, some in self._files.items() if store.local_path(key) is None}
+        share = self.bytes_of(far) // (2 * many)
+        at_once = min(_MORE_TIMES * _REQUEST_BYTES, max(_REQUEST_BYTES, share))
         slots: list[_Run] = [(_of(slot), some) for slot, some in self._slots.items()]
         files: list[_Run] = []
         requests: list[list[_Run]] = []
         for key, some in self._files.items():
             source = partial(store.stream, key)
-            if store.local_path(key) is not None:
+            if key not in far:
                 files.append((source, some))
             else:
                 requests += [[(source, run)] for run in _runs(some, at_once)]

@@ -38,8 +38,10 @@ COUNT = 2
 #: Data begins here; before it stands what the slot holds.
 HEADER_BYTES = 4096
 
-#: Mapped at once for the note, which is longer only where there are thousands of tensors.
+#: Mapped at once for the note: so much, and a part of the data, as each band of half a megabyte or more has an entry of
+#: some 200 bytes. A longer one has the whole slot mapped again.
 _NOTE_BYTES = 1 << 20
+_NOTE_PART = 1024
 
 #: Whether what follows is whole; where its note begins; the note's length; generation and step, as the note says; and
 #: when it was finished, by a clock of this machine.
@@ -259,7 +261,7 @@ class Slot:
 
 
 def _file_bytes(data_bytes: int) -> int:
-    return HEADER_BYTES + data_bytes + _NOTE_BYTES
+    return HEADER_BYTES + data_bytes + _NOTE_BYTES + data_bytes // _NOTE_PART
 
 
 def common(slots: Sequence[Sequence[Slot]]) -> list[tuple[int, int]]:

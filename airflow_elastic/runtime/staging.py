@@ -190,9 +190,9 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
 
 
 def is_wrapper(value: Any) -> bool:
-    """Whether it is a tensor that stands for others, or a part of one is."""
+    """Whether it is a tensor that stands for others, or a part of one is; or quantised by torch itself."""
     if type(value) in _PLAIN:  # of thousands there is no more to ask
-        return False
+        return bool(value.is_quantized)
     own = value._local_tensor if isinstance(value, DTensor) else value
     if not isinstance(own, torch.Tensor) or isinstance(own, AsyncCollectiveTensor):
         return False
@@ -258,13 +258,13 @@ def _offsets(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, .
     at, sizes = [0] * len(shape), list(shape)
     coordinate = mesh.get_coordinate()
     assert coordinate is not None  # noqa: S101 - who is not in the mesh has no part
-    cuts = [
+    split = [
         (isinstance(how, _StridedShard), how.dim, mesh.size(dim), coordinate[dim])
         for dim, how in enumerate(placements)
         if isinstance(how, Shard | _StridedShard)
     ]
     # A strided one is of what others have cut.
-    for _, dim, count, mine in sorted(cuts, key=lambda cut: cut[0]):
+    for _, dim, count, mine in sorted(split, key=lambda cut: cut[0]):
         each = -(-sizes[dim] // count)
         begin = min(mine * each, sizes[dim])
         at[dim], sizes[dim] = at[dim] + begin, min(each, sizes[dim] - begin)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.runtime import loading, staging
+from airflow_elastic.adapters import checksums
+from airflow_elastic.runtime import bands, loading, slots, staging
 from airflow_elastic.runtime.bands import cuts
 from airflow_elastic.runtime.filling import Filling
 from airflow_elastic.runtime.needs import Stored, parts
-from airflow_elastic.spec.index import BLOCK_BYTES, Index
+from airflow_elastic.runtime.slots import Note
+from airflow_elastic.spec.index import BLOCK_BYTES, Index, blocks
 
 MEGABYTE = 1 << 20
 
@@ -30,7 +36,9 @@ def test_a_part_is_cut_inside_of_it_and_into_no_more_than_sixteen(
     found = cuts(rows, begin, count, ranks, size)
     assert list(found) == sorted(set(found))
     assert all(0 < at < count for at in found)
-    assert len(found) < max(1, min(16, 2 * size // MEGABYTE)), "bands of less than half a megabyte"
+    assert len(found) < max(1, min(16, 2 * size // MEGABYTE)), (
+        "bands of less than half a megabyte on the average"
+    )
 
 
 def test_where_half_or_twice_as_many_ranks_begin_it_is_cut() -> None:
@@ -109,3 +117,91 @@ def test_one_worker_of_eight_less_reads_little_in_vain() -> None:
         requests, read, needed = needed_by(rank, 56, tensors, saved)
         assert requests <= 8
         assert read <= 1.3 * needed
+
+
+DTYPES = (torch.bfloat16, torch.float64, torch.uint8)
+ROWS = (97, 40, 5)
+
+
+@given(st.integers(1, 6), st.integers(1, 8), st.permutations(range(3)))
+def test_whoever_reads_bands_has_the_bytes_that_were_saved(ranks: int, others: int, order: list[int]) -> None:
+    cuts.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bands, "_LEAST_BYTES", 24)
+        saved = [torch.arange(ROWS[i] * 7).view(-1, 7).to(DTYPES[i]) for i in order]
+        stored, contents = stored_by(ranks, saved)
+    cuts.cache_clear()
+    assert ranks == 1 or sum(map(len, stored.values())) > 3 * ranks, "nothing was cut"
+    for rank in range(others):
+        for number, whole in enumerate(saved):
+            begin, count = shard(len(whole), others, rank)
+            room = torch.zeros_like(whole[begin : begin + count])
+            for need in parts(room, (begin, 0), stored[f"t{number}"]):
+                filling, data = Filling(need, ""), contents[need.stored.file]
+                for one in filling.stretches(need.stored.entry.at):
+                    filling.take(one.at, one.end, io.BytesIO(data[one.place : one.place + one.size]))
+            assert torch.equal(room, whole[begin : begin + count])
+
+
+def stored_by(ranks: int, saved: list[torch.Tensor]) -> tuple[dict[str, list[Stored]], dict[str, bytes]]:
+    """What each of so many ranks has written of these tensors: the entries of each, and the bytes of each file."""
+    stored: dict[str, list[Stored]] = {f"t{number}": [] for number in range(len(saved))}
+    contents = {}
+    for rank in range(ranks):
+        mine: list[staging._Part] = []
+        for number, whole in enumerate(saved):
+            begin, count = shard(len(whole), ranks, rank)
+            local, shape = whole[begin : begin + count], tuple(whole.shape)
+            part = staging._Part(f"t{number}", local, shape, (begin, 0), True)
+            edges = cuts(len(whole), begin, count, ranks, part.size)
+            mine += staging._bands(part, edges) if edges else [part]
+        layout = staging._arrange(mine, [])
+        memory = bytearray(layout.total_bytes)
+        layout.copy_into(memoryview(memory))
+        contents[str(rank)] = bytes(memory)
+        for piece in layout.kept.pieces:
+            data = memory[piece.at : piece.at + piece.size]
+            sums = tuple(checksums.of(bytes(data[a:b])) for a, b in blocks(len(data), 16))
+            stored[piece.key].append(Stored(str(rank), replace(piece, checksums=sums), 16))
+    return stored, contents
+
+
+def test_there_is_room_for_the_note_of_a_large_model() -> None:
+    """Who finds none has the whole slot mapped once more, while training waits."""
+    kinds = [torch.bfloat16, torch.float32, torch.float32]  # weights, and what AdamW keeps of them
+    shapes = [
+        (128256, 4096),
+        *[(4096, 4096)] * 64,
+        *[(1024, 4096)] * 64,
+        *[(14336, 4096)] * 64,
+        *[(4096, 14336)] * 32,
+    ]
+    for ranks in (2, 8, 16, 64):
+        mine: list[staging._Part] = []
+        for number, (rows, floats) in enumerate(shapes):
+            begin, count = shard(rows, ranks, 1)
+            for kind in kinds:
+                local = torch.empty(count, floats, dtype=kind, device="meta")
+                name = f"optimizer.state.model.layers.{number}.feed_forward.w1.weight.exp_avg_sq"
+                part = staging._Part(name, local, (rows, floats), (begin, 0), True)
+                edges = cuts(rows, begin, count, ranks, part.size)
+                mine += staging._bands(part, edges) if edges else [part]
+        layout = staging._arrange(mine, [])
+        note = Note(
+            step=1,
+            generation=1,
+            rank=1,
+            world_size=ranks,
+            epoch=0,
+            offset=0,
+            samples=0,
+            reason="steps",
+            kept_bytes=layout.kept_bytes,
+            kept=layout.kept,
+            rest=layout.rest,
+            metrics={},
+            account=None,
+            versions={},
+        )
+        room = slots._file_bytes(layout.total_bytes) - slots.HEADER_BYTES - layout.total_bytes
+        assert len(slots._encoded(note)) < room, ranks

@@ -105,7 +105,7 @@ def test_what_is_read_at_any_number_of_goes_is_the_whole(
     wanted = {f"model.{name}": value for i, (name, value) in enumerate(saved.state_dict().items()) if i % 3}
     state = {name: torch.zeros_like(value) for name, value in wanted.items()}
     plan = FlatReader(manifest, read_indexes(store, manifest)).plan(state, {})
-    plan.read(store if far else FolderStore(tmp_path))
+    plan.read(store if far else FolderStore(tmp_path), processors=2)
     for name, value in wanted.items():
         assert torch.equal(state[name], value), name
     if far:
@@ -409,6 +409,13 @@ def test_parts_of_several_tensors_are_none_of_one(other: dict[str, Any]) -> None
     extra = {"offsets": (2, 0, 0), "lengths": (1, 4, 1)} if "shape" in other else {}
     with pytest.raises(CheckpointDamaged, match=r"model.weight is stored as several things"):
         FlatReader(*checkpoint_of({"rank-0": [row(0), row(1), replace(row(2), **other, **extra)]}))
+
+
+@pytest.mark.parametrize("dtype", ["qint8", "quint4x2", "no such", "Tensor"])
+def test_an_index_of_what_is_no_plain_number_is_damage(dtype: str) -> None:
+    piece = Piece("optimizer.norm", dtype, (4,), (0,), (4,), 0, 4, ("0" * 16,))
+    with pytest.raises(CheckpointDamaged, match=r"optimizer\.norm is of no type of torch's"):
+        FlatReader(*checkpoint_of({"rank-0": [piece]}))
 
 
 @pytest.mark.parametrize("block", [0, -1, 1 << 30, 10**30])
