@@ -16,7 +16,7 @@ from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.opened import Opened
 from airflow_elastic.adapters.store import Reader
-from airflow_elastic.runtime.needs import Need
+from airflow_elastic.runtime.needs import Need, bytes_of
 from airflow_elastic.runtime.values import from_bytes
 from airflow_elastic.spec.index import Blob, block_count
 
@@ -91,9 +91,7 @@ class Filling:
     @cached_property
     def _whole(self) -> memoryview:
         """The same as bytes."""
-        stored = self._stored
-        flat = stored.as_strided((stored.numel(),), (1,))
-        return flat.view(torch.uint8).numpy().data if stored.numel() else memoryview(b"")
+        return bytes_of(self._stored) if self._stored.numel() else memoryview(b"")
 
     def take(self, at: int, end: int, reader: Reader) -> None:
         """Read a stretch, and check it. Raises CheckpointDamaged where it is not what was committed, and EOFError."""

@@ -186,5 +186,10 @@ def _memory(target: torch.Tensor, entries: Sequence[Stored]) -> memoryview | Non
         return None
     if target.device.type != "cpu" or not target.is_contiguous() or target.is_conj() or target.is_neg():
         return None
-    flat = target.as_strided((target.numel(),), (1,))  # of one element alone, a view may have any stride
+    return bytes_of(target)
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous tensor of this machine, which has elements."""
+    flat = tensor.as_strided((tensor.numel(),), (1,))  # of one element alone, a view may have any stride
     return flat.view(torch.uint8).numpy().data

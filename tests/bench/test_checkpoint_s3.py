@@ -61,9 +61,8 @@ def test_to_s3_and_back(bucket: str, tmp_path: Path) -> None:
     worker.saver.save(objects, 1, Position(), reason="script", metrics={})
     worker.persister.flush()
     (large,) = [one.key for one in worker.store.list("checkpoints/data/") if one.key.endswith(".bin")]
-    memory = memoryview(
-        worker.store.get(large) or b""
-    )  # a server's disk may write some bytes faster than others
+    # The same bytes for everybody: a server's disk may write some faster than others.
+    memory = memoryview(worker.store.get(large) or b"")
     (file := tmp_path / "file").write_bytes(memory)
     theirs, botos = Obstore(bucket), Boto(bucket, file)
     figures: dict[str, list[float]] = {}

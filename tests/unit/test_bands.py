@@ -61,6 +61,12 @@ def test_what_is_small_and_what_one_rank_has_alone_stays_whole() -> None:
     assert cuts(1000, 0, 1000, 1, 100 * MEGABYTE) == ()
 
 
+def cut(part: staging._Part, ranks: int) -> list[staging._Part]:
+    """A part of one of so many ranks, as it is stored."""
+    edges = cuts(part.shape[0], part.offsets[0], part.tensor.shape[0], ranks, part.size)
+    return staging._bands(part, edges) if edges else [part]
+
+
 def saved_by(ranks: int, tensors: list[tuple[int, int]]) -> dict[str, Index]:
     """What each of so many ranks keeps of these tensors, of so many rows and floats each; by its file."""
     found = {}
@@ -70,8 +76,7 @@ def saved_by(ranks: int, tensors: list[tuple[int, int]]) -> dict[str, Index]:
             begin, count = shard(rows, ranks, rank)
             local = torch.empty(count, floats, device="meta")
             part = staging._Part(f"t{number}", local, (rows, floats), (begin, 0), True)
-            edges = cuts(rows, begin, count, ranks, part.size)
-            mine += staging._bands(part, edges) if edges else [part]
+            mine += cut(part, ranks)
         found[f"rank-{rank}.bin"] = staging._arrange(mine, []).kept
     return found
 
@@ -153,8 +158,7 @@ def stored_by(ranks: int, saved: list[torch.Tensor]) -> tuple[dict[str, list[Sto
             begin, count = shard(len(whole), ranks, rank)
             local, shape = whole[begin : begin + count], tuple(whole.shape)
             part = staging._Part(f"t{number}", local, shape, (begin, 0), True)
-            edges = cuts(len(whole), begin, count, ranks, part.size)
-            mine += staging._bands(part, edges) if edges else [part]
+            mine += cut(part, ranks)
         layout = staging._arrange(mine, [])
         memory = bytearray(layout.total_bytes)
         layout.copy_into(memoryview(memory))
@@ -184,8 +188,7 @@ def test_there_is_room_for_the_note_of_a_large_model() -> None:
                 local = torch.empty(count, floats, dtype=kind, device="meta")
                 name = f"optimizer.state.model.layers.{number}.feed_forward.w1.weight.exp_avg_sq"
                 part = staging._Part(name, local, (rows, floats), (begin, 0), True)
-                edges = cuts(rows, begin, count, ranks, part.size)
-                mine += staging._bands(part, edges) if edges else [part]
+                mine += cut(part, ranks)
         layout = staging._arrange(mine, [])
         note = Note(
             step=1,

@@ -315,9 +315,8 @@ class Quantised(torch.Tensor):
     "codes",
     [
         Quantised(torch.zeros(3, dtype=torch.uint8)),
-        torch.quantize_per_tensor(
-            torch.ones(3), 1.0, 0, torch.qint8
-        ),  # to copy it as numbers ends the process
+        # To copy this one as numbers ends the process.
+        torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8),
     ],
 )
 def test_a_tensor_that_stands_for_others_is_refused(codes: Any) -> None:
