@@ -42,7 +42,7 @@ class Copying:
     def __init__(self, layout: Layout, memory: memoryview, done: Callable[[bool], None]) -> None:
         self._layout, self._memory, self._done = layout, memory, done
         self._tensors = [part.tensor for _, part in layout.slow_parts]
-        self._counted = [part.source for _, part in layout.slow_parts if part.source is not None]
+        self._counted = [part.source for _, part in layout.slow_parts]
         self._versions = _versions(self._counted)
         self._lock = threading.Lock()
         self._changed: bool | None = None  # as soon as that is settled

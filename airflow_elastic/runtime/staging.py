@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -22,12 +21,10 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.masked import MaskedTensor
 
-from airflow_elastic.runtime.bands import cuts
+from airflow_elastic.runtime.arranging import Extent, Spot, aligned, arrange
 from airflow_elastic.runtime.values import to_bytes
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.index import Blob, Index, Piece
-
-_ALIGN = 64
+from airflow_elastic.spec.index import Blob, Index
 
 #: What lies below this, a script's own objects, may differ among ranks: the first one's counts.
 _FIRST = "other."
@@ -69,27 +66,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A tensor to copy: what it is, whether it is this rank's to write to storage, whether only steps change it, and
-    whose count of changes tells of that: of a sharded one, the whole's. A band follows others without a gap.
+    """A tensor to copy: whether it is this rank's to write to storage, whether only steps change it, and whose count of
+    changes tells of that: of a sharded one, the whole's.
     """
 
-    key: str
+    extent: Extent
     tensor: torch.Tensor
-    shape: tuple[int, ...]
-    offsets: tuple[int, ...]
     kept: bool
-    slow: bool = False
-    source: torch.Tensor | None = None
-    is_band: bool = False
+    slow: bool
+    source: torch.Tensor
 
     @property
-    def share(self) -> float:
-        """How much of the whole tensor comes before it."""
-        return self.offsets[0] / self.shape[0] if self.offsets and self.shape[0] else 0.0
-
-    @property
-    def size(self) -> int:
-        return self.tensor.numel() * self.tensor.element_size()
+    def key(self) -> str:
+        return self.extent.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +86,7 @@ class Layout:
     """Where everything goes in a slot: first what is written to storage, then what stays in memory.
 
     Attributes:
-        parts: tensors, with the byte at which each begins.
+        parts: tensors, with the bytes at which each begins.
         blobs: serialised values, likewise.
         kept: what is written to storage.
         rest: what stays in memory only.
@@ -106,7 +95,7 @@ class Layout:
         alike: what all ranks are taken to have alike, by name, whoever keeps it.
     """
 
-    parts: tuple[tuple[int, _Part], ...]
+    parts: tuple[tuple[Spot, _Part], ...]
     blobs: tuple[tuple[int, bytes], ...]
     kept: Index
     rest: Index
@@ -115,9 +104,9 @@ class Layout:
     alike: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
-    def slow_parts(self) -> list[tuple[int, _Part]]:
+    def slow_parts(self) -> list[tuple[Spot, _Part]]:
         """What changes in no other place than an optimizer's step."""
-        return [(at, part) for at, part in self.parts if part.slow]
+        return [(spot, part) for spot, part in self.parts if part.slow]
 
     @property
     def on_gpu(self) -> bool:
@@ -133,23 +122,27 @@ class Layout:
         """Copy all but the slow parts."""
         for at, data in self.blobs:
             memory[at : at + len(data)] = data
-        _copy([(at, part) for at, part in self.parts if not part.slow], memory, wait=True)
+        _copy([(spot, part) for spot, part in self.parts if not part.slow], memory, wait=True)
 
     def copy_slow(self, memory: memoryview, device: torch.device) -> None:
         """Copy those slow parts that are on one device; on a GPU this has them copied, and waits for nothing."""
         _copy(
-            [(at, part) for at, part in self.slow_parts if part.tensor.device == device], memory, wait=False
+            [(spot, part) for spot, part in self.slow_parts if part.tensor.device == device],
+            memory,
+            wait=False,
         )
 
 
-def _copy(parts: Iterable[tuple[int, _Part]], memory: memoryview, *, wait: bool) -> None:
-    for at, part in parts:
-        tensor = part.tensor
-        if count := tensor.numel():
-            room = torch.frombuffer(memory, dtype=tensor.dtype, count=count, offset=at)
-            room.view_as(tensor).copy_(tensor, non_blocking=not wait)
+def _copy(parts: Iterable[tuple[Spot, _Part]], memory: memoryview, *, wait: bool) -> None:
+    for spot, part in parts:
+        bands = part.tensor.split_with_sizes(spot.rows) if spot.rows else (part.tensor,)
+        for at, band in zip(spot.begins, bands, strict=True):
+            if count := band.numel():
+                room = torch.frombuffer(memory, dtype=band.dtype, count=count, offset=at)
+                room.view_as(band).copy_(band, non_blocking=not wait)
 
 
+@torch.no_grad()  # or the parts of sharded tensors would be asked for so that gradients flow
 def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collection[str] = ()) -> Layout:
     """Decide what this rank copies of a state, and where to.
 
@@ -172,7 +165,8 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
         if is_wrapper(value):
             raise InvalidInput(WRAPPER.format(key, type(value).__name__))
         if isinstance(value, DTensor):
-            parts += _sharded(key, _summed(value), slow=key.startswith(_SLOW) and key not in first)
+            part = _sharded(key, _summed(value), slow=key.startswith(_SLOW) and key not in first)
+            parts += [part] if part else []
         elif type(value).__name__ == "ShardedTensor":
             raise InvalidInput(SHARDED_TENSOR.format(key))
         elif not isinstance(value, torch.Tensor):
@@ -200,8 +194,9 @@ def is_wrapper(value: Any) -> bool:
 
 
 def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:
-    slow = slow and tensor.device.type in _BESIDE
-    return _Part(key, tensor.detach(), tuple(tensor.shape), (0,) * tensor.dim(), kept, slow, tensor)
+    shape = tuple(tensor.shape)
+    extent = Extent(key, tensor.dtype, shape, (0,) * len(shape), shape)
+    return _Part(extent, tensor.detach(), kept, slow and tensor.device.type in _BESIDE, tensor)
 
 
 def _summed(tensor: DTensor) -> DTensor:
@@ -213,36 +208,36 @@ def _summed(tensor: DTensor) -> DTensor:
     return whole
 
 
-def _sharded(key: str, tensor: DTensor, *, slow: bool) -> list[_Part]:
-    """This rank's part. Where a mesh has copies of a part, those at its first place write it."""
+def _sharded(key: str, tensor: DTensor, *, slow: bool) -> _Part | None:
+    """This rank's part, where it has one."""
     mesh, placements = tensor.device_mesh, tensor.placements
     coordinate = mesh.get_coordinate()
     if coordinate is None:
-        return []
-    offsets = offsets_of(tensor)
-    kept = all(at == 0 for at, how in zip(coordinate, placements, strict=True) if how.is_replicate())
+        return None
     local = tensor.to_local().detach()
-    slow = slow and local.device.type in _BESIDE
     if not local.numel() and (tensor.numel() or any(coordinate)):
-        return []  # of one that has no elements at all, somebody says that it is there
-    part = _Part(key, local, tuple(tensor.shape), offsets, kept, slow, tensor)
-    ranks = prod(mesh.size(at) for at, how in enumerate(placements) if _cuts_rows(how))
-    edges = cuts(part.shape[0], offsets[0], local.shape[0], ranks, part.size) if ranks > 1 else ()
-    return _bands(part, edges) if edges else [part]
+        return None  # of one that has no elements at all, somebody says that it is there
+    shape, lengths, offsets = tuple(tensor.shape), tuple(local.shape), offsets_of(tensor)
+    extent = Extent(key, local.dtype, shape, offsets, lengths, _ranks_of_rows(mesh, placements))
+    kept = _is_first(mesh, placements)
+    return _Part(extent, local, kept, slow and local.device.type in _BESIDE, tensor)
+
+
+@cache
+def _is_first(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> bool:
+    """Whether this rank writes its part: where a mesh has copies of it, those at its first place do."""
+    at = mesh.get_coordinate() or ()
+    return all(here == 0 for here, how in zip(at, placements, strict=True) if how.is_replicate())
+
+
+@cache
+def _ranks_of_rows(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> int:
+    """How many ranks have a part of the rows each."""
+    return prod(mesh.size(at) for at, how in enumerate(placements) if _cuts_rows(how))
 
 
 def _cuts_rows(how: Placement) -> bool:
     return isinstance(how, Shard | _StridedShard) and how.dim == 0
-
-
-def _bands(part: _Part, edges: tuple[int, ...]) -> list[_Part]:
-    """A part, cut at these of its rows."""
-    (begin, *others), rows = part.offsets, part.tensor.shape[0]
-    same = part.kept, part.slow, part.source
-    return [
-        _Part(part.key, part.tensor[low:high], part.shape, (begin + low, *others), *same, is_band=True)
-        for low, high in pairwise((0, *edges, rows))
-    ]
 
 
 def offsets_of(tensor: DTensor) -> tuple[int, ...]:
@@ -286,37 +281,15 @@ def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
 
 
 def _arrange(parts: list[_Part], values: list[tuple[str, bytes]]) -> Layout:
-    placed: list[tuple[int, _Part]] = []
-    kept, at = _lay(0, [part for part in parts if part.kept], placed)
-    blobs, written = [], []
+    kept, rest = [part for part in parts if part.kept], [part for part in parts if not part.kept]
+    stored = arrange(tuple([part.extent for part in kept]))
+    blobs, written, at = [], [], stored.end
     for key, data in values:
         blobs.append(Blob(key, at, len(data)))
         written.append((at, data))
         at += len(data)
     kept_bytes = at
-    rest, at = _lay(_aligned(at), [part for part in parts if not part.kept], placed)
-    index = Index(tuple(kept), tuple(blobs))
-    return Layout(tuple(placed), tuple(written), index, Index(tuple(rest), ()), kept_bytes, at)
-
-
-def _lay(at: int, parts: list[_Part], placed: list[tuple[int, _Part]]) -> tuple[list[Piece], int]:
-    """Place parts from byte `at` on; returns what lies where, and where the next thing may lie."""
-    pieces = []
-    for part in sorted(parts, key=lambda part: part.share):
-        tensor, size = part.tensor, part.size
-        # Between bands nobody has to read what is nothing.
-        at = _aligned(at, tensor.element_size() if part.is_band else _ALIGN)
-        dtype, lengths = _name(tensor.dtype), tuple(tensor.shape)
-        pieces.append(Piece(part.key, dtype, part.shape, part.offsets, lengths, at, size))
-        placed.append((at, part))
-        at += size
-    return pieces, at
-
-
-@cache
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _aligned(at: int, to: int = _ALIGN) -> int:
-    return -(-at // to) * to
+    beside = arrange(tuple([part.extent for part in rest]), aligned(at))
+    placed = zip((*stored.places, *beside.places), (*kept, *rest), strict=True)
+    index = Index(stored.pieces, tuple(blobs))
+    return Layout(tuple(placed), tuple(written), index, Index(beside.pieces, ()), kept_bytes, beside.end)

@@ -32,6 +32,7 @@ from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.testing.ports import free_port
 from tests.bench.figures import count, heading, median, spread, verdict
+from tests.bench.worlds import of_ranks
 from tests.support.saving import Worker
 
 MEGABYTES = count("MEGABYTES", 1024)
@@ -162,6 +163,24 @@ def test_a_save_stops_training_for_less_than_torchs_own(tmp_path: Path) -> None:
                 figures.setdefault(name, []).append(other())
     for name, seconds in figures.items():
         print(f"  {name:30} {spread(seconds)}  {median(seconds) / median(figures['memcpy']):.2f}x memcpy")
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+def test_a_save_of_ranks_that_share_a_model(tmp_path: Path) -> None:
+    """Each copies its part of every tensor, cut into bands for other world sizes."""
+    heading(f"{MEGABYTES / 1e3:.3f} GB sharded by FSDP2: how long ranks wait for a save, {ROUNDS} rounds")
+    for world in (2, 3):
+        run = tmp_path / str(world)
+        figures = of_ranks(world, "stall", run, ROUNDS, MEGABYTES, room=tmp_path)
+        print(f"  {world} ranks, {figures['bytes'] / 1e9:.3f} GB each: memcpy  {spread(figures['copy'])}")
+        print(f"                          saved   {spread(figures['save'])}")
+        verdict(
+            f"{world} ranks stand still, over one memcpy each at the same time",
+            median(figures["save"]) / median(figures["copy"]),
+            1.1,
+            "x",
+        )
 
 
 @pytest.mark.bench

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.runtime import bands, loading, slots, staging
+from airflow_elastic.runtime.arranging import Extent, arrange
 from airflow_elastic.runtime.bands import cuts
 from airflow_elastic.runtime.filling import Filling
 from airflow_elastic.runtime.needs import Stored, parts
@@ -61,23 +62,18 @@ def test_what_is_small_and_what_one_rank_has_alone_stays_whole() -> None:
     assert cuts(1000, 0, 1000, 1, 100 * MEGABYTE) == ()
 
 
-def cut(part: staging._Part, ranks: int) -> list[staging._Part]:
-    """A part of one of so many ranks, as it is stored."""
-    edges = cuts(part.shape[0], part.offsets[0], part.tensor.shape[0], ranks, part.size)
-    return staging._bands(part, edges) if edges else [part]
+def extent(number: int, whole: tuple[int, int], dtype: torch.dtype, ranks: int, rank: int) -> Extent:
+    """The part of a tensor that one of so many ranks has."""
+    (rows, floats), (begin, count) = whole, shard(whole[0], ranks, rank)
+    return Extent(f"t{number}", dtype, (rows, floats), (begin, 0), (count, floats), ranks)
 
 
 def saved_by(ranks: int, tensors: list[tuple[int, int]]) -> dict[str, Index]:
     """What each of so many ranks keeps of these tensors, of so many rows and floats each; by its file."""
     found = {}
     for rank in range(ranks):
-        mine = []
-        for number, (rows, floats) in enumerate(tensors):
-            begin, count = shard(rows, ranks, rank)
-            local = torch.empty(count, floats, device="meta")
-            part = staging._Part(f"t{number}", local, (rows, floats), (begin, 0), True)
-            mine += cut(part, ranks)
-        found[f"rank-{rank}.bin"] = staging._arrange(mine, []).kept
+        mine = tuple(extent(at, whole, torch.float32, ranks, rank) for at, whole in enumerate(tensors))
+        found[f"rank-{rank}.bin"] = Index(arrange(mine).pieces, ())
     return found
 
 
@@ -131,11 +127,13 @@ ROWS = (97, 40, 5)
 @given(st.integers(1, 6), st.integers(1, 8), st.permutations(range(3)))
 def test_whoever_reads_bands_has_the_bytes_that_were_saved(ranks: int, others: int, order: list[int]) -> None:
     cuts.cache_clear()
+    arrange.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bands, "_LEAST_BYTES", 24)
         saved = [torch.arange(ROWS[i] * 7).view(-1, 7).to(DTYPES[i]) for i in order]
         stored, contents = stored_by(ranks, saved)
     cuts.cache_clear()
+    arrange.cache_clear()
     assert ranks == 1 or sum(map(len, stored.values())) > 3 * ranks, "nothing was cut"
     for rank in range(others):
         for number, whole in enumerate(saved):
@@ -156,9 +154,8 @@ def stored_by(ranks: int, saved: list[torch.Tensor]) -> tuple[dict[str, list[Sto
         mine: list[staging._Part] = []
         for number, whole in enumerate(saved):
             begin, count = shard(len(whole), ranks, rank)
-            local, shape = whole[begin : begin + count], tuple(whole.shape)
-            part = staging._Part(f"t{number}", local, shape, (begin, 0), True)
-            mine += cut(part, ranks)
+            one = extent(number, (len(whole), whole.shape[1]), whole.dtype, ranks, rank)
+            mine.append(staging._Part(one, whole[begin : begin + count], True, False, whole))
         layout = staging._arrange(mine, [])
         memory = bytearray(layout.total_bytes)
         layout.copy_into(memoryview(memory))
@@ -181,15 +178,13 @@ def test_there_is_room_for_the_note_of_a_large_model() -> None:
         *[(4096, 14336)] * 32,
     ]
     for ranks in (2, 8, 16, 64):
-        mine: list[staging._Part] = []
-        for number, (rows, floats) in enumerate(shapes):
-            begin, count = shard(rows, ranks, 1)
-            for kind in kinds:
-                local = torch.empty(count, floats, dtype=kind, device="meta")
-                name = f"optimizer.state.model.layers.{number}.feed_forward.w1.weight.exp_avg_sq"
-                part = staging._Part(name, local, (rows, floats), (begin, 0), True)
-                mine += cut(part, ranks)
-        layout = staging._arrange(mine, [])
+        name = "optimizer.state.model.layers.{}.feed_forward.w1.weight.exp_avg_sq"
+        mine = [
+            extent(number, whole, kind, ranks, 1)._replace(key=name.format(number))
+            for number, whole in enumerate(shapes)
+            for kind in kinds
+        ]
+        stored = arrange(tuple(mine))
         note = Note(
             step=1,
             generation=1,
@@ -199,12 +194,12 @@ def test_there_is_room_for_the_note_of_a_large_model() -> None:
             offset=0,
             samples=0,
             reason="steps",
-            kept_bytes=layout.kept_bytes,
-            kept=layout.kept,
-            rest=layout.rest,
+            kept_bytes=stored.end,
+            kept=Index(stored.pieces, ()),
+            rest=Index((), ()),
             metrics={},
             account=None,
             versions={},
         )
-        room = slots._file_bytes(layout.total_bytes) - slots.HEADER_BYTES - layout.total_bytes
+        room = slots._file_bytes(stored.end) - slots.HEADER_BYTES - stored.end
         assert len(slots._encoded(note)) < room, ranks

@@ -64,6 +64,21 @@ def test_copied_it_is_byte_for_byte_what_it_was(sizes: dict[str, tuple[int, torc
     assert all(piece.at + piece.size <= plan.kept_bytes for piece in plan.kept.pieces)
 
 
+def test_a_value_that_has_grown_moves_what_lies_behind_it() -> None:
+    """Where tensors lie is remembered from save to save; those that are not written lie behind the values."""
+    state = {key: torch.randint(0, 100, (size,)) for key, size in zip("abcd", (9, 7, 5, 3), strict=True)}
+    for words in ("", "a word" * 100, ""):
+        plan = lay_out({**state, "words": words}, Place(0, 2, 1), own="random.0")
+        memory = memory_of(plan)
+        pieces = (*plan.kept.pieces, *plan.rest.pieces)
+        assert plan.rest.pieces
+        assert {piece.key for piece in pieces} == state.keys()
+        for piece in pieces:
+            found = torch.frombuffer(memory[piece.at : piece.at + piece.size], dtype=torch.int64)
+            assert torch.equal(found, state[piece.key])
+        assert all(piece.at >= plan.kept_bytes for piece in plan.rest.pieces)
+
+
 def test_buffers_are_the_first_ranks_and_random_states_are_everybodys_own() -> None:
     for rank in range(4):
         state: dict[str, Any] = {

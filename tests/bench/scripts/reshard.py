@@ -7,50 +7,21 @@ restores from the disk: before each turn the kernel has to forget what it has of
 import json
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
 
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position, Saver, Stateful
+from airflow_elastic.runtime.saving import Position, Saver
 from tests.bench.clients import Obstore
+from tests.bench.scripts.sharded import build, join, together
 from tests.support.saving import Worker
 
 uri, what, rounds, megabytes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-group = dist.group.WORLD
-assert group is not None
-ranks = Ranks(rank, world, group)
-
-TENSORS = 36  # of the model; AdamW has two more for each
-side = int((megabytes * 1e6 / 4 / 3 / TENSORS) ** 0.5)
-model = torch.nn.Sequential(*(torch.nn.Linear(side, side, bias=False) for _ in range(TENSORS)))
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-for parameter in model.parameters():
-    parameter.grad = torch.ones_like(parameter)
-optimizer.step()
-optimizer.zero_grad()
-objects = Stateful(model, (optimizer,), {})
-
-
-def together(call: Callable[[], object]) -> float:
-    """Seconds from when all begin until all are done."""
-    dist.barrier()
-    began = time.perf_counter()
-    call()
-    dist.barrier()
-    return time.perf_counter() - began
+ranks = join()
+rank, world = ranks.rank, ranks.world_size
+objects = build(megabytes)
 
 
 class Raw:

@@ -1,0 +1,45 @@
+"""What benches of a sharded model share: ranks, with torch's environment, and a model of the size asked for."""
+
+import os
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.saving import Stateful
+
+TENSORS = 36  # of the model; AdamW has two more for each
+
+
+def join() -> Ranks:
+    """This rank, among the others that have begun."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    return Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), dist.group.WORLD)
+
+
+def build(megabytes: int) -> Stateful:
+    """A model that FSDP2 has sharded, and its optimizer with the states that it has after a step."""
+    side = int((megabytes * 1e6 / 4 / 3 / TENSORS) ** 0.5)
+    model = torch.nn.Sequential(*(torch.nn.Linear(side, side, bias=False) for _ in range(TENSORS)))
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    return Stateful(model, (optimizer,), {})
+
+
+def together(call: Callable[[], object]) -> float:
+    """Seconds from when all ranks begin until all are done."""
+    dist.barrier()
+    began = time.perf_counter()
+    call()
+    dist.barrier()
+    return time.perf_counter() - began
