@@ -23,13 +23,14 @@ saver = Saver(ranks, generation=1, stage=worker.stage, words=worker.words)
 floats = saver._plan(objects).kept_bytes // 4
 source, target = torch.ones(floats), torch.ones(floats)
 
-copies, saves = [], []
+plans, copies, saves = [], [], []
 for number in range(rounds + 2):
     save = partial(saver.save, objects, number, Position(), reason="script", metrics={})
+    plans.append(together(partial(saver._plan, objects)))
     copies.append(together(partial(target.copy_, source)))
     saves.append(together(save))
     worker.persister.flush()
 if ranks.rank == 0:
     # The first round has memory mapped, and two compare what ranks have alike.
-    print(json.dumps({"bytes": 4 * floats, "copy": copies[2:], "save": saves[2:]}))
+    print(json.dumps({"bytes": 4 * floats, "plan": plans[2:], "copy": copies[2:], "save": saves[2:]}))
 dist.destroy_process_group()
