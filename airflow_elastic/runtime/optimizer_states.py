@@ -13,11 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import _get_fqns
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.fit import Kind
+from airflow_elastic.runtime.naming import names_of
 from airflow_elastic.runtime.optimizers import make_room, make_room_by_a_step, room_as_stored
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -250,18 +249,6 @@ def load_states(
                 ],
             }
         )
-
-
-def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
-    """Each parameter's name, as in the model's state dict: without those of what wraps it.
-
-    A model that FSDP2 shards has others after a forward pass, its root's not being sharded again: as for a state dict,
-    it has those that optimizers have.
-    """
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-    return {each: next(iter(_get_fqns(model, name))) for name, each in model.named_parameters()}
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter]:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy
 import torch
-from torch.distributed.checkpoint.state_dict import _get_fqns, get_model_state_dict
 from torch.nn.parameter import is_lazy
 
 import airflow_elastic
@@ -27,6 +26,7 @@ from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.fit import is_extra
 from airflow_elastic.runtime.footprint import check_memory, footprint
+from airflow_elastic.runtime.naming import buffers_of, weights_of
 from airflow_elastic.runtime.optimizer_states import check_optimizers, states_of
 from airflow_elastic.runtime.optimizers import with_room
 from airflow_elastic.runtime.ranks import Ranks
@@ -273,9 +273,10 @@ class Saver:
     def _plan(self, objects: Stateful) -> Layout:
         rank = self._ranks.rank
         state = state_of(objects, rank)
-        # Ranks may differ in it, as in buffers, and the forward pass may change it.
-        extra = {f"model.{name}" for name in state["model"] if is_extra(name)}
-        return lay_out(state, self._place, own=f"random.{rank}", first=_buffers(objects.model) | extra)
+        # Ranks may differ in these, DDP takes the first one's, and the forward pass may change them.
+        loose = buffers_of(objects.model) | {name for name in state["model"] if is_extra(name)}
+        first = {f"model.{name}" for name in loose}
+        return lay_out(state, self._place, own=f"random.{rank}", first=first)
 
     def _busy(self) -> bool:
         """Whether the agent has not written yet what was saved last."""
@@ -318,7 +319,7 @@ def in_between(policy: CheckpointPolicy, step: int) -> str | None:
 def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
     """Everything that is saved, by name. Tensors are those of the model itself, not copies."""
     return {
-        "model": packed(get_model_state_dict(objects.model)),
+        "model": packed(weights_of(objects.model)),
         "optimizer": states_of(objects.model, objects.optimizers),
         **{other_key(name): _halves(other.state_dict()) for name, other in objects.others.items()},
         # Keyed by rank: objects under one key would be taken for copies of one another.
@@ -334,9 +335,3 @@ def other_key(name: str) -> str:
 def _halves(state: Any) -> dict[str, Any]:
     rest, tensors = take_apart(state)
     return {"rest": rest, "tensors": tensors}
-
-
-def _buffers(model: torch.nn.Module) -> frozenset[str]:
-    """Keys of the buffers, e.g. a batch norm's means: ranks may differ in them, and DDP takes the first one's."""
-    names = (name for name, _ in model.named_buffers(remove_duplicate=False))
-    return frozenset(f"model.{key}" for name in names for key in _get_fqns(model, name))

@@ -217,23 +217,22 @@ def _sharded(key: str, tensor: DTensor, *, slow: bool) -> _Part | None:
     local = tensor.to_local().detach()
     if not local.numel() and (tensor.numel() or any(coordinate)):
         return None  # of one that has no elements at all, somebody says that it is there
-    shape, lengths, offsets = tuple(tensor.shape), tuple(local.shape), offsets_of(tensor)
-    extent = Extent(key, local.dtype, shape, offsets, lengths, _ranks_of_rows(mesh, placements))
-    kept = _is_first(mesh, placements)
+    offsets, ranks, kept = _standing(tensor.shape, mesh, placements)
+    extent = Extent(key, local.dtype, tuple(tensor.shape), offsets, tuple(local.shape), ranks)
     return _Part(extent, local, kept, slow and local.device.type in _BESIDE, tensor)
 
 
-@cache
-def _is_first(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> bool:
-    """Whether this rank writes its part: where a mesh has copies of it, those at its first place do."""
+@cache  # training waits for it, and to ask for these one by one takes longer
+def _standing(
+    shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]
+) -> tuple[tuple[int, ...], int, bool]:
+    """Of this rank's part of such a tensor: where it begins, how many ranks have a part of the rows each, and whether
+    it is this one's to write. Where a mesh has copies of a part, those at its first place write it.
+    """
+    ranks = prod(mesh.size(at) for at, how in enumerate(placements) if _cuts_rows(how))
     at = mesh.get_coordinate() or ()
-    return all(here == 0 for here, how in zip(at, placements, strict=True) if how.is_replicate())
-
-
-@cache
-def _ranks_of_rows(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> int:
-    """How many ranks have a part of the rows each."""
-    return prod(mesh.size(at) for at, how in enumerate(placements) if _cuts_rows(how))
+    kept = all(here == 0 for here, how in zip(at, placements, strict=True) if how.is_replicate())
+    return _offsets(shape, mesh, placements), ranks, kept
 
 
 def _cuts_rows(how: Placement) -> bool:

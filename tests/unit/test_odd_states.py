@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import airflow_elastic.runtime as elastic
 from airflow_elastic.runtime.apart import put_together, take_apart
@@ -24,21 +22,8 @@ from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.runtime.staging import Place, lay_out, offsets_of
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece
+from tests.support.fake_ranks import as_ranks
 from tests.support.saving import Worker, restorer, save
-
-
-def as_ranks(world: int, each: Callable[..., Any], *args: Any) -> list[Any]:
-    """What each of so many ranks says, none of which hears of the others. In processes of their own: torch keeps what
-    it knows of meshes.
-    """
-    with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-        return pool.starmap(_as_rank, [(rank, world, each, args) for rank in range(world)], chunksize=1)
-
-
-def _as_rank(rank: int, world: int, each: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    torch.set_num_threads(1)
-    dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
-    return each(*args)
 
 
 def cut_by_both(rows: int, dp: int, tp: int) -> tuple[list[int], tuple[int, ...]]:

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from airflow_elastic.adapters import checkpoints, keeping, page
 from airflow_elastic.adapters.jobfiles import Members
@@ -29,7 +27,7 @@ from airflow_elastic.control.look import events_of
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.tell import sentence
 from airflow_elastic.runtime import persister, slots
-from airflow_elastic.runtime.saving import Position, Stateful, _buffers
+from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.runtime.slots import Slot
 from airflow_elastic.runtime.unsettled import Unsettled, Written
 from airflow_elastic.spec import events as ev
@@ -166,20 +164,6 @@ def test_what_somebody_has_locked_is_not_forgotten(tmp_path: Path, monkeypatch: 
     slot.release()
     worker.persister.flush()
     assert checkpoints.steps(worker.store) == [1]
-
-
-def test_buffers_are_known_by_the_names_that_states_have() -> None:
-    class Deep(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.submodule = torch.nn.Sequential(torch.nn.BatchNorm1d(2))
-            self.module = torch.nn.BatchNorm1d(2)
-            self.again = checkpoint_wrapper(torch.nn.BatchNorm1d(2))
-
-    for model in (torch.nn.Sequential(Deep()), torch.compile(Deep())):
-        names = {name for name in get_model_state_dict(model) if "running" in name or "tracked" in name}
-        assert len(names) == 9
-        assert _buffers(model) == {f"model.{name}" for name in names}
 
 
 def test_a_breakpoint_is_not_copied_over_what_is_still_to_be_written(tmp_path: Path) -> None:

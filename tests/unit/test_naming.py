@@ -1,0 +1,109 @@
+"""Names in a checkpoint are those that torch's own state dicts have, however a model is wrapped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from airflow_elastic.runtime.naming import buffers_of, names_of, weights_of
+from tests.support.fake_ranks import as_ranks
+
+
+class Scaled(torch.nn.Linear):
+    """Has a state of its own, as quantised layers do."""
+
+    def get_extra_state(self) -> Any:
+        return {"scale": 2.0}
+
+    def set_extra_state(self, state: Any) -> None:
+        assert state == {"scale": 2.0}
+
+
+class Deep(torch.nn.Module):
+    """Wrapped in parts, with names as wrappers have them, a buffer that is not kept, and weights in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.submodule = torch.nn.Sequential(torch.nn.BatchNorm1d(2), Scaled(2, 2))
+        self.module = torch.nn.BatchNorm1d(2)
+        self.again = checkpoint_wrapper(torch.nn.BatchNorm1d(2))
+        self.compiled: Any = torch.compile(torch.nn.Linear(2, 2))
+        self.tied = torch.nn.Linear(2, 2)
+        self.tied.weight = self.compiled.weight
+        self.register_buffer("passing", torch.zeros(3), persistent=False)
+
+
+def plain() -> torch.nn.Module:
+    return Deep()
+
+
+def compiled() -> Any:
+    return torch.compile(torch.nn.Sequential(Deep()))
+
+
+def replicated() -> torch.nn.Module:
+    return DistributedDataParallel(torch.nn.Sequential(Deep()))
+
+
+def replicated_and_compiled() -> Any:
+    return torch.compile(DistributedDataParallel(Deep()))
+
+
+def sharded() -> torch.nn.Module:
+    model = Deep()
+    fully_shard(model.submodule, mesh=init_device_mesh("cpu", (2,)))
+    return fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+
+
+def of_the_first_fsdp() -> torch.nn.Module:
+    device = torch.device("cpu")
+    return FullyShardedDataParallel(
+        torch.nn.Linear(2, 2), sharding_strategy=ShardingStrategy.NO_SHARD, device_id=device
+    )
+
+
+def same(build: Any) -> int:
+    """How many names there are, after all of it has been compared."""
+    model = build()
+    ours, torchs = weights_of(model), get_model_state_dict(model)
+    assert ours.keys() == torchs.keys()
+    for name, value in ours.items():
+        other = torchs[name]
+        assert type(value) is type(other)
+        if isinstance(value, torch.Tensor):
+            mine, theirs = (one.to_local() if isinstance(one, DTensor) else one for one in (value, other))
+            assert torch.equal(mine, theirs)
+            # The first FSDP makes copies itself.
+            assert mine.data_ptr() == theirs.data_ptr() or isinstance(model, FullyShardedDataParallel), name
+        else:
+            assert value == other
+    names = names_of(model)
+    assert set(names) == set(model.parameters())
+    assert set(names.values()) <= ours.keys()
+    running = {name for name in ours if "running" in name or "tracked" in name}
+    assert buffers_of(model) - running <= {"passing", "0.passing"}
+    assert running <= buffers_of(model)
+    return len(ours)
+
+
+@pytest.mark.parametrize(
+    ("build", "count"),
+    [
+        (plain, 22),
+        (compiled, 22),
+        (replicated, 22),
+        (replicated_and_compiled, 22),
+        (sharded, 22),
+        (of_the_first_fsdp, 2),
+    ],
+)
+def test_names_are_those_of_torch(build: Any, count: int) -> None:
+    assert as_ranks(2, same, build) == [count, count]
