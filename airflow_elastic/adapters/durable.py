@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import secrets
 import stat
@@ -105,3 +106,11 @@ def is_abandoned(temp: Path, modified_before: float) -> bool:
     except OSError as exc:
         return exc.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # no locks here: its age decides
     return True
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what writers have left half-written in a folder when they died; not in those below it."""
+    with contextlib.suppress(OSError):  # it only takes space
+        for temp in folder.glob(f"{RESERVED}*"):
+            if is_abandoned(temp, math.inf):
+                temp.unlink(missing_ok=True)

@@ -31,18 +31,20 @@ class Footprint:
         kept: how much of it a neighbour keeps as well; 0 where nobody does.
         have: what its agent has of that already.
         keeps: what its agent has already for a neighbour's.
+        at_least: there may be more of the state: an optimizer has not told yet what it keeps.
     """
 
     state: int
     kept: int
     have: int
     keeps: int = 0
+    at_least: bool = False
 
 
-def footprint(stage: Stage, plan: Layout) -> Footprint:
+def footprint(stage: Stage, plan: Layout, *, at_least: bool = False) -> Footprint:
     """That of a rank."""
     kept = 0 if stage.keeps is None else plan.kept_bytes
-    return Footprint(plan.total_bytes, kept, stage.have_bytes, stage.keeps or 0)
+    return Footprint(plan.total_bytes, kept, stage.have_bytes, stage.keeps or 0, at_least)
 
 
 def check_memory(mine: Footprint | None, ranks: Ranks, procs: int) -> None:
@@ -111,4 +113,5 @@ def _wanted(worker: Sequence[Footprint], neighbours: int) -> int:
 def _told(here: Sequence[Footprint], neighbours: int) -> str:
     own = sum(one.state for one in here)
     more = f", and {neighbours / 1e9:.3g} GB more for what it keeps of a neighbour's" if neighbours else ""
-    return f"saves take {COUNT} times {own / 1e9:.3g} GB of its memory{more}"
+    least = "at least " if any(one.at_least for one in here) else ""
+    return f"saves take {least}{COUNT} times {own / 1e9:.3g} GB of its memory{more}"

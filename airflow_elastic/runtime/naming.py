@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import _get_fqns, _state_dict_fn, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+#: What is put before the names of a model that is wrapped.
+_WRAPPERS = ("module.", "_orig_mod.")
 
 
 def weights_of(model: torch.nn.Module) -> dict[str, Any]:
@@ -36,6 +40,39 @@ def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
 def buffers_of(model: torch.nn.Module) -> frozenset[str]:
     """Names of the buffers, e.g. a batch norm's means; all of them, where modules share one."""
     return frozenset(_name(model, name) for name, _ in model.named_buffers(remove_duplicate=False))
+
+
+def named_as(weights: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
+    """Weights of a file, by the model's names.
+
+    Without what DDP and torch.compile put before all names of a model that they wrap. Where the model has a tensor by
+    several names (tied weights), and the file by some of these, it is there by all.
+    """
+    names = weights_of(model).keys()
+    while prefix := next((one for one in _WRAPPERS if _all_begin(weights, one)), None):
+        if any(name.startswith(prefix) for name in names):
+            break
+        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    found = dict(weights)
+    for tied in _tied(model):
+        if there := sorted(tied & weights.keys()):
+            found |= dict.fromkeys((tied & names) - weights.keys(), weights[there[0]])
+    return found
+
+
+def _all_begin(weights: dict[str, Any], prefix: str) -> bool:
+    return bool(weights) and all(isinstance(name, str) and name.startswith(prefix) for name in weights)
+
+
+def _tied(model: torch.nn.Module) -> list[set[str]]:
+    """Names of each parameter and buffer that has several."""
+    names: dict[int, set[str]] = defaultdict(set)
+    for name, one in (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ):
+        names[id(one)].add(_name(model, name))
+    return [each for each in names.values() if len(each) > 1]
 
 
 def _name(model: torch.nn.Module, key: str) -> str:

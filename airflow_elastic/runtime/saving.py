@@ -247,18 +247,17 @@ class Saver:
     def check_memory(self, objects: Stateful) -> None:
         """Refuse to begin where the memory for saves is not to be had. All ranks call this together.
 
-        Not where an optimizer tells only with its first step what it keeps, or a lazy module what it is: there the
-        first save says so.
+        Where an optimizer tells only with its first step what it keeps, that there is memory for everything else; where
+        a module is lazy, nothing is known yet. There the first save says so.
 
         Raises:
             InvalidInput: how much it takes, and how much there is.
         """
         with with_room(objects.optimizers):
-            known = all(one.state for one in objects.optimizers) and not any(
-                map(is_lazy, objects.model.parameters())
-            )
-            plan = self._plan(objects) if known else None
-        mine = None if plan is None else footprint(self._stage, plan)
+            is_known = not any(map(is_lazy, objects.model.parameters()))
+            at_least = not all(one.state for one in objects.optimizers)
+            plan = self._plan(objects) if is_known else None
+        mine = None if plan is None else footprint(self._stage, plan, at_least=at_least)
         check_memory(mine, self._ranks, self._place.procs)
 
     def announce(self, objects: Stateful) -> threading.Thread:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
 import sys
-import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -22,18 +23,20 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
 )
 
-from airflow_elastic.adapters.durable import temp_file
+from airflow_elastic.adapters.durable import remove_abandoned, temp_file
+from airflow_elastic.adapters.scratch import scratch
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed
 from airflow_elastic.runtime.fit import TO_READ, check_fit, kind_of, with_room_for_extra
 from airflow_elastic.runtime.loading import Told, untold
+from airflow_elastic.runtime.naming import named_as
 from airflow_elastic.runtime.reading import read_weights
-from airflow_elastic.spec.errors import ElasticError, InvalidInput
+from airflow_elastic.runtime.weight_files import format_of, read, write
+from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
 from airflow_elastic.spec.manifest import Manifest
 
-#: How a file's name ends, by format.
-SUFFIXES = {".pt": "torch", ".pth": "torch", ".bin": "torch", ".safetensors": "safetensors"}
+_SCRATCH = "elastic-weights-"
 
 
 def export_weights(
@@ -43,9 +46,9 @@ def export_weights(
 
     Args:
         run: the run URI, or the store that lies there.
-        path: of the file, or an s3:// URI; made or replaced at once. `.pt`, `.pth` and `.bin` are a state dict as
-            `torch.save` writes it, for `torch.load(path, weights_only=True)`; `.safetensors` has step and run in its
-            metadata.
+        path: of the file, or an s3:// URI; made or replaced at once, and what an export that was killed has left of it
+            is removed. `.pt`, `.pth` and `.bin` are a state dict as `torch.save` writes it, for
+            `torch.load(path, weights_only=True)`; `.safetensors` has step and run in its metadata.
         step: of the checkpoint. Default: the newest one that is whole.
         told: called with the bytes that are read so far, and all that are to be. Default: nobody is told.
 
@@ -58,21 +61,26 @@ def export_weights(
         OSError, StoreError: the file cannot be written.
     """
     name = str(path)
-    write = {"torch": _write_torch, "safetensors": _write_safetensors}[_format_of(Path(name))]
+    kind = format_of(name.rpartition("/")[2])
     place, scheme, key = _apart(name)
     shelf = open_store(place) if scheme else None
     manifest, weights = read_weights(run, step, told)
     about = {"step": str(manifest.step), "run": run if isinstance(run, str) else run.uri}
     if shelf is not None:
-        with tempfile.TemporaryDirectory(prefix="elastic-weights-") as folder:
-            write(weights, Path(folder, key), about)
-            shelf.upload(key, Path(folder, key))
+        with scratch(_SCRATCH) as folder:
+            write(folder / key, weights, about, kind)
+            with contextlib.suppress(
+                StoreError
+            ):  # who may write there may not look, or end what others have begun
+                shelf.abandon(key, key.__eq__)
+            shelf.upload(key, folder / key)
         return manifest
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(path.absolute().parent)
     with temp_file(path.absolute().parent) as (temporary, created):
         mode = stat.S_IMODE((path.stat() if path.exists() else os.fstat(created.fileno())).st_mode)
-        write(weights, temporary, about)
+        write(temporary, weights, about, kind)
         temporary.chmod(mode)  # safetensors makes a file that nobody else can read
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
@@ -86,32 +94,24 @@ def load_weights(source: str | Path, model: torch.nn.Module) -> None:
     Nothing in the file is executed: of a `torch.save` only tensors are read.
 
     Args:
-        source: a path, or an s3:// URI; `.pt`, `.pth` and `.bin` are a state dict, `.safetensors` is safetensors.
+        source: a path, or an s3:// URI; `.pt`, `.pth` and `.bin` are a state dict, `.safetensors` is safetensors, and
+            `.index.json` names several of these beside it, as Hugging Face's libraries write large models.
         model: wrapped (DDP, FSDP2) or not. It has to have exactly the parameters and buffers of the file, of
-            the same dtypes: convert it after that, before it is wrapped, where it is to be of another.
+            the same dtypes: convert it after that, before it is wrapped, where it is to be of another. Of what it has
+            under several names (tied weights) one is enough; names may have what DDP and torch.compile put before them.
 
     Raises:
         InvalidInput: there is no such file, it is of another format, or of another model or dtype. The model is
             unchanged.
     """
     name = str(source)
-    read = {"torch": _read_torch, "safetensors": _read_safetensors}[_format_of(Path(name))]
-    with tempfile.TemporaryDirectory(prefix="elastic-weights-") as temporary:
-        weights = read(_local(name, Path(temporary)))
+    with _beside(name) as local:
+        weights = named_as(read(name.rpartition("/")[2], local), model)
     kinds = {f"model.{key}": kind_of(value) for key, value in weights.items()}
     state = with_room_for_extra(packed(get_model_state_dict(model)), kinds)
     check_fit({"model": state}, kinds, name, TO_READ)
     options = StateDictOptions(full_state_dict=True, strict=True)
     set_model_state_dict(model, weights, options=options)
-
-
-def _format_of(path: Path) -> str:
-    found = SUFFIXES.get(path.suffix)
-    if found is None:
-        raise InvalidInput(
-            f"{path.name}: given a name that says no format; allowed: one that ends with {', '.join(SUFFIXES)}"
-        )
-    return found
 
 
 def _apart(name: str) -> tuple[str, bool, str]:
@@ -124,69 +124,29 @@ def _apart(name: str) -> tuple[str, bool, str]:
     return place, "://" in name, key
 
 
-def _local(source: str, folder: Path) -> Path:
-    if "://" not in source:
-        if not Path(source).is_file():
-            raise InvalidInput(f"{source}: there is no such file")
-        return Path(source)
-    place, _, name = _apart(source)
-    open_store(place).download(name, folder / name)
+@contextlib.contextmanager
+def _beside(name: str) -> Iterator[Callable[[str], Path]]:
+    """Gives where the files of its folder can be read, by their names. Those of a bucket are fetched, one at a time."""
+    place, is_uri, _ = _apart(name)
+    if not is_uri:
+        yield partial(_there, Path(name).parent)
+        return
+    store = open_store(place)
+    with scratch(_SCRATCH) as folder:
+
+        def fetched(key: str) -> Path:
+            for former in folder.iterdir():
+                former.unlink()
+            store.download(key, folder / key)
+            return folder / key
+
+        yield fetched
+
+
+def _there(folder: Path, name: str) -> Path:
+    if not (folder / name).is_file():
+        raise InvalidInput(f"{folder / name}: there is no such file")
     return folder / name
-
-
-def _write_torch(weights: dict[str, Any], path: Path, about: dict[str, str]) -> None:
-    with path.open("wb") as file:  # given the path, torch wants something before the last dot of its name
-        torch.save(weights, file)
-
-
-def _read_torch(path: Path) -> dict[str, Any]:
-    try:
-        weights = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:  # of the disk
-        raise
-    except Exception as error:  # of many kinds, by what is wrong with the file
-        raise InvalidInput(f"{path} is no state dict that torch.save has written: {error}") from error
-    if not isinstance(weights, dict):
-        raise InvalidInput(
-            f"{path}: given {type(weights).__name__}; allowed: a state dict, as model.state_dict() is"
-        )
-    return weights
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError:
-        raise InvalidInput(
-            "a .safetensors file needs a package that is not installed here: pip install "
-            "'airflow-elastic[safetensors]', or use a .pt file"
-        ) from None
-    return safetensors.torch
-
-
-def _write_safetensors(weights: dict[str, Any], path: Path, about: dict[str, str]) -> None:
-    if others := sorted(name for name, value in weights.items() if not torch.is_tensor(value)):
-        raise InvalidInput(
-            f"safetensors holds tensors only, and the model has {', '.join(others)}: write a .pt file"
-        )
-    library = _safetensors()
-    try:
-        library.save_file(weights, path, metadata=about)
-    except KeyError as error:
-        raise InvalidInput(
-            f"safetensors has no {error.args[0]}, and the model has: write a .pt file"
-        ) from error
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    library = _safetensors()
-    try:
-        weights: dict[str, Any] = library.load_file(path)
-    except OSError:
-        raise
-    except Exception as error:
-        raise InvalidInput(f"{path} is no safetensors file: {error}") from error
-    return weights
 
 
 def main() -> int:

@@ -35,7 +35,8 @@ class CheckpointPolicy:
             have it. Default: not in between.
         buddies: each worker keeps in its memory what one of another `workers.node_unit` has staged, and writes it where
             that one is lost: a lost node costs what was done since the newest state in memory, and not in storage.
-            Whoever comes in its place, while the others stay, reads the state from their memory, and not from storage.
+            Whoever comes in its place, while the others stay (engines `local` and `job`), reads the state from their
+            memory, and not from storage.
             Takes twice a worker's share of the state, in memory (with DDP: the state by the number of workers); and
             that share goes over the network each time. With the launcher `torchrun`, and more workers than one unit,
             which is best the workers of one machine: those of one unit never keep each other's.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.metadata import metadata
@@ -14,11 +18,12 @@ from typing import Any
 import pytest
 import safetensors
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save_file, save_model
 
 import airflow_elastic.runtime as elastic
 from airflow_elastic.adapters import keeping
 from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.scratch import scratch
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec import events as ev
@@ -28,6 +33,7 @@ from tests.e2e.test_load_model import network, save, save_forged, spoil, weights
 from tests.support import s3
 from tests.support.driving import SCRIPTS, driving, training
 from tests.support.forging import Hostile
+from tests.support.leaks import half_written
 from tests.support.saving import Worker
 
 FILES = pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
@@ -226,6 +232,154 @@ def test_a_file_that_is_replaced_stays_as_private_as_it_was(tmp_path: Path, name
     (tmp_path / name).touch(0o600)
     elastic.export_weights(str(tmp_path / "run"), tmp_path / name)
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+class Tied(torch.nn.Module):
+    """Words in, words out, by the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(5, 3)
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.head = torch.nn.Linear(3, 5, bias=False)
+        self.head.weight = self.words.weight
+
+
+def written_in_parts(folder: Path, state: Mapping[str, torch.Tensor], ending: str) -> str:
+    """As Hugging Face's libraries write what is large: some tensors in each file, and an index. Returns its name."""
+    names = {name: f"model-{number % 2 + 1:05}-of-00002{ending}" for number, name in enumerate(state)}
+    for file in set(names.values()):
+        part = {name: state[name].clone() for name in state if names[name] == file}
+        (save_file if ending == ".safetensors" else torch.save)(part, folder / file)
+    index = folder / f"model{ending}.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": names}))
+    return index.name
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".bin"])
+def test_weights_in_several_files_are_read_by_their_index(tmp_path: Path, ending: str) -> None:
+    torch.manual_seed(1)
+    there = Tied().state_dict()
+    del there["head.weight"]
+    model = Tied()
+    elastic.load_weights(tmp_path / written_in_parts(tmp_path, there, ending), model)
+    assert is_same({**there, "head.weight": there["words.weight"]}, model.state_dict())
+    (tmp_path / f"model-00002-of-00002{ending}").unlink()
+    with pytest.raises(InvalidInput, match=r"model-00002-of-00002\S+: there is no such file"):
+        elastic.load_weights(tmp_path / f"model{ending}.index.json", model)
+    for said in ('{"weight_map": {"a": "../model.bin"}}', '{"weight_map": {"a": "b.index.json"}}', "[]", "{"):
+        (tmp_path / "odd.index.json").write_text(said)
+        with pytest.raises(InvalidInput, match=r"allowed: files of weights beside it|is no index of weights"):
+            elastic.load_weights(tmp_path / "odd.index.json", model)
+
+
+def test_weights_in_several_files_of_a_bucket(s3_uri: str, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    there = network().state_dict()
+    written_in_parts(tmp_path, there, ".safetensors")
+    shelf = open_store(f"{s3_uri}/shelf")
+    for path in tmp_path.iterdir():
+        shelf.upload(path.name, path)
+    model = network()
+    elastic.load_weights(f"{s3_uri}/shelf/model.safetensors.index.json", model)
+    assert is_same(there, model.state_dict())
+
+
+def test_what_a_model_has_by_two_names_may_be_in_a_file_by_one(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    one = Tied()
+    save_model(one, str(tmp_path / "model.safetensors"))
+    assert len(load_file(tmp_path / "model.safetensors")) < len(one.state_dict())
+    model = Tied()
+    elastic.load_weights(tmp_path / "model.safetensors", model)
+    assert is_same(one.state_dict(), model.state_dict())
+    assert model.head.weight is model.words.weight
+
+
+@pytest.mark.parametrize("before", ["module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod."])
+def test_weights_of_a_wrapped_model_are_known_without_what_wrapped_it(tmp_path: Path, before: str) -> None:
+    torch.manual_seed(1)
+    there = Tied().state_dict()
+    torch.save({f"{before}{name}": value for name, value in there.items()}, tmp_path / "model.pt")
+    model = Tied()
+    elastic.load_weights(tmp_path / "model.pt", model)
+    assert is_same(there, model.state_dict())
+
+
+def test_a_state_dict_within_another_dict_is_named(tmp_path: Path) -> None:
+    torch.save({"epoch": 3, "state_dict": Tied().state_dict()}, tmp_path / "last.pt")
+    with pytest.raises(InvalidInput, match=r"a dict with 'state_dict' in it; .*Save that one alone: "):
+        elastic.load_weights(tmp_path / "last.pt", Tied())
+
+
+DYING = """
+import os, signal, sys
+from itertools import count
+from airflow_elastic.adapters import s3_bulk
+from airflow_elastic.runtime import weights
+
+def dies(call, after):
+    def dying(*args):
+        answer = call(*args)
+        if next(after) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+    return dying
+
+if "://" in sys.argv[2]:
+    s3_bulk._body = dies(s3_bulk._body, count(-1))  # of the second part
+else:
+    weights.write = dies(weights.write, count())
+weights.main()
+"""
+
+
+def killed_while_it_exports(uri: str, to: str) -> None:
+    done = subprocess.run([sys.executable, "-c", DYING, uri, to], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def half_uploaded(uri: str) -> list[str]:
+    """Objects of which somebody has begun to send parts, and has not finished."""
+    found: list[str] = []
+    open_store(uri).abandon("", lambda key: bool(found.append(key)))  # type: ignore[func-returns-value]
+    return found
+
+
+def test_nothing_stays_of_an_export_that_was_killed(
+    s3_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # where it was when somebody asked first
+    run, bucket, folder = str(tmp_path / "run"), f"{s3_uri}/shelf/model.pt", tmp_path / "shelf"
+    objects = Stateful(torch.nn.Linear(3000, 4000), (), {})  # three parts of an upload
+    Worker(run).save(objects, 1, Position(), reason="script", metrics={})
+    killed_while_it_exports(run, bucket)
+    killed_while_it_exports(run, f"{folder}/model.pt")
+    assert half_uploaded(f"{s3_uri}/shelf") == ["model.pt"]
+    (left,) = (tmp_path / "tmp").glob("elastic-weights-*")
+    assert left.joinpath("model.pt").exists()
+    assert half_written(folder)
+    with scratch("elastic-weights-"):
+        assert left.exists()  # one so young may be about to be locked
+    os.utime(left, (0, 0))
+    elastic.export_weights(run, bucket)
+    elastic.export_weights(run, folder / "model.pt")
+    assert [path.name for path in folder.iterdir()] == ["model.pt"]
+    assert not [path for path in (tmp_path / "tmp").iterdir() if path.name.startswith("elastic-weights-")]
+    assert half_uploaded(f"{s3_uri}/shelf") == []
+
+
+def test_a_folder_that_is_in_use_is_not_taken_for_one_that_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with scratch("elastic-weights-") as mine:
+        os.utime(mine, (0, 0))
+        with scratch("elastic-weights-") as other:
+            assert {*tmp_path.iterdir()} == {mine, other}
+    assert not list(tmp_path.iterdir())
 
 
 def begin(uri: str) -> None:

@@ -49,16 +49,22 @@ def test_a_training_that_begins_knows_what_its_saves_will_take(
     worker.saver.check_memory(objects)
 
 
-def test_an_optimizer_that_does_not_tell_is_waited_for(
-    tmp_path: str, caplog: pytest.LogCaptureFixture
+def test_where_an_optimizer_does_not_tell_there_has_to_be_memory_for_the_rest(
+    tmp_path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    model = torch.nn.Linear(4, 4)
+    model = torch.nn.Linear(1000, 1000)
     objects = Stateful(model, (type("Mine", (torch.optim.AdamW,), {})(model.parameters()),), {})
     worker = Worker(str(tmp_path))
-    worker.saver.check_memory(objects)
     worker.saver.check_memory(Stateful(torch.nn.LazyLinear(4), (), {}))
     assert "saves take" not in caplog.text
+    worker.saver.check_memory(objects)
+    assert "saves take at least 2 times 0.00402 GB of its memory" in caplog.text
+    monkeypatch.setattr(footprint, "free_memory", lambda: {"here": 8_000_000})
+    with pytest.raises(
+        InvalidInput, match=r"saves take at least 2 times 0\.00402 GB .* only 0\.008 GB are free"
+    ):
+        worker.saver.check_memory(objects)
 
 
 @pytest.mark.parametrize(

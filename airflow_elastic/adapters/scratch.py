@@ -1,0 +1,53 @@
+"""Folders for large files that are needed for a moment, of which none stays, whoever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NEW_SECONDS = 60.0  # whoever has made a folder locks it at once, and is given so long
+
+
+@contextlib.contextmanager
+def scratch(prefix: str) -> Iterator[Path]:
+    """A folder among the machine's temporary ones that is removed at the end.
+
+    It is locked meanwhile, and the kernel lets go of that when this process dies: so first those are removed that
+    others with the same prefix have left when they were killed.
+
+    Raises:
+        OSError: there is no room for one.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        _remove_if_left(left)
+    with tempfile.TemporaryDirectory(prefix=prefix) as name, _opened(Path(name)) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield Path(name)
+
+
+def _remove_if_left(folder: Path) -> None:
+    with (
+        contextlib.suppress(OSError),
+        _opened(folder) as descriptor,
+    ):  # gone meanwhile, in use, or of another user
+        if time.time() - os.fstat(descriptor).st_mtime > _NEW_SECONDS:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
