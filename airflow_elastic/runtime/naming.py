@@ -9,19 +9,30 @@ import torch
 from torch.distributed.checkpoint.state_dict import _get_fqns, _state_dict_fn, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
+from airflow_elastic.spec.errors import InvalidInput
+
 #: What is put before the names of a model that is wrapped.
 _WRAPPERS = ("module.", "_orig_mod.")
 
 
+@torch.no_grad()  # modules may compute what they keep
 def weights_of(model: torch.nn.Module) -> dict[str, Any]:
     """A model's state dict by these names: what torch's `get_model_state_dict` gives, in half the time, for which
     training waits. Tensors are the model's own, not copies.
+
+    Raises:
+        InvalidInput: it has none.
     """
     if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
         return get_model_state_dict(model)  # the first FSDP has to be asked for shards
     state = _state_dict_fn(
         model, "state_dict"
     )()  # the model's own, where a script has put torch's in its place
+    if not state:
+        raise InvalidInput(
+            f"the model ({type(model).__name__}) has an empty state dict: there is nothing to save of it. Give "
+            "run.restore the one whose parameters are trained"
+        )
     return {_name(model, key): value for key, value in state.items()}
 
 

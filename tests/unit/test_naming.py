@@ -14,17 +14,18 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime.naming import buffers_of, names_of, weights_of
+from airflow_elastic.spec.errors import InvalidInput
 from tests.support.fake_ranks import as_ranks
 
 
 class Scaled(torch.nn.Linear):
-    """Has a state of its own, as quantised layers do."""
+    """Has a state of its own, as quantised layers do, which it computes."""
 
     def get_extra_state(self) -> Any:
-        return {"scale": 2.0}
+        return {"scale": 2.0, "norm": self.weight.norm()}
 
     def set_extra_state(self, state: Any) -> None:
-        assert state == {"scale": 2.0}
+        assert state["scale"] == 2.0
 
 
 class Deep(torch.nn.Module):
@@ -85,6 +86,7 @@ def same(build: Any) -> int:
             assert mine.data_ptr() == theirs.data_ptr() or isinstance(model, FullyShardedDataParallel), name
         else:
             assert value == other
+            assert not value["norm"].requires_grad, "a graph would be kept, too"
     names = names_of(model)
     assert set(names) == set(model.parameters())
     assert set(names.values()) <= ours.keys()
@@ -107,3 +109,15 @@ def same(build: Any) -> int:
 )
 def test_names_are_those_of_torch(build: Any, count: int) -> None:
     assert as_ranks(2, same, build) == [count, count]
+
+
+def test_a_model_changes_what_it_keeps_without_gradients() -> None:
+    """As hooks that clamp weights do, and extra state that numpy computes."""
+    model = torch.nn.Linear(2, 2)
+    model.register_state_dict_pre_hook(lambda module, *_: module.weight.clamp_(-0.1, 0.1))
+    assert weights_of(model)["weight"].abs().max() <= 0.1
+
+
+def test_a_model_without_a_state_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"the model \(ReLU\) has an empty state dict"):
+        weights_of(torch.nn.ReLU())
