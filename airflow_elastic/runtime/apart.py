@@ -1,5 +1,8 @@
 """Objects of the user's own, in two halves: their tensors, and everything else, which says where these belong.
 
+Large arrays of numpy's are tensors here, of the same memory: they are copied, and not pickled, for which training would
+wait several times as long.
+
 What such an object holds need not be what a new one holds: a history grows, a table gets keys. So the second half is
 kept as one value, and not key by key, as a model's state is.
 """
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import numpy
 import torch
 
 from airflow_elastic.spec.errors import InvalidInput
@@ -22,6 +26,19 @@ class Held:
     """Stands for a tensor that is kept apart under this name."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldArray:
+    """Stands for an array of numpy's that is kept apart as a tensor under this name."""
+
+    name: str
+
+
+#: Names of arrays among those of tensors begin with this; all others with a slash.
+_ARRAY = "array:"
+
+_LARGE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +62,37 @@ def take_apart(state: Any) -> tuple[Rest, dict[str, torch.Tensor]]:
     """Split a state of dicts (a module's OrderedDict is one), lists and tuples; what is in others stays there."""
     tensors: dict[str, torch.Tensor] = {}
 
+    def put(name: str, tensor: torch.Tensor) -> str:
+        if name in tensors:  # keys of several types may be written alike
+            name = next(other for at in count(1) if (other := f"{name}~{at}") not in tensors)
+        tensors[name] = tensor
+        return name
+
     def apart(value: Any, name: str) -> Any:
         if isinstance(value, torch.Tensor):
-            if name in tensors:  # keys of several types may be written alike
-                name = next(other for at in count(1) if (other := f"{name}~{at}") not in tensors)
-            tensors[name] = value
-            return Held(name)
+            return Held(put(name, value))
+        if (tensor := _of_array(value)) is not None:
+            return HeldArray(put(_ARRAY + name, tensor))
         return value
 
     return Rest(_walk(state, apart)), tensors
+
+
+def _of_array(value: Any) -> torch.Tensor | None:
+    """A large array of numbers, of its own memory; None for anything else, which is pickled."""
+    if type(value) is not numpy.ndarray or value.nbytes < _LARGE_BYTES:
+        return None
+    if not (value.flags.c_contiguous and value.flags.writeable):  # it would come back laid out in another way
+        return None
+    try:
+        return torch.from_numpy(value)
+    except (TypeError, ValueError):  # of a dtype, or an order of bytes, that torch does not have
+        return None
+
+
+def without_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those of `take_apart` that may be read into: an array may be somebody else's, too."""
+    return {name: one for name, one in tensors.items() if not name.startswith(_ARRAY)}
 
 
 def put_together(rest: object, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -68,11 +107,12 @@ def put_together(rest: object, tensors: Mapping[str, torch.Tensor]) -> Any:
     """
 
     def back(value: Any, name: str) -> Any:
-        if isinstance(value, Held):
-            if value.name not in tensors:
-                raise InvalidInput(f"names a tensor, {value.name!r}, that the checkpoint does not have")
-            return tensors[value.name]
-        return value
+        if not isinstance(value, Held | HeldArray):
+            return value
+        if value.name not in tensors:
+            raise InvalidInput(f"names a tensor, {value.name!r}, that the checkpoint does not have")
+        tensor = tensors[value.name]
+        return tensor.numpy() if isinstance(value, HeldArray) else tensor
 
     if not isinstance(rest, Rest):
         raise InvalidInput(f"is a {type(rest).__name__}, and no state as airflow-elastic writes them")

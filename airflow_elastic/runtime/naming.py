@@ -25,9 +25,8 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
     """
     if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
         return get_model_state_dict(model)  # the first FSDP has to be asked for shards
-    state = _state_dict_fn(
-        model, "state_dict"
-    )()  # the model's own, where a script has put torch's in its place
+    # The model's own, where a script has put torch's in its place.
+    state = _state_dict_fn(model, "state_dict")()
     if not state:
         raise InvalidInput(
             f"the model ({type(model).__name__}) has an empty state dict: there is nothing to save of it. Give "

@@ -27,7 +27,7 @@ from airflow_elastic.adapters.store import Store
 from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
 from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime import randomness
-from airflow_elastic.runtime.apart import put_together, unpacked
+from airflow_elastic.runtime.apart import put_together, unpacked, without_arrays
 from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fetching import Fetching
@@ -253,9 +253,10 @@ class Restorer:
             others.pop(ORDER, None)
             state.pop(other_key(ORDER), None)
         for name, other in others.items():
-            tensors, below = state[other_key(name)]["tensors"], f"{other_key(name)}.tensors."
+            parts, below = state[other_key(name)], f"{other_key(name)}.tensors."
+            parts["tensors"] = without_arrays(parts["tensors"])
             # A module would convert what it is given, in silence, as a model does.
-            reader.make_room(tensors, below, exact=isinstance(other, torch.nn.Module))
+            reader.make_room(parts["tensors"], below, exact=isinstance(other, torch.nn.Module))
         state["model"] = with_room_for_extra(state["model"], reader.kinds)
         settings = ask_for(state["optimizer"], reader.kinds)
         check_fit(state, reader.kinds, what, TO_TRAIN)

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch.serialization import get_safe_globals
 
-from airflow_elastic.runtime.apart import Held, Rest
+from airflow_elastic.runtime.apart import Held, HeldArray, Rest
 
 
 class NotTrusted(Exception):
@@ -69,7 +69,7 @@ _TYPES = (
     *(bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, slice),
     *(collections.OrderedDict, collections.Counter, collections.defaultdict, collections.deque),
     *(datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone),
-    *(decimal.Decimal, fractions.Fraction, uuid.UUID, io.BytesIO, Held, Rest),
+    *(decimal.Decimal, fractions.Fraction, uuid.UUID, io.BytesIO, Held, HeldArray, Rest),
     *(torch.Size, torch.device, torch.Tensor, torch.nn.Parameter, torch.Generator),
     *(one for name, one in vars(torch).items() if name.endswith("Storage")),
 )

@@ -6,6 +6,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from airflow_elastic.runtime.needs import Stored, find_needs
 from airflow_elastic.runtime.replicas import _some_values
 from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.runtime.staging import Place, lay_out, offsets_of
+from airflow_elastic.runtime.values import from_bytes, to_bytes
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece
 from tests.support.fake_ranks import as_ranks
@@ -188,6 +190,81 @@ def test_tensors_under_keys_that_are_written_alike_are_told_apart() -> None:
     }
     rest, tensors = take_apart(state)
     assert equal(put_together(rest, tensors), state)
+
+
+ROWS = 40_000
+
+KINDS = ["float32", "float64", "int64", "uint8", "uint16", "bool", "complex64", "float16"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_arrays_are_kept_as_tensors_of_the_same_memory(kind: str) -> None:
+    array = (np.arange(3 * ROWS) % 7).astype(kind).reshape(3, ROWS)
+    rest, tensors = take_apart({"buffer": [array], "a": np.arange(5)})
+    (tensor,) = tensors.values()
+    assert tensor.data_ptr() == array.ctypes.data
+    assert len(to_bytes("rest", rest)) < 1000
+    found = put_together(from_bytes("rest", to_bytes("rest", rest)), tensors)
+    assert found["buffer"][0].dtype == array.dtype
+    assert np.array_equal(found["buffer"][0], array)
+    assert np.array_equal(found["a"], np.arange(5))
+
+
+def read_only() -> Any:
+    array = np.zeros(ROWS)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.asfortranarray(np.random.default_rng(0).random((300, 300))),
+        np.zeros(2 * ROWS)[::2],
+        np.zeros(2 * ROWS)[::-1],
+        read_only(),
+        np.zeros(ROWS, dtype=">f8"),
+        np.zeros(ROWS, dtype="datetime64[s]"),
+        np.zeros(ROWS, dtype="longdouble"),
+        np.array(["word"] * ROWS),
+    ],
+)
+def test_arrays_that_would_not_come_back_as_they_were_are_pickled(array: Any) -> None:
+    rest, tensors = take_apart({"buffer": array})
+    assert not tensors
+    found = put_together(from_bytes("rest", to_bytes("rest", rest)), tensors)["buffer"]
+    assert found.dtype == array.dtype
+    assert np.array_equal(found, array)
+
+
+class Replay:
+    """What a training has seen, as reinforcement learning keeps it; its state is what it has, not a copy."""
+
+    def __init__(self, fill: float) -> None:
+        self.seen, self.lately = np.full((ROWS, 4), fill), np.full(5, fill)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen, "lately": self.lately}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen, self.lately = state["seen"], state["lately"]
+
+
+def test_arrays_of_an_object_come_back_and_those_it_had_are_left_alone(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    worker = save(tmp_path, 3, Stateful(model, (), {"replay": Replay(3.0)}))
+    replay = Replay(0.0)
+    had = replay.seen
+    assert restorer(tmp_path).restore(Stateful(model, (), {"replay": replay})) is not None
+    assert (replay.seen.dtype, replay.seen.shape) == (had.dtype, had.shape)
+    assert (replay.seen == 3.0).all()
+    assert (replay.lately == 3.0).all()
+    assert (had == 0.0).all(), "what somebody else may have was written over"
+    replay.seen[0, 0] = 1.0  # as any other
+    (slot,) = (slot for slot in worker.stage._slots if slot.age)
+    note = slot.note()
+    assert note is not None
+    assert max(blob.size for blob in note.kept.blobs) < 20_000
 
 
 def test_a_buffer_that_is_conjugated_when_it_is_read_comes_back(tmp_path: Path) -> None:

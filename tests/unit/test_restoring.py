@@ -26,7 +26,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control.look import events_of
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.runtime import randomness, restoring, saving
-from airflow_elastic.runtime.apart import Held, Rest, take_apart
+from airflow_elastic.runtime.apart import Held, HeldArray, Rest, take_apart
 from airflow_elastic.runtime.flat_reader import Loading
 from airflow_elastic.runtime.loading import Told
 from airflow_elastic.runtime.ranks import Ranks
@@ -547,6 +547,7 @@ def test_a_hostile_checkpoint_with_all_its_checksums_is_never_unpickled(
     [
         ({"last_epoch": 3}, "is a dict, and no state as airflow-elastic writes them"),
         (Rest({"table": Held("/table")}), "names a tensor, '/table', that the checkpoint does not have"),
+        (Rest([HeldArray("array:/1")]), "names a tensor, 'array:/1', that the checkpoint does not have"),
     ],
 )
 def test_an_object_that_somebody_else_has_written_is_refused(rest: object, why: str, tmp_path: Path) -> None:
