@@ -35,10 +35,8 @@ def scratch(prefix: str) -> Iterator[Path]:
 
 
 def _remove_if_left(folder: Path) -> None:
-    with (
-        contextlib.suppress(OSError),
-        _opened(folder) as descriptor,
-    ):  # gone meanwhile, in use, or of another user
+    """Unless it is in use, or of another user, or gone meanwhile."""
+    with contextlib.suppress(OSError), _opened(folder) as descriptor:
         if time.time() - os.fstat(descriptor).st_mtime > _NEW_SECONDS:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

@@ -73,7 +73,7 @@ class Arrangement:
 
 @lru_cache(maxsize=2)  # what a rank writes to storage of a state, and what it does not
 def arrange(extents: tuple[Extent, ...], begin: int = 0) -> Arrangement:
-    """Spot extents from a byte on, cut into bands: those of all of them that begin at the same share side by side."""
+    """Place extents from a byte on, cut into bands: those of all of them that begin at the same share side by side."""
     cut = [_bands(extent) for extent in extents]
     bands = [(band, number) for number, mine in enumerate(cut) for band in mine]
     begins: list[list[int]] = [[] for _ in extents]

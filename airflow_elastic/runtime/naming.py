@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -52,13 +53,12 @@ def buffers_of(model: torch.nn.Module) -> frozenset[str]:
     return frozenset(_name(model, name) for name, _ in model.named_buffers(remove_duplicate=False))
 
 
-def named_as(weights: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
-    """Weights of a file, by the model's names.
+def named_as(weights: dict[str, Any], model: torch.nn.Module, names: Collection[str]) -> dict[str, Any]:
+    """Weights of a file, by the names of the model's own.
 
     Without what DDP and torch.compile put before all names of a model that they wrap. Where the model has a tensor by
     several names (tied weights), and the file by some of these, it is there by all.
     """
-    names = weights_of(model).keys()
     while prefix := next((one for one in _WRAPPERS if _all_begin(weights, one)), None):
         if any(name.startswith(prefix) for name in names):
             break
@@ -66,7 +66,7 @@ def named_as(weights: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
     found = dict(weights)
     for tied in _tied(model):
         if there := sorted(tied & weights.keys()):
-            found |= dict.fromkeys((tied & names) - weights.keys(), weights[there[0]])
+            found |= dict.fromkeys(tied.intersection(names) - weights.keys(), weights[there[0]])
     return found
 
 

@@ -17,11 +17,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    set_model_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from airflow_elastic.adapters.durable import remove_abandoned, temp_file
 from airflow_elastic.adapters.scratch import scratch
@@ -30,7 +26,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed
 from airflow_elastic.runtime.fit import TO_READ, check_fit, kind_of, with_room_for_extra
 from airflow_elastic.runtime.loading import Told, untold
-from airflow_elastic.runtime.naming import named_as
+from airflow_elastic.runtime.naming import named_as, weights_of
 from airflow_elastic.runtime.reading import read_weights
 from airflow_elastic.runtime.weight_files import format_of, read, write
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
@@ -69,10 +65,7 @@ def export_weights(
     if shelf is not None:
         with scratch(_SCRATCH) as folder:
             write(folder / key, weights, about, kind)
-            with contextlib.suppress(
-                StoreError
-            ):  # who may write there may not look, or end what others have begun
-                shelf.abandon(key, key.__eq__)
+            _remove_left(shelf, key)
             shelf.upload(key, folder / key)
         return manifest
     path = Path(path)
@@ -86,6 +79,16 @@ def export_weights(
             os.fsync(file.fileno())
         temporary.replace(path)
     return manifest
+
+
+def _remove_left(shelf: Store, key: str) -> None:
+    """Remove what exports to there that were killed have left half-written."""
+    local = shelf.local_path(key)
+    if local is not None:
+        remove_abandoned(local.parent)
+        return
+    with contextlib.suppress(StoreError):  # who may write there may not look, or end what others have begun
+        shelf.abandon(key, key.__eq__)
 
 
 def load_weights(source: str | Path, model: torch.nn.Module) -> None:
@@ -106,9 +109,11 @@ def load_weights(source: str | Path, model: torch.nn.Module) -> None:
     """
     name = str(source)
     with _beside(name) as local:
-        weights = named_as(read(name.rpartition("/")[2], local), model)
+        weights = read(name.rpartition("/")[2], local)
+    own = weights_of(model)
+    weights = named_as(weights, model, own)
     kinds = {f"model.{key}": kind_of(value) for key, value in weights.items()}
-    state = with_room_for_extra(packed(get_model_state_dict(model)), kinds)
+    state = with_room_for_extra(packed(own), kinds)
     check_fit({"model": state}, kinds, name, TO_READ)
     options = StateDictOptions(full_state_dict=True, strict=True)
     set_model_state_dict(model, weights, options=options)

@@ -112,7 +112,7 @@ def test_names_are_those_of_torch(build: Any, count: int) -> None:
 
 
 def test_a_model_changes_what_it_keeps_without_gradients() -> None:
-    """As hooks that clamp weights do, and extra state that numpy computes."""
+    """As hooks that clamp weights do."""
     model = torch.nn.Linear(2, 2)
     model.register_state_dict_pre_hook(lambda module, *_: module.weight.clamp_(-0.1, 0.1))
     assert weights_of(model)["weight"].abs().max() <= 0.1
