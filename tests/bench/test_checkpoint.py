@@ -32,12 +32,12 @@ from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.testing.ports import free_port
 from tests.bench.figures import count, heading, median, spread, verdict
+from tests.bench.models import TENSORS, layers, stepped
 from tests.bench.worlds import of_ranks
 from tests.support.saving import Worker
 
 MEGABYTES = count("MEGABYTES", 1024)
 ROUNDS = count("ROUNDS", 5)
-TENSORS = 36  # of the model; AdamW has two more for each
 DEVICE = torch.device(os.environ.get("ELASTIC_BENCH_DEVICE", "cpu"))
 
 
@@ -45,15 +45,7 @@ def build() -> Stateful:
     """A model with its optimizer, of the size asked for, on the device asked for."""
     torch.set_num_threads(1)
     torch.manual_seed(7)
-    side = max(8, int((MEGABYTES * 1e6 / 4 / 3 / TENSORS) ** 0.5))
-    model = torch.nn.Sequential(*(torch.nn.Linear(side, side, bias=False) for _ in range(TENSORS)))
-    model.to(DEVICE)
-    optimizer = torch.optim.AdamW(model.parameters())
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad()
-    return Stateful(model, (optimizer,), {})
+    return stepped(layers(MEGABYTES).to(DEVICE))
 
 
 def size_of(objects: Stateful) -> int:
@@ -172,7 +164,7 @@ def test_a_save_of_ranks_that_share_a_model(tmp_path: Path) -> None:
     heading(f"a model sharded by FSDP2: how long its ranks wait for a save, {ROUNDS} rounds")
     for world, megabytes in ((2, 2 * MEGABYTES), (2, MEGABYTES), (3, MEGABYTES)):
         run = tmp_path / f"{world}-{megabytes}"
-        figures = of_ranks(world, "stall", run, ROUNDS, megabytes, room=tmp_path)
+        figures = of_ranks(world, "stall", run, ROUNDS, megabytes)
         each = f"{world} ranks, {figures['bytes'] / 1e9:.3f} GB each"
         print(f"  {each}: memcpy, at the same time  {spread(figures['copy'])}")
         print(f"                          saved                     {spread(figures['save'])}")

@@ -16,10 +16,8 @@ ROUNDS = count("ROUNDS", 5)
 
 def compare(where: str, uri: str | Path, how: str, room: Path) -> None:
     for saved, restored in ((2, 2), (2, 4), (4, 2), (3, 5)):
-        of_ranks(saved, "reshard", f"{uri}/{saved}-{restored}", "save", ROUNDS, MEGABYTES, room=room)
-        figures = of_ranks(
-            restored, "reshard", f"{uri}/{saved}-{restored}", how, ROUNDS, MEGABYTES, room=room
-        )
+        of_ranks(saved, "reshard", f"{uri}/{saved}-{restored}", "save", ROUNDS, MEGABYTES, room)
+        figures = of_ranks(restored, "reshard", f"{uri}/{saved}-{restored}", how, ROUNDS, MEGABYTES, room)
         print(f"  {saved} → {restored}, {where}: one read of the same bytes  {spread(figures['read'])}")
         print(f"         restored, verified          {spread(figures['restore'])}")
         verdict(

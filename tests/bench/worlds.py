@@ -14,14 +14,13 @@ from airflow_elastic.testing.ports import free_port
 ROOT = Path(__file__).parents[2]
 
 
-def of_ranks(world: int, script: str, *arguments: object, room: Path) -> dict[str, Any]:
+def of_ranks(world: int, script: str, *arguments: object) -> dict[str, Any]:
     """Run a script of these benches as so many ranks.
 
     Args:
         world: how many.
         script: its name.
         arguments: of each of them.
-        room: a folder that they may use.
 
     Returns:
         What the first one printed.
@@ -29,7 +28,6 @@ def of_ranks(world: int, script: str, *arguments: object, room: Path) -> dict[st
     command = [sys.executable, "-m", f"tests.bench.scripts.{script}", *map(str, arguments)]
     shared = {
         **os.environ,
-        "BENCH_ROOM": str(room),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(world),

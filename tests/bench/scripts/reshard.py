@@ -1,7 +1,7 @@
 """One rank that saves a model sharded by FSDP2, or restores it at another world size and measures that.
 
-`reshard.py RUN_URI save|restore|cold ROUNDS MEGABYTES`, with torch's environment of a rank. Rank 0 prints JSON. `cold`
-restores from the disk: before each turn the kernel has to forget what it has of the files.
+`reshard.py RUN_URI save|restore|cold ROUNDS MEGABYTES ROOM`, with torch's environment of a rank. Rank 0 prints JSON.
+`cold` restores from the disk: before each turn the kernel has to forget what it has of the files.
 """
 
 import json
@@ -69,7 +69,7 @@ if what == "save":
 else:
     raw = Raw()
     processors = max(1, (os.cpu_count() or 1) // world)  # as the agent of a worker tells its ranks
-    room = Room(Path(os.environ["BENCH_ROOM"]), 1, processors=processors)
+    room = Room(Path(sys.argv[5]), 1, processors=processors)
     restorer = Restorer(open_store(uri), ranks, attempt=2, room=room)
     reads, restores = [], []
     for _ in range(rounds + 1):

@@ -10,8 +10,7 @@ from torch.distributed.fsdp import fully_shard
 
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import Stateful
-
-TENSORS = 36  # of the model; AdamW has two more for each
+from tests.bench.models import layers, stepped
 
 
 def join() -> Ranks:
@@ -23,17 +22,11 @@ def join() -> Ranks:
 
 def build(megabytes: int) -> Stateful:
     """A model that FSDP2 has sharded, and its optimizer with the states that it has after a step."""
-    side = int((megabytes * 1e6 / 4 / 3 / TENSORS) ** 0.5)
-    model = torch.nn.Sequential(*(torch.nn.Linear(side, side, bias=False) for _ in range(TENSORS)))
+    model = layers(megabytes)
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters())
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad()
-    return Stateful(model, (optimizer,), {})
+    return stepped(model)
 
 
 def together(call: Callable[[], object]) -> float:
