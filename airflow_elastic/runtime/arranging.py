@@ -71,7 +71,7 @@ class Arrangement:
     end: int
 
 
-@lru_cache(maxsize=2)  # what a rank writes to storage of a state, and what it does not
+@lru_cache(maxsize=3)  # what a rank writes to storage of a state, and what it does not: that in two parts
 def arrange(extents: tuple[Extent, ...], begin: int = 0) -> Arrangement:
     """Place extents from a byte on, cut into bands: those of all of them that begin at the same share side by side."""
     cut = [_bands(extent) for extent in extents]

@@ -16,7 +16,7 @@ from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.opened import Opened
 from airflow_elastic.adapters.store import Reader
-from airflow_elastic.runtime.needs import Need, bytes_of
+from airflow_elastic.runtime.needs import Need, Stored, bytes_of
 from airflow_elastic.runtime.values import from_bytes
 from airflow_elastic.spec.index import Blob, block_count
 
@@ -69,7 +69,7 @@ class Filling:
         low = first if edge == first else edge + block
         high = last if last == size else last - last % block
         bounds = [(edge, min(size, edge + block))] if edge < first else []
-        step = max(block, _STRETCH_BYTES - _STRETCH_BYTES % block)
+        step = _step(block)
         bounds += [(at, min(high, at + step)) for at in range(low, high, step)]
         if low <= high < last:
             bounds.append((high, min(size, high + block)))
@@ -112,22 +112,10 @@ class Filling:
     def _fill(self, room: memoryview, at: int, reader: Reader) -> None:
         """Read the blocks from byte `at` of the entry on."""
         _read(reader, room)
-        if room and checksums.of(room) != self._expected(at // self._need.stored.block_bytes, len(room)):
+        if room and checksums.of(room) != _expected(self._need.stored, at, len(room)):
             raise CheckpointDamaged(
                 f"{self._entry.key} in {self.where} is not what was committed: its bytes have changed"
             )
-
-    def _expected(self, first: int, size: int) -> str:
-        """The checksum of so many bytes from this block on."""
-        block = self._need.stored.block_bytes
-        try:
-            return checksums.joined(
-                self._entry.checksums[first : first + block_count(size, block)], block, size
-            )
-        except ValueError as error:  # whoever can write an index can write anything there
-            raise CheckpointDamaged(
-                f"{self._entry.key} has no checksums that can be read: {error}"
-            ) from error
 
     def unpickle(self) -> None:
         """Put what is no tensor into its place, when all that is read is known to be what was committed."""
@@ -149,6 +137,35 @@ class Filling:
                 stored = stored.narrow(dim, start, length)
         target.copy_(stored)
         del self._stored, self._whole
+
+
+def is_what_was_committed(stored: Stored, reader: Reader) -> bool:
+    """Whether the bytes that come are those of an entry."""
+    size, step = stored.entry.size, _step(stored.block_bytes)
+    try:
+        for at in range(0, size, step):
+            room = _scratch(min(step, size - at))
+            _read(reader, room)
+            if checksums.of(room) != _expected(stored, at, len(room)):
+                return False
+    except (EOFError, CheckpointDamaged):
+        return False
+    return True
+
+
+def _step(block: int) -> int:
+    """How many bytes are read at once, where blocks have so many."""
+    return max(block, _STRETCH_BYTES - _STRETCH_BYTES % block)
+
+
+def _expected(stored: Stored, at: int, size: int) -> str:
+    """The checksum of so many bytes of an entry, from the block on that begins at this byte."""
+    entry, block = stored.entry, stored.block_bytes
+    first = at // block
+    try:
+        return checksums.joined(entry.checksums[first : first + block_count(size, block)], block, size)
+    except ValueError as error:  # whoever can write an index can write anything there
+        raise CheckpointDamaged(f"{entry.key} has no checksums that can be read: {error}") from error
 
 
 def skip(reader: Reader, size: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from itertools import chain
 from math import prod
@@ -18,9 +19,11 @@ import torch
 
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.opened import Opened
 from airflow_elastic.adapters.store import Store
+from airflow_elastic.runtime.filling import is_what_was_committed
 from airflow_elastic.runtime.fit import Kind
-from airflow_elastic.runtime.loading import Loading
+from airflow_elastic.runtime.loading import PROCESSORS, Loading
 from airflow_elastic.runtime.needs import Stored, find_needs
 from airflow_elastic.runtime.stage import Memory
 from airflow_elastic.runtime.values import from_bytes
@@ -43,15 +46,16 @@ class FlatReader:
         self._manifest = manifest
         sizes = {file.key: file.size for file in manifest.files}
         # A piece may be there more than once: of a tensor on a mesh beside which there are others, each has it written.
-        found: dict[tuple[str, tuple[int, ...]], Stored] = {}
+        self._parts: dict[tuple[str, tuple[int, ...]], Stored] = {}
         for file in index_files(manifest):
             key = file.key.removesuffix(".json") + ".bin"
             index, each = _index(file, indexes[file.key], sizes.get(key, 0))
             entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
             for entry in entries:
-                found[entry.key, entry.offsets if isinstance(entry, Piece) else ()] = Stored(key, entry, each)
+                stored = Stored(key, entry, each)
+                self._parts[stored.part] = stored
         self._stored: dict[str, list[Stored]] = defaultdict(list)
-        for (name, _), stored in found.items():
+        for (name, _), stored in self._parts.items():
             self._stored[name].append(stored)
         for name in self._stored:
             self._check_whole(name)
@@ -112,6 +116,19 @@ class FlatReader:
             InvalidInput: the state holds tensors of a kind that cannot be filled.
         """
         return Loading(find_needs(state, self._stored), self._manifest, memory)
+
+    def confirmed(self, perhaps: Memory) -> Memory:
+        """What in memory is, byte for byte, what was committed, of what may be something else."""
+
+        def is_same(part: tuple[str, tuple[int, ...]]) -> bool:
+            stored, (slot, at) = self._parts.get(part), perhaps[part]
+            if stored is None:
+                return False
+            return is_what_was_committed(stored, Opened(slot.fileno(), at, stored.entry.size))
+
+        with ThreadPoolExecutor(min(4, PROCESSORS)) as pool:
+            found = list(pool.map(is_same, perhaps))
+        return {part: held for (part, held), same in zip(perhaps.items(), found, strict=True) if same}
 
     def check_values(self, store: Store) -> None:
         """Unpickle what is no tensor, only to find out whether that can be done.

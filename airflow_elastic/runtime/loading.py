@@ -22,7 +22,6 @@ from airflow_elastic.runtime.needs import Need
 from airflow_elastic.runtime.slots import Slot
 from airflow_elastic.runtime.stage import Memory
 from airflow_elastic.spec.errors import StoreError
-from airflow_elastic.spec.index import Piece
 from airflow_elastic.spec.manifest import Manifest
 
 _REQUEST_BYTES = 16 << 20  # read with one request; four times as many where that leaves two for each thread,
@@ -60,7 +59,7 @@ class Loading:
         self._values: list[Filling] = []
         for need in needs:
             key, entry = need.stored.file, need.stored.entry
-            if held := memory.get((entry.key, entry.offsets if isinstance(entry, Piece) else ())):
+            if held := memory.get(need.stored.part):
                 slot, at = held
                 filling = Filling(need, "the memory of this worker's agent")
                 self._slots[slot] += filling.stretches(at)

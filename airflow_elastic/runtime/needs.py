@@ -28,6 +28,11 @@ class Stored:
     entry: Piece | Blob
     block_bytes: int
 
+    @property
+    def part(self) -> tuple[str, tuple[int, ...]]:
+        """Its name, and where in the tensor of that name it begins."""
+        return self.entry.key, self.entry.offsets if isinstance(self.entry, Piece) else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Need:

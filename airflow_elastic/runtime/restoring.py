@@ -262,7 +262,8 @@ class Restorer:
         check_fit(state, reader.kinds, what, TO_TRAIN)
         check_groups(state["optimizer"], len(settings), what, TO_TRAIN)
         check_given({*objects.others, *objects.left}, reader.kinds, what)
-        memory = self._stage.memory(manifest.generation, manifest.step) if self._stage else {}
+        at = manifest.generation, manifest.step
+        memory = self._stage.memory(*at, reader.confirmed) if self._stage else {}
         nearby = self._nearby(manifest)
         damages = self._read(reader.plan(state, memory), nearby)
         if any(damages) and self._ranks.any(bool(memory or nearby)):

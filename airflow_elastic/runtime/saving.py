@@ -193,6 +193,7 @@ class Saver:
             kept_bytes=plan.kept_bytes,
             kept=plan.kept,
             rest=plan.rest,
+            perhaps=plan.perhaps,
             metrics=dict(metrics),
             account=account,
             versions=VERSIONS,

@@ -143,7 +143,7 @@ class Sharer(Follower):
         connection = self._connection or self._connect(neighbour)
         data = [slot.data(note.kept_bytes) for slot, note in held]
         patience = _SEND_SECONDS + sum(map(len, data)) / _BYTES_A_SECOND
-        notes = tuple(replace(note, rest=Index((), ())) for _, note in held)
+        notes = tuple(replace(note, rest=Index((), ()), perhaps=Index((), ())) for _, note in held)
         say(connection, Given(notes, tuple(checksums.of(each) for each in data)))
         if self._is_taken(connection, notes[0].step, patience):
             for each in data:

@@ -52,6 +52,7 @@ _WANTED = struct.Struct("<Q")
 _WANTED_AT = 64
 
 _ZEROS = bytes(1 << 20)
+_NOTHING = Index((), ())
 
 #: How long a rank waits for its agent to provide memory; then it is the first save that maps it.
 _PROVIDED_SECONDS, _POLL_SECONDS = 600.0, 0.02
@@ -86,6 +87,7 @@ class Note:
         kept_bytes: how many bytes of the data are this rank's to write; the rest is in memory only.
         kept: what lies in them.
         rest: what lies behind them.
+        perhaps: what lies behind that: the rank's own of what the first one's counts of.
         account: what the rank has consumed, where the run accounts for that.
     """
 
@@ -100,6 +102,7 @@ class Note:
     kept_bytes: int
     kept: Index
     rest: Index
+    perhaps: Index = _NOTHING
     metrics: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     account: Account | None = None

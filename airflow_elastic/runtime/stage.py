@@ -20,6 +20,7 @@ from airflow_elastic.spec.errors import InvalidInput
 if TYPE_CHECKING:
     from airflow_elastic.runtime.slots import Note
     from airflow_elastic.runtime.staging import Layout
+    from airflow_elastic.spec.index import Index
 
 log = logging.getLogger(__name__)
 
@@ -92,18 +93,24 @@ class Stage:
         keeps = os.environ.get(KEEPS)
         return cls(slots, local_rank, poke, None if keeps is None else int(keeps))
 
-    def memory(self, generation: int, step: int) -> Memory:
-        """What this worker's agent still has in memory of what the ranks of a generation saved after a step."""
+    def memory(self, generation: int, step: int, confirmed: Callable[[Memory], Memory]) -> Memory:
+        """What this worker's agent still has in memory of what the ranks of a generation saved after a step.
+
+        Args:
+            generation: of the ranks.
+            step: they had done so many.
+            confirmed: gives what is of use of that in which ranks may differ.
+        """
         memory: Memory = {}
+        perhaps: Memory = {}
         there = (slot for each in self._everybodys for slot in each if slot.age == (generation, step))
         for slot in sorted(there, key=lambda slot: slot.finished_at):
             note = slot.note()
             if note is not None:
-                for piece in (*note.kept.pieces, *note.rest.pieces):
-                    memory[piece.key, piece.offsets] = slot, HEADER_BYTES + piece.at
-                for blob in note.kept.blobs:
-                    memory[blob.key, ()] = slot, HEADER_BYTES + blob.at
-        return memory
+                _note_down(note.kept, slot, memory)
+                _note_down(note.rest, slot, memory)
+                _note_down(note.perhaps, slot, perhaps)
+        return memory | confirmed(perhaps)
 
     @property
     def have_bytes(self) -> int:
@@ -212,6 +219,13 @@ class Stage:
         others = sorted(free, key=lambda slot: (slot.age in spared.rather, slot.age or (-1, -1)))
         same = [slot for slot in self._slots if slot.age == mine]
         return next((slot for slot in (same or others if insist else [*same, *others]) if slot.hold()), None)
+
+
+def _note_down(index: Index, slot: Slot, memory: Memory) -> None:
+    for piece in index.pieces:
+        memory[piece.key, piece.offsets] = slot, HEADER_BYTES + piece.at
+    for blob in index.blobs:
+        memory[blob.key, ()] = slot, HEADER_BYTES + blob.at
 
 
 def _room(slot: Slot, size: int, procs: int) -> memoryview:

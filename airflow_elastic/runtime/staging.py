@@ -90,6 +90,7 @@ class Layout:
         blobs: serialised values, likewise.
         kept: what is written to storage.
         rest: what stays in memory only.
+        perhaps: the same, of what the first rank's counts: this one's is of use where it is found to be alike.
         kept_bytes: how much is written to storage.
         total_bytes: all of it.
         alike: what all ranks are taken to have alike, by name, whoever keeps it.
@@ -99,6 +100,7 @@ class Layout:
     blobs: tuple[tuple[int, bytes], ...]
     kept: Index
     rest: Index
+    perhaps: Index
     kept_bytes: int
     total_bytes: int
     alike: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -160,6 +162,9 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
     parts: list[_Part] = []
     alike: list[tuple[str, torch.Tensor]] = []
     values: list[tuple[str, bytes]] = []
+    # Ranks may differ in these, and the first one's count: others' are of use where they turn out to be the same.
+    perhaps: list[_Part] = []
+    perhaps_values: list[tuple[str, bytes]] = []
     for key, value in flat.items():
         mine = key.startswith(own)
         if is_wrapper(value):
@@ -170,17 +175,17 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
         elif type(value).__name__ == "ShardedTensor":
             raise InvalidInput(SHARDED_TENSOR.format(key))
         elif not isinstance(value, torch.Tensor):
-            if mine or place.rank == 0:
-                values.append((key, to_bytes(key, value)))
+            if mine or place.local == 0:
+                (values if mine or place.rank == 0 else perhaps_values).append((key, to_bytes(key, value)))
         elif mine:
             parts.append(_whole(key, value, kept=True))
         elif key in first or key.startswith(_FIRST):
-            if place.rank == 0:
-                parts.append(_whole(key, value, kept=True))
+            if place.local == 0:
+                (parts if place.rank == 0 else perhaps).append(_whole(key, value, kept=True))
         else:
             alike.append((key, value))
     parts += _share(alike, place)
-    return replace(_arrange(parts, values), alike=dict(alike))
+    return replace(_arrange(parts, values, perhaps, perhaps_values), alike=dict(alike))
 
 
 def is_wrapper(value: Any) -> bool:
@@ -279,16 +284,46 @@ def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
     return mine
 
 
-def _arrange(parts: list[_Part], values: list[tuple[str, bytes]]) -> Layout:
+def _arrange(
+    parts: list[_Part],
+    values: list[tuple[str, bytes]],
+    perhaps: list[_Part],
+    perhaps_values: list[tuple[str, bytes]],
+) -> Layout:
     kept, rest = [part for part in parts if part.kept], [part for part in parts if not part.kept]
-    stored = arrange(tuple([part.extent for part in kept]))
-    blobs, written, at = [], [], stored.end
+    stored = _stretch(kept, values, 0)
+    beside = _stretch(rest, [], aligned(stored.end))
+    behind = _stretch(perhaps, perhaps_values, aligned(beside.end))
+    return Layout(
+        parts=(*stored.parts, *beside.parts, *behind.parts),
+        blobs=(*stored.blobs, *behind.blobs),
+        kept=stored.index,
+        rest=beside.index,
+        perhaps=behind.index,
+        kept_bytes=stored.end,
+        total_bytes=behind.end,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """What lies side by side in a slot, and the byte behind it."""
+
+    parts: list[tuple[Spot, _Part]]
+    blobs: list[tuple[int, bytes]]
+    index: Index
+    end: int
+
+
+def _stretch(parts: list[_Part], values: list[tuple[str, bytes]], begin: int) -> _Stretch:
+    """From a byte on, tensors and then values."""
+    if not parts and not values:
+        return _Stretch([], [], Index((), ()), begin)
+    arranged = arrange(tuple([part.extent for part in parts]), begin)
+    blobs, written, at = [], [], arranged.end
     for key, data in values:
         blobs.append(Blob(key, at, len(data)))
         written.append((at, data))
         at += len(data)
-    kept_bytes = at
-    beside = arrange(tuple([part.extent for part in rest]), aligned(at))
-    placed = zip((*stored.places, *beside.places), (*kept, *rest), strict=True)
-    index = Index(stored.pieces, tuple(blobs))
-    return Layout(tuple(placed), tuple(written), index, Index(beside.pieces, ()), kept_bytes, beside.end)
+    placed = list(zip(arranged.places, parts, strict=True))
+    return _Stretch(placed, written, Index(arranged.pieces, tuple(blobs)), at)

@@ -67,7 +67,7 @@ def test_memory_that_is_not_what_was_committed_is_left_for_storage(
 ) -> None:
     saved, loaded = objects(1), objects(2)
     worker = save(tmp_path, 7, saved)
-    slot, at = worker.stage.memory(1, 7)["model.0.weight", (0, 0)]
+    slot, at = worker.stage.memory(1, 7, dict)["model.0.weight", (0, 0)]
     os.pwrite(slot.fileno(), b"\xff", at)
     assert restorer(tmp_path, stage=worker.stage).restore(loaded) is not None
     assert same(saved, loaded)
@@ -434,6 +434,42 @@ class Counting(Far):
     def stream(self, key: str, start: int, size: int) -> AbstractContextManager[Reader]:
         self.streamed[key] = self.streamed.get(key, 0) + size
         return super().stream(key, start, size)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_each_worker_has_what_may_differ_among_ranks_in_memory_where_it_does_not(
+    alike: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first rank's counts, and of a mean over weights every rank has the same, as a rule."""
+
+    def training(seed: int) -> Stateful:
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+        return Stateful(model, (), {"mean": torch.nn.Linear(4, 4), "best": torch.nn.Linear(2, 2)})
+
+    saved = [training(1), training(1)]
+    for number, one in enumerate(saved):
+        one.model(torch.randn(8, 4, generator=torch.Generator().manual_seed(0 if alike else number)))
+        torch.nn.init.constant_(one.others["mean"].weight, 0.0 if alike else number)
+    workers = [Worker(str(tmp_path), index=index, of=2) for index in (0, 1)]
+    for worker, one in zip(workers, saved, strict=True):
+        worker.save(one, 3, Position(), reason="script", metrics={})
+    loaded, far = [training(2), training(3)], [Counting(str(tmp_path)) for _ in workers]
+
+    def restore(ranks: Ranks) -> None:
+        room, stage = Room(tmp_path / "room", 1), workers[ranks.rank].stage
+        assert Restorer(far[ranks.rank], ranks, attempt=2, room=room, stage=stage).restore(loaded[ranks.rank])
+
+    together(2, restore)
+    for one in loaded:
+        for mine, first in zip(
+            (one.model, *one.others.values()), (saved[0].model, *saved[0].others.values()), strict=True
+        ):
+            torch.testing.assert_close(mine.state_dict(), first.state_dict(), rtol=0, atol=0)
+    assert far[0].streamed == {}
+    assert bool(far[1].streamed) is not alike
+    assert "is not what was committed" not in caplog.text
+    assert Mailbox(workers[0].store).read() == []
 
 
 @pytest.mark.parametrize("staged", [True, False])

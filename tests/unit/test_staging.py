@@ -80,14 +80,23 @@ def test_a_value_that_has_grown_moves_what_lies_behind_it() -> None:
 
 
 def test_buffers_are_the_first_ranks_and_random_states_are_everybodys_own() -> None:
+    """Each worker has its first rank's in memory: they may be the same."""
     for rank in range(4):
         state: dict[str, Any] = {
             "model": {"mean": torch.full((3,), float(rank))},
+            "other.schedule": {"rest": rank},
             f"random.{rank}": {"torch": torch.zeros(2)},
         }
         plan = lay_out(state, Place(rank, 4, 2), own=f"random.{rank}", first={"model.mean"})
         keys = [piece.key for piece in plan.kept.pieces]
         assert keys == [*(["model.mean"] if rank == 0 else []), f"random.{rank}.torch"]
+        assert [blob.key for blob in plan.kept.blobs] == (["other.schedule.rest"] if rank == 0 else [])
+        assert [piece.key for piece in plan.perhaps.pieces] == (["model.mean"] if rank == 2 else [])
+        assert [blob.key for blob in plan.perhaps.blobs] == (["other.schedule.rest"] if rank == 2 else [])
+        memory = memory_of(plan)
+        for piece in plan.perhaps.pieces:
+            assert piece.at >= plan.kept_bytes
+            assert torch.frombuffer(memory, dtype=torch.float32, offset=piece.at, count=3).eq(rank).all()
 
 
 def test_own_objects_that_differ_among_ranks_cost_no_tensor_of_the_model() -> None:
