@@ -20,7 +20,10 @@ _folder = Rule(
 
 #: A worker may have come further than another one, by a state that is for the disk alone and by one that is on its way
 #: to storage.
-_disk_keep = Rule(lambda value: type(value) is int and value >= 3, "an integer, at least 3")
+_DISK_KEEP = 3
+_disk_keep = Rule(
+    lambda value: type(value) is int and value >= _DISK_KEEP, f"an integer, at least {_DISK_KEEP}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class CheckpointPolicy:
     buddies: bool = False
     disk: str | None = None
     disk_every_steps: int | None = None
-    disk_keep_last: int = 3
+    disk_keep_last: int = _DISK_KEEP
     auto_interval: bool = False
     overlap: bool = False
     account_samples: bool = False
@@ -96,6 +99,14 @@ class CheckpointPolicy:
                     across=True,
                 )
             check("disk_keep_last", self.disk_keep_last, _disk_keep)
+            if self.disk is None and _disk_keep.holds(self.disk_keep_last):
+                check.that(
+                    self.disk_keep_last == _DISK_KEEP,
+                    "disk_keep_last",
+                    self.disk_keep_last,
+                    f"{_DISK_KEEP} without checkpoint.disk, the folder to keep them in",
+                    across=True,
+                )
             check("keep_last", self.keep_last, positive_int)
             if self.keep_every_steps is not None:
                 check("keep_every_steps", self.keep_every_steps, positive_int)
