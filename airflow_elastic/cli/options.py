@@ -195,6 +195,9 @@ def check_here(spec: RunSpec) -> None:
         path = Path(spec.working_dir or ".") / script
         if not path.is_file():
             raise InvalidInput(f"{path}: there is no such script; name one that exists, after --")
+    disk = spec.checkpoint.disk
+    if spec.engine == "local" and disk is not None and not Path(disk).is_dir():
+        raise InvalidInput(f"--disk: there is no folder {disk} on this machine; mount one, or name another")
     check_secrets(spec)
 
 

@@ -88,6 +88,10 @@ CASES = {
         "the environment variable NO_SUCH_VARIABLE, which is not set",
     ),
     "a script that is not there": ((*RUN, "--", "nothing.py"), "there is no such script"),
+    "a disk that is not there": (
+        (*RUN, "--disk", "/no/disk", *SCRIPT),
+        "there is no folder /no/disk",
+    ),
     "a folder that is not there": ((*RUN, "--working-dir", "nowhere", "--", "x"), "--working-dir: given"),
     "a name nobody can use": ((*RUN, "--name", "a b", *SCRIPT), "name: given 'a b'"),
     "no spec file": ((*RUN, "--spec", "missing.yaml"), "missing.yaml: no such file"),
