@@ -58,9 +58,7 @@ def each_sample_once(driven: Driven, state: RunState) -> None:
     ] * EPOCHS
 
 
-@pytest.fixture(
-    params=["huggingface", *(pytest.param(name, marks=pytest.mark.slow) for name in FRAMEWORKS[1:])]
-)
+@pytest.fixture(params=FRAMEWORKS)
 def framework(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     package = {"huggingface": "transformers"}.get(name, name)
