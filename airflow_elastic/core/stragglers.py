@@ -40,15 +40,21 @@ class Lagging:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._of: tuple[int, int] | None = None  # ranks of another generation are others
+        self._steps: tuple[int, ...] = ()
         self._since: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._told: frozenset[int] = frozenset()
 
     def news(self, progress: Progress) -> frozenset[int] | None:
         """The numbers of those that lag, where these are others than told before; None where nothing is new."""
+        steps = tuple(rank.step for rank in progress.ranks)
         of = (progress.attempt, progress.stretches[-1].generation if progress.stretches else 0)
         if of != self._of:
             self._of, self._since, self._last, self._told = of, {}, {}, frozenset()
+        # While ranks of another generation start, what those before have said last stands there.
+        elif self._steps == steps:
+            return None
+        self._steps = steps
         now = self._clock()
         slow = {rank.rank for rank in stragglers(progress.ranks)}
         self._last |= dict.fromkeys(slow, now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 import torch
 
@@ -11,16 +13,16 @@ from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
 
 
-def ranks(*seconds: float) -> tuple[RankReport, ...]:
+def ranks(*seconds: float, step: int = 1) -> tuple[RankReport, ...]:
     return tuple(
-        RankReport(rank=i, worker=f"node-{i}", step=1, at=0.0, forward_seconds=each)
+        RankReport(rank=i, worker=f"node-{i}", step=step, at=0.0, forward_seconds=each)
         for i, each in enumerate(seconds)
     )
 
 
-def progress(*seconds: float, attempt: int = 1, generation: int = 1) -> Progress:
+def progress(*seconds: float, attempt: int = 1, generation: int = 1, step: int = 1) -> Progress:
     stretch = Stretch(generation, len(seconds), len(seconds), 0.0)
-    return Progress(attempt, at=0.0, step=1, stretches=(stretch,), ranks=ranks(*seconds))
+    return Progress(attempt, at=0.0, step=step, stretches=(stretch,), ranks=ranks(*seconds, step=step))
 
 
 @pytest.mark.parametrize(
@@ -42,12 +44,12 @@ def test_more_than_twice_the_median_of_the_others(seconds: tuple[float, ...], sl
 
 
 def test_it_is_told_once_it_lasts_and_again_when_it_is_over() -> None:
-    clock = [0.0]
+    clock, steps = [0.0], count()
     lag = Lagging(lambda: clock[0])
 
     def after(seconds: float, *of_ranks: float, generation: int = 1) -> frozenset[int] | None:
         clock[0] += seconds
-        return lag.news(progress(*of_ranks, generation=generation))
+        return lag.news(progress(*of_ranks, generation=generation, step=next(steps)))
 
     assert after(0, 0.1, 0.5) is None
     assert after(LASTING_SECONDS / 2, 0.1, 0.5) is None
@@ -60,6 +62,15 @@ def test_it_is_told_once_it_lasts_and_again_when_it_is_over() -> None:
     assert after(LASTING_SECONDS - 1, 0.5, 0.1) is None
     assert after(1, 0.5, 0.1, generation=2) is None, "rank 0 of another generation is another process"
     assert after(LASTING_SECONDS, 0.5, 0.1, generation=2) == {0}
+
+
+def test_who_makes_no_step_is_not_slow() -> None:
+    """What was told last stands there for as long as ranks of another generation take to start."""
+    clock = [0.0]
+    lag = Lagging(lambda: clock[0])
+    for clock[0] in (0.0, LASTING_SECONDS / 2, LASTING_SECONDS, 2 * LASTING_SECONDS):
+        assert lag.news(progress(0.5, 0.1, step=190)) is None
+    assert lag.news(progress(0.5, 0.1, step=191)) == {0}, "it is slow still"
 
 
 def test_what_is_said() -> None:
