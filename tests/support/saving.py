@@ -24,6 +24,7 @@ from airflow_elastic.runtime.restoring import Restorer, Room
 from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.runtime.slots import ENVIRONMENT, Slot
 from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Health, RunSpec, Workers
 
@@ -97,3 +98,36 @@ def same(one: Stateful, other: Stateful) -> bool:
     ours, theirs = (torch.nn.utils.parameters_to_vector(o.model.parameters()) for o in (one, other))
     states = [o.optimizers[0].state_dict()["state"][0]["exp_avg"] for o in (one, other)]
     return bool(torch.equal(ours, theirs) and torch.equal(*states))
+
+
+def wide(seed: int) -> Stateful:
+    torch.manual_seed(seed)
+    found = network(300_000, 300_000)
+    for one in found.model.parameters():
+        one.grad = torch.randn_like(one)
+    found.optimizers[0].step()
+    return found
+
+
+def network(*widths: int, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW) -> Stateful:
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, width) for width in widths))
+    return Stateful(model, (optimizer(model.parameters(), lr=0.1),), {})
+
+
+def spoil(uri: Path, step: int, damage: str) -> None:
+    path = uri / layout.checkpoint_data(step, 1, 1) / "rank-00000.bin"
+    data = bytearray(path.read_bytes())
+    match damage:
+        case "flip":
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        case "truncate":
+            path.write_bytes(data[:-1])
+        case "extend":
+            path.write_bytes(data + b"\0")
+        case "remove":
+            path.unlink()
+        case "deep manifest":  # deeper than a parser goes
+            (uri / layout.manifest(step)).write_text("[" * 200_000)
+        case "manifest":
+            (uri / layout.manifest(step)).write_text("{")
