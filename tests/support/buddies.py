@@ -8,21 +8,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from torch._C._distributed_c10d import TCPStore
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters import checkpoints, page
 from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.runtime import slots
 from airflow_elastic.runtime.borrowing import ENVIRONMENT, Loan, found_loans
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.lending import Lender
 from airflow_elastic.runtime.node import LOCALHOST
-from airflow_elastic.runtime.ring import Neighbour
+from airflow_elastic.runtime.ring import Hello, Neighbour, say
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.runtime.sharing import Sharer
-from airflow_elastic.runtime.slots import MEMORY
+from airflow_elastic.runtime.slots import MEMORY, Note
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.saving import Worker
 
 
@@ -95,3 +96,27 @@ def pair(run: Path) -> Iterator[Pair]:
             sharer.finish(lambda: True, done=False)
         for worker in two.workers:
             two.keeper(worker.node.index).close()
+
+
+def objects(seed: int) -> Stateful:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    return Stateful(model, (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),), {})
+
+
+@contextmanager
+def speaking(to: Keeper, token: str, number: int = 1) -> Iterator[socket.socket]:
+    with socket.create_connection((to.place.addr, to.place.port), timeout=PATIENCE_SECONDS) as connection:
+        say(connection, Hello(token, 1, 1, number))
+        yield connection
+
+
+@contextmanager
+def staged(two: Pair, step: int) -> Iterator[tuple[Note, bytearray]]:
+    """What the second worker's rank has in memory after a step."""
+    worker = two.workers[1]
+    worker.words[page.GIVEN] = step  # whatever was before
+    assert worker.saver.save(objects(step), step, Position(0, step, step), reason=MEMORY, metrics={})
+    ((slot, note),) = slots.held(worker.node.slots.of, (1, step))
+    yield note, bytearray(slot.data(note.kept_bytes))
+    slot.release()
