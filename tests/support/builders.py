@@ -10,6 +10,9 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Progress, RankError, Stretch, WorkerPhase, WorkerStatus
 
+#: What has happened where the first attempt is at work.
+LIVE = (ev.AttemptSubmitted(1.0, 1, "job-a1"),)
+
 
 def spec(**changes: Any) -> RunSpec:
     """A run of 2 workers, 1 to 4, with a budget of 3."""
