@@ -18,14 +18,19 @@ from airflow_elastic.adapters.gather import gather_files
 from airflow_elastic.adapters.jobfiles import JobFiles
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control import Controller, Run, start_run
+from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.state import RunState
+from airflow_elastic.core.tell import waiting
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files, state_folder
 from airflow_elastic.runtime.spares import WAITING
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
-from airflow_elastic.spec.status import Stretch
+from airflow_elastic.spec.status import JobStatus, Stretch
+from airflow_elastic.testing.fake_engine import FakeEngine
 from airflow_elastic.testing.processes import has_environment, read
+from tests.support.builders import spec
 from tests.support.patience import PATIENCE_SECONDS
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -199,3 +204,37 @@ def _job(uri: str, state: RunState) -> Job:
 def left_over(uri: Path | str) -> list[linux.Process]:
     """What is left on this machine of a run."""
     return linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", str(state_folder(str(uri))))
+
+
+class Listener(Observer):
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.troubles: list[tuple[str, int, float]] = []
+        self.told: list[str | None] = []
+        self.looks = 0
+
+    def on_waiting(self, state: RunState, job: JobStatus) -> None:
+        self.told.append(waiting(state, job))
+
+    def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
+        self.troubles.append((str(error), times, pause))
+
+    async def on_look(self, state: RunState, progress: Any) -> None:
+        self.looks += 1
+
+
+@contextlib.asynccontextmanager
+async def controlled(
+    folder: Path, engine: FakeEngine, observer: Observer, **changes: Any
+) -> AsyncIterator[Run]:
+    """A run with a controller at work."""
+    run = start_run(open_store(str(folder)), spec(**changes), engine=engine)
+    driving = asyncio.create_task(Controller(run.store, engine, observer=observer, poll_seconds=0.02).drive())
+    try:
+        yield run
+        assert not driving.done() or driving.result()
+    finally:
+        driving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await driving

@@ -21,8 +21,8 @@ from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import spec
+from tests.support.driving import Listener, controlled
 from tests.support.patience import until_async
-from tests.unit.test_watching import Listener, controlled
 
 R, Q, C, P, S = "running", "queued", "capacity", "pulling", "starting"
 _WAITING = {Q: Waiting.QUEUED, C: Waiting.CAPACITY, P: Waiting.PULLING, S: Waiting.STARTING}
