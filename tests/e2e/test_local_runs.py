@@ -1,0 +1,164 @@
+"""Runs on the local engine do what they are asked to, and tell what becomes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.core.state import Cause, FailureKind
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.run import Health, RestartPolicy, ScaleStep, Workers
+from tests.support.driving import SCRIPTS, driving, left_over, training
+
+
+async def test_stop_saves_the_very_step_and_leaves_nothing(tmp_path: Path) -> None:
+    spec = training("--epochs=100", "--step-seconds=0.02", checkpoint=CheckpointPolicy(every_steps=1000))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(7)
+        driven.run.ask_stop(by="the test")
+        state = await driven.end()
+    assert (state.outcome, state.reason) == ("stopped", "stopped by the test")
+    assert state.checkpoint is not None
+    assert state.attempt.progress is not None
+    assert state.checkpoint.step == state.attempt.progress.step >= 7
+    assert checkpoints.read(driven.run.store, state.checkpoint.step).reason == "breakpoint"
+    assert left_over(tmp_path) == []
+
+
+async def test_a_checkpoint_is_made_when_it_is_asked_for(tmp_path: Path) -> None:
+    spec = training("--epochs=100", "--step-seconds=0.02", checkpoint=CheckpointPolicy(every_steps=10_000))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(3)
+        driven.run.ask_save(by="test")
+        await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
+        driven.run.ask_save(by="test")
+        await driven.until(lambda: driven.state.checkpoints == 2, "a second one")
+    assert checkpoints.read(driven.run.store, checkpoints.steps(driven.run.store)[-1]).reason == "requested"
+
+
+async def test_a_code_error_shows_the_first_failing_ranks_traceback_and_does_not_loop(tmp_path: Path) -> None:
+    async with driving(tmp_path, training("--fail-at=8")) as driven:
+        state = await driven.end()
+    assert state.outcome == "failed"
+    assert len(state.attempts) == 2
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.error) == (FailureKind.CODE_ERROR, "ValueError: a bad batch before step 8")
+    assert "train.py" in (failure.traceback or "")
+    assert "the same error at step 7 twice" in (state.reason or "")
+    assert left_over(tmp_path) == []
+
+
+async def test_a_hang_is_seen_and_ended(tmp_path: Path) -> None:
+    spec = training("--hang-at=8", health=Health(no_progress_seconds=2.0))
+    async with driving(tmp_path, spec) as driven:
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.NO_PROGRESS
+    assert "since step 7" in failure.reason
+
+
+async def test_a_planned_scale_step_happens_at_its_step(tmp_path: Path) -> None:
+    spec = training("--epochs=6", "--step-seconds=0.05", scaling=(ScaleStep(3, at_step=10),))
+    async with driving(tmp_path, spec) as driven:
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("succeeded", 1, 0)
+    assert state.attempt.progress is not None
+    assert [stretch.world_size for stretch in state.attempt.progress.stretches] == [2, 3]
+    assert state.attempt.progress.stretches[1].from_step >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["accelerate", "torchrun-plain"])
+async def test_launchers_that_do_not_scale_in_place_are_resubmitted(launcher: str, tmp_path: Path) -> None:
+    spec = training("--epochs=5", "--step-seconds=0.05", launcher=launcher, workers=Workers(2, min=1, max=2))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(8)
+        driven.run.ask_scale(1, by="test")
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    assert [attempt.cause for attempt in state.attempts] == [Cause.SCALE_STEP, Cause.SUCCEEDED]
+    first, second = state.attempts
+    assert first.progress is not None
+    assert second.from_step == first.progress.step >= 8
+    assert left_over(tmp_path) == []
+
+
+async def test_several_ranks_a_worker(tmp_path: Path) -> None:
+    spec = training("--epochs=3", "--step-seconds=0.02", workers=Workers(1, procs=2))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(7)
+        driven.kill_rank(1)
+        state = await driven.end()
+    assert state.outcome == "succeeded"
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.rank) == (FailureKind.KILLED, 1)
+    assert state.attempt.progress is not None
+    assert state.attempt.progress.world_size == 2
+
+
+async def test_the_deadline_holds_over_all_attempts(tmp_path: Path) -> None:
+    spec = training("--epochs=1000", "--step-seconds=0.02", active_deadline_seconds=8)
+    async with driving(tmp_path, spec) as driven:
+        state = await driven.end()
+    assert (state.outcome, state.attempt.cause) == ("failed", Cause.DEADLINE)
+    assert "deadline of 8 s" in (state.reason or "")
+    assert left_over(tmp_path) == []
+
+
+async def test_never_means_never(tmp_path: Path) -> None:
+    spec = training("--epochs=100", "--step-seconds=0.02", restart=RestartPolicy(policy="Never"))
+    async with driving(tmp_path, spec) as driven:
+        await driven.at_step(2)
+        driven.kill_worker(1)
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts)) == ("failed", 1)
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "python"])
+async def test_a_script_that_knows_nothing_of_us_has_its_grace_and_its_place(
+    launcher: str, tmp_path: Path
+) -> None:
+    spec = training(command=(str(SCRIPTS / "goodbye.py"),), launcher=launcher)
+    async with driving(tmp_path, spec) as driven:
+        logs = [tmp_path / f"logs/attempt-0001/g01-rank-{rank}.log" for rank in (0, 1)]
+        await driven.until(
+            lambda: all(log.is_file() and "at work" in log.read_text() for log in logs), "work"
+        )
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert state.outcome == "stopped"
+    assert [(tmp_path / f"user/saved-by-{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
+    assert left_over(tmp_path) == []
+
+
+async def test_a_rank_that_holds_the_others_up_is_told(tmp_path: Path) -> None:
+    """From outside both are equally slow: each step ends when the slowest has come."""
+    spec = training("--epochs=400", "--lag=1")
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.until(lambda: driven.run.status()["stragglers"] == [1], "the straggler")
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    ranks = state.attempts[0].progress.ranks if state.attempts[0].progress else ()
+    assert [rank.forward_seconds > 0.02 for rank in ranks] == [False, True], ranks
+
+
+async def test_a_training_that_diverges_is_still_told_and_its_checkpoints_still_load(tmp_path: Path) -> None:
+    spec = training("--epochs=20", "--lr=1e30")
+    async with driving(tmp_path / "run", spec) as driven:
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    progress = state.attempt.progress
+    assert progress is not None
+    assert (progress.loss, progress.metrics) == (None, {}), "JSON has no NaN"
+    assert all(rank.memory_bytes for rank in progress.ranks), "a bad loss cost all that stood beside it"
+    store = driven.run.store
+    assert [
+        checkpoints.problems(store, checkpoints.read(store, step)) for step in checkpoints.steps(store)
+    ] == [[]] * 3
