@@ -23,10 +23,10 @@ from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.cluster.test_training import training
-from tests.cluster.test_trainjob import JOBSETS, Watching
 from tests.support import kube
 from tests.support.cluster import documented_rights, pod_spec
 from tests.support.driving import driving
+from tests.support.kube import JOBSETS, Watching
 from tests.support.kueue import GPU, QUEUE, QUEUES, a_queue, body_of, queued, urgent, words_of
 from tests.support.patience import until_async
 

@@ -26,9 +26,8 @@ from tests.support import kube
 from tests.support.cluster import QUOTAS, ClusterEngine, documented_rights, last_pod
 from tests.support.driving import driving
 from tests.support.faults import Faults
+from tests.support.kube import JOBSETS, Watching
 from tests.support.patience import until_async
-
-JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 
 
 @pytest.fixture(autouse=True)
@@ -356,30 +355,6 @@ class TestTrainJob(ClusterEngine):
             await until(
                 engine, job, lambda status: "no-such-account" in str(status.wait and status.wait.reason)
             )
-
-
-class Watching:
-    """The names of all pods that come or change meanwhile."""
-
-    def __init__(self, client: Client, namespace: str) -> None:
-        self._client, self._namespace = client, namespace
-        self._names: set[str] = set()
-
-    async def __aenter__(self) -> set[str]:
-        _, version = await self._client.list(PODS, self._namespace)
-        self._task = asyncio.create_task(self._look(version))
-        return self._names
-
-    async def _look(self, version: str) -> None:
-        watch = self._client.watch(PODS, self._namespace, labels="", version=version, seconds=300)
-        async with watch as events:
-            async for event in events:
-                self._names.add(event["object"]["metadata"].get("name", ""))
-                self._names.discard("")
-
-    async def __aexit__(self, *error: object) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
 
 
 @pytest.mark.timeout(1200)

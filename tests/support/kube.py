@@ -16,6 +16,7 @@ from kubernetes_asyncio import client as kube
 
 from airflow_elastic.adapters.kube import Access, Client, Resource
 from airflow_elastic.adapters.kube.access import configuration_of
+from airflow_elastic.adapters.kube.resources import PODS
 from tests.support.kube_server import kubeconfig
 from tests.support.patience import PATIENCE_SECONDS, until_async
 
@@ -29,6 +30,8 @@ CLUSTER = "ELASTIC_TEST_CLUSTER"  # the program that breaks and mends the cluste
 IMAGE = "ELASTIC_TEST_IMAGE"  # of pods that run our training scripts
 PYTHON = "ELASTIC_TEST_PYTHON"  # the interpreter in that image, with torch and this checkout
 SHARED = "ELASTIC_TEST_SHARED"  # a folder that this machine and every node have at the same path
+
+JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 
 _LABELS = {"app.kubernetes.io/managed-by": "airflow-elastic-tests"}
 
@@ -251,3 +254,27 @@ def typed(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[
         timeout=PATIENCE_SECONDS,
         **({"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}),
     )
+
+
+class Watching:
+    """The names of all pods that come or change meanwhile."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client, self._namespace = client, namespace
+        self._names: set[str] = set()
+
+    async def __aenter__(self) -> set[str]:
+        _, version = await self._client.list(PODS, self._namespace)
+        self._task = asyncio.create_task(self._look(version))
+        return self._names
+
+    async def _look(self, version: str) -> None:
+        watch = self._client.watch(PODS, self._namespace, labels="", version=version, seconds=300)
+        async with watch as events:
+            async for event in events:
+                self._names.add(event["object"]["metadata"].get("name", ""))
+                self._names.discard("")
+
+    async def __aexit__(self, *error: object) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
