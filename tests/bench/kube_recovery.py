@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import threading
 import time
@@ -21,11 +20,9 @@ from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.engines.kube.rest import Place, rest
 from airflow_elastic.engines.kube.trainjob import TrainJobEngine
-from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, Workers
 from airflow_elastic.testing.engine_conformance import running, until
-from tests.bench.recovery import POLL_SECONDS, SCRIPTS, WORLD, Moments
-from tests.cluster.test_training import lose_a_pod, training
+from tests.bench.recovery import POLL_SECONDS, WORLD, Moments
 from tests.support.cluster import pod_spec
 from tests.support.driving import Driven, driving
 from tests.support.faults import Faults
@@ -198,7 +195,7 @@ async def _kills(
             following = Moment(driven, witness, moments, number + 1)
             made = await driven.until(lambda next=following: next.made, f"attempt {number + 1}")  # type: ignore[misc]
             loss = Loss(witness.pods(job.name, "failed")[pod], {"made": made})
-            loss.moments |= _journaled(moments, number)
+            loss.moments |= journaled(moments, number)
             done.append(loss)
     return done
 
@@ -251,7 +248,7 @@ def _engine(name: str) -> KubeEngine:
     return found
 
 
-def _journaled(moments: Moments, lost: int) -> dict[str, float]:
+def journaled(moments: Moments, lost: int) -> dict[str, float]:
     names = {
         "known": "WorkersEnded",
         "gone": "AttemptGone",
@@ -316,110 +313,3 @@ def plain_job(name: str, options: dict[str, Any], *command: str, pods: int = 1) 
     }
     spec = {"completionMode": "Indexed", "completions": pods, "parallelism": pods, "template": template}
     return {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "metadata": {"name": name}, "spec": spec}
-
-
-# -- a pod of a training is deleted ------------------------------------------------------------------------------------
-
-
-class Training:
-    """scripts/recover.py on a cluster: it trains without end while its pods are deleted."""
-
-    def __init__(self, engine: str, folder: Path, options: dict[str, Any], access: Access) -> None:
-        self.options, self.marks, self.uri = options, folder / "marks", folder / engine
-        self.marks.mkdir(parents=True)
-        self._access, self._kind = access, kind_of(engine)
-        spec = training(engine, options, checkpoint=CheckpointPolicy(every_seconds=1.0, keep_last=2))
-        self.spec = type(spec).from_dict(
-            {
-                **spec.to_dict(),
-                "command": [str(SCRIPTS / "recover.py")],
-                "env": {**spec.env, "BENCH_MARKS": str(self.marks), "OMP_NUM_THREADS": "1"},
-                "restart": {"backoff_limit": 10_000},
-            }
-        )
-
-    async def losses(self, client: Client, times: int) -> list[Loss]:
-        """Delete a pod each time the training is back at work."""
-        moments, done = Moments(), list[Loss]()
-        async with (
-            Witness(self._access, self.options["namespace"], self._kind) as witness,
-            driving(self.uri, self.spec, poll_seconds=POLL_SECONDS, observer=moments) as driven,
-        ):
-            await self._up(driven, 1)
-            for number in range(1, times + 1):
-                await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
-                await asyncio.sleep(3.0)
-                loss = Loss(time.time())
-                await lose_a_pod(driven, client, self.options["namespace"])
-                loss.moments |= await self._up(driven, number + 1)
-                loss.moments |= _journaled(moments, number)
-                loss.moments |= self._seen(driven, witness, moments, number + 1)
-                done.append(loss)
-        return done
-
-    async def _up(self, driven: Driven, attempt: int) -> dict[str, float]:
-        """Wait until an attempt steps; when its slowest rank came how far."""
-        pattern = f"{attempt}-*.json"
-        await driven.until(
-            lambda: len(list(self.marks.glob(pattern))) == WORLD, f"the first step of attempt {attempt}"
-        )
-        await driven.until(lambda: driven.step > 0, "the first report")
-        ranks = [json.loads(path.read_text()) for path in self.marks.glob(pattern)]
-        return {what: max(rank[what] for rank in ranks) for what in ranks[0]}
-
-    def _seen(self, driven: Driven, witness: Witness, moments: Moments, attempt: int) -> dict[str, float]:
-        lost, now = (Moment(driven, witness, moments, number) for number in (attempt - 1, attempt))
-        progress = driven.run.progress(driven.state)
-        assert progress is not None
-        made = now.made
-        assert made is not None
-        whole = {what: max(witness.pods(now.name, what).values()) for what in ("scheduled", "running")}
-        before = moments.at.get((attempt - 2, "WorkersEnded"), 0.0)
-        return {
-            "made": made,
-            "removed": min(at for at in witness.pods(lost.name, "gone").values() if at > before),
-            "met": progress.stretches[-1].started_at,
-            **whole,
-        }
-
-    async def floors(self, client: Client, times: int, *launcher: str) -> list[float]:
-        """A plain Job of as many pods that import what the script imports, and load: seconds until all have."""
-        namespace, found = self.options["namespace"], []
-        words = [
-            self.options["python"],
-            *launcher,
-            SCRIPTS / "floor.py",
-            self.uri,
-            "$JOB_COMPLETION_INDEX",
-            WORLD,
-        ]
-        script = f"exec {' '.join(map(str, words))}"
-        for name in (f"{'torchrun' if launcher else 'floor'}-{number}" for number in range(times)):
-            body = plain_job(name, self.options, "sh", "-c", script, pods=WORLD)
-            pod = pod_like(self.spec.env, self.options, body["spec"]["template"]["spec"])
-            body["spec"]["template"]["spec"] = pod
-            began = time.time()
-            await client.create(JOBS, namespace, body)
-
-            async def done(name: str = name) -> bool:
-                job = await client.get(JOBS, namespace, name)
-                return bool(job.get("status", {}).get("succeeded", 0) == WORLD)
-
-            await until_async(done, f"{name} to end")
-            pods, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={name}")
-            logs = [await client.log(namespace, one["metadata"]["name"], "main", tail=1) for one in pods]
-            found.append(max(map(float, logs)) - began)
-            await client.delete(JOBS, namespace, name)
-        return found
-
-
-def pod_like(env: Any, options: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod's spec with the volumes, the environment and the memory that workers have."""
-    volumes = options.get("volumes", ())
-    container = pod["containers"][0] | {
-        "env": [{"name": name, "value": value} for name, value in env.items()],
-        "resources": {"limits": {"memory": "3Gi"}},
-        "volumeMounts": [{"name": f"v{i}", "mountPath": one["mount_path"]} for i, one in enumerate(volumes)],
-    }
-    paths = [{"name": f"v{i}", "hostPath": {"path": one["host_path"]}} for i, one in enumerate(volumes)]
-    return {**pod, "containers": [container], "volumes": paths}

@@ -15,13 +15,13 @@ from tests.bench.kube_recovery import (
     OURS,
     STAGES,
     Loss,
-    Training,
     creations,
     kills,
     kind_of,
     plain_jobs,
     rests,
 )
+from tests.bench.kube_training import Training
 from tests.support import kube
 from tests.support.faults import Faults
 
