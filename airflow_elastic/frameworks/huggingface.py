@@ -143,6 +143,17 @@ class ElasticTraining:
         self._losses.append(loss)
         return loss
 
+    def prediction_step(self, *given: Any, **options: Any) -> Any:
+        """The trainer's, with the loss of this rank's batch by itself: where a model takes the tokens of all ranks and does
+        not heed them, the trainer has it grow with their number, and the best checkpoint is found by it.
+        """
+        args: TrainingArguments = self.args  # type: ignore[attr-defined]
+        args.average_tokens_across_devices = False
+        try:
+            return super().prediction_step(*given, **options)  # type: ignore[misc]
+        finally:
+            args.average_tokens_across_devices = True
+
     def _divides(self, inputs: dict[str, Any], tokens: Any) -> bool | None:
         """Whether the loss is divided by the number of tokens that it is told, as the trainer believes of most models.
 

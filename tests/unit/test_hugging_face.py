@@ -40,6 +40,42 @@ def test_in_any_number_of_pieces_hugging_faces_trainer_learns_the_same(kind: str
 
 
 @HUGGING_FACE
+@pytest.mark.parametrize("kind", ["tokens", "classes"])
+def test_on_any_number_of_ranks_what_is_measured_of_a_batch_is_the_same(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer takes it times the number of ranks, as if the model had divided it by the tokens of them all."""
+    from accelerate import Accelerator
+    from transformers import (
+        BertConfig,
+        BertForSequenceClassification,
+        GPT2Config,
+        GPT2LMHeadModel,
+        TrainingArguments,
+    )
+
+    from airflow_elastic.frameworks.huggingface import ElasticTrainer
+
+    words = torch.arange(8).reshape(1, 8)
+    if kind == "tokens":
+        model, labels = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2)), words
+    else:
+        small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        model = BertForSequenceClassification(BertConfig(vocab_size=20, num_labels=3, **small))
+        labels = torch.tensor([1])
+    args = TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
+    trainer = ElasticTrainer(global_batch=4, model=model.eval(), args=args)
+
+    def measured() -> torch.Tensor:
+        loss: torch.Tensor = trainer.prediction_step(model, {"input_ids": words, "labels": labels}, True)[0]
+        return loss
+
+    alone = measured()
+    monkeypatch.setattr(Accelerator, "num_processes", 3)
+    torch.testing.assert_close(measured(), alone)
+
+
+@HUGGING_FACE
 def test_what_is_measured_after_a_step_is_told_with_that_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
