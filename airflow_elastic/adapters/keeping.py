@@ -214,7 +214,7 @@ def _stand_ins(removed: Iterable[int], saved: Iterable[int], policy: CheckpointP
 def prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> list[int]:
     """Remove the checkpoints that neither the policy nor `also` keeps; returns their steps. Manifests go first.
 
-    Damaged ones that were set aside go when all that are kept are newer; and what a removal that was cut off has left.
+    Damaged ones that were set aside go when `keep_last` newer ones are there; and what a removal that was cut off has left.
 
     Files that belong to no manifest are left: `remove_uncommitted` knows when nobody can be writing them.
 

@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from airflow_elastic.adapters import checkpoints
 from airflow_elastic.cli.find import find_run, uri_argument
 from airflow_elastic.cli.help import Command, keep_examples
 from airflow_elastic.cli.requests import checkpoint as now
@@ -62,6 +63,10 @@ def export(uri: str, file: str, step: int | None) -> int:
         raise InvalidInput(
             f"{sys.executable} has no torch: pip install 'airflow-elastic[runtime]', or export elsewhere"
         )
+    there = checkpoints.steps(store)
+    if step is not None and step not in there:
+        told = ", ".join(map(str, there)) or "none"
+        raise InvalidInput(f"step {step} has no committed checkpoint; there are: {told}")
     words = [store.uri, file, *([] if step is None else [str(step)])]
     # In a process of its own: nothing of the command line imports torch.
     command = [sys.executable, "-m", "airflow_elastic.runtime.weights", *words]

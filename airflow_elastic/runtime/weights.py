@@ -154,6 +154,11 @@ def _there(folder: Path, name: str) -> Path:
     return folder / name
 
 
+def _fail(text: str, code: int) -> int:
+    sys.stderr.write(f"airflow-elastic: {text}\n")
+    return code
+
+
 def main() -> int:
     """Export, as the words of the command line say; what is wrong is said in a sentence."""
     run, path, *step = sys.argv[1:]
@@ -164,23 +169,26 @@ def main() -> int:
         TransferSpeedColumn(),
         console=Console(stderr=True),
         transient=True,
+        disable=not sys.stderr.isatty(),
     )
     reading = progress.add_task("reading", total=None)
 
     def told(done: int, whole: int) -> None:
+        progress.start()
         progress.update(reading, completed=done, total=whole)
         if done == whole:
             progress.update(reading, description=f"writing {Path(path).name}")
 
     try:
-        with progress:
-            manifest = export_weights(run, path, int(step[0]) if step else None, told)
+        manifest = export_weights(run, path, int(step[0]) if step else None, told)
     except ElasticError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2 if isinstance(error, InvalidInput) else 1
+        return _fail(str(error), 2 if isinstance(error, InvalidInput) else 1)
     except OSError as error:
-        sys.stderr.write(f"{path} cannot be written: {error.strerror or error}\n")
-        return 1
+        no_folder = isinstance(error, FileExistsError | NotADirectoryError)
+        why = f"{error.filename} is no folder" if no_folder else error.strerror or error
+        return _fail(f"{path} cannot be written: {why}", 1)
+    finally:
+        progress.stop()
     sys.stdout.write(f"the model of checkpoint {manifest.step} is in {path}\n")
     return 0
 

@@ -33,18 +33,22 @@ def test_from_a_shell(tmp_path: Path) -> None:
     uri = str(tmp_path / "run")
     save(uri, 10, 20)
     begin(uri)
+    (tmp_path / "a file").touch()
     done = export(tmp_path, uri, "model.safetensors", "--step", "10")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "the model of checkpoint 10 is in model.safetensors\n"
     for words, code, said in (
         ((uri, "model.onnx"), 2, "says no format"),
-        ((uri, "model.pt", "--step", "7"), 1, "step 7 has no committed checkpoint; there are: 10, 20"),
+        ((uri, "model.pt", "--step", "7"), 2, "step 7 has no committed checkpoint; there are: 10, 20"),
         ((uri, "/proc/model.pt"), 1, "/proc/model.pt cannot be written: "),
+        ((uri, "a file/x.pt"), 1, "a file/x.pt cannot be written: a file is no folder"),
         ((str(tmp_path / "none"), "model.pt"), 2, "holds no run"),
     ):
         done = export(tmp_path, *words)
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
         assert said in done.stderr
+        assert done.stderr.startswith("airflow-elastic: ")
+        assert done.stderr.count("\n") == 1
     listed = subprocess.run(
         [sys.executable, "-m", "airflow_elastic.cli", "checkpoint", "list", uri],
         capture_output=True, text=True, check=False,
