@@ -244,11 +244,12 @@ class Disk:
             with contextlib.suppress(FileExistsError):
                 self.root.mkdir(0o700)
             about = self.root.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            raise StoreError(
-                f"there is no folder {self.root.parent} on this machine: mount one, or name another as checkpoint.disk"
-            ) from None
         except OSError as error:
+            if isinstance(error, FileNotFoundError | NotADirectoryError) and not self.root.parent.is_dir():
+                raise StoreError(
+                    f"there is no folder {self.root.parent} on this machine: mount one, or name another as "
+                    "checkpoint.disk"
+                ) from None
             raise StoreError(
                 f"{self.root.parent} cannot be used: {error}; checkpoint.disk has to be writable"
             ) from error

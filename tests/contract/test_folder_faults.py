@@ -197,8 +197,8 @@ def test_an_object_and_a_folder_of_one_name_are_explained(tmp_path: Path) -> Non
     for call in (lambda: store.put("a", b""), lambda: store.create("a", b"")):
         with pytest.raises(StoreUnfit, match="a folder is where the object has to be"):
             call()
-    for call in (lambda: store.put("a/b/c", b""), lambda: store.create("a/b/c", b"")):
-        with pytest.raises(StoreUnfit, match="a file is where a folder has to be"):
+    for call in (lambda: store.put("a/b/c/d", b""), lambda: store.create("a/b/c", b"")):
+        with pytest.raises(StoreUnfit, match=rf"a file is where a folder has to be at {tmp_path}/a/b;"):
             call()
     assert store.get("a/b/c") is None
     assert [entry.key for entry in store.list()] == ["a/b"]

@@ -241,6 +241,12 @@ def test_a_disk_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_a_disk_in_which_nothing_can_be_made_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
+    disk = Disk.of_run("/proc", Worker(str(tmp_path / "run")).store, 0)
+    with pytest.raises(StoreError, match=r"/proc cannot be used: .*; checkpoint.disk has to be writable"):
+        disk.begin()
+
+
 def test_a_disk_that_goes_in_the_middle_of_a_write_is_told_and_not_made(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
