@@ -202,6 +202,21 @@ def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -
     return removed
 
 
+def without_best(store: Store, policy: CheckpointPolicy) -> str | None:
+    """What there is to say where no checkpoint has the metric by which the best one is to stay."""
+    if policy.keep_best is None:
+        return None
+    name = policy.keep_best.split()[1]
+    known = {metric for manifest in checkpoints.readable(store) for metric in manifest.metrics}
+    if name in known:
+        return None
+    told = f"they have {', '.join(sorted(known))}" if known else "they have none"
+    return (
+        f"old checkpoints are removed, and none has a value of {name!r}, by which the best one is to stay "
+        f"(checkpoint.keep_best); {told}. Give it to `run.step`, or name another one"
+    )
+
+
 def _stand_ins(removed: Iterable[int], saved: Iterable[int], policy: CheckpointPolicy) -> list[int]:
     """Those that stay for others of the same `keep_every_steps`."""
     if policy.keep_every_steps is None:
@@ -214,7 +229,8 @@ def _stand_ins(removed: Iterable[int], saved: Iterable[int], policy: CheckpointP
 def prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> list[int]:
     """Remove the checkpoints that neither the policy nor `also` keeps; returns their steps. Manifests go first.
 
-    Damaged ones that were set aside go when `keep_last` newer ones are there; and what a removal that was cut off has left.
+    Damaged ones that were set aside go when `keep_last` newer ones are there, and so does what a removal that was cut
+    off has left.
 
     Files that belong to no manifest are left: `remove_uncommitted` knows when nobody can be writing them.
 

@@ -90,9 +90,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option(
         "--keep-every-steps", type=int, metavar="N", help="And of older ones, one of every N steps."
     ),
-    click.option(
-        "--keep-best", metavar="min|max METRIC", help="And the one with the best value of a metric."
-    ),
+    click.option("--keep-best", metavar="'min METRIC'", help="And the one with the best value of a metric."),
     click.option("--restart-policy", type=click.Choice(RESTART_POLICIES), help="[default: OnFailure]"),
     click.option("--backoff-limit", type=int, metavar="N", help="Restarts the run may use.  [default: 6]"),
     click.option(

@@ -40,7 +40,9 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
         case ev.AttemptSubmitted():
             attempt = state.attempt
             if attempt.home is None:
-                what = f"submitted: {workers(attempt.workers)}, {_start(attempt.from_step)}"
+                disks = state.spec.checkpoint.disk is not None and attempt.number > 1
+                newer = ", or what workers have on disk" if disks else ""
+                what = f"submitted: {workers(attempt.workers)}, {_start(attempt.from_step)}{newer}"
             else:
                 what = f"begins in place: {_in_place(attempt)}"
             return f"attempt {attempt.number} {what}"
@@ -183,9 +185,8 @@ def _in_place(attempt: Attempt) -> str:
     names = ", ".join(f"node-{index}" for index in attempt.replaces)
     others = f", with others in place of {names}" if names else ""
     # What agents still have in memory is written, and committed, before they begin.
-    step = (
-        f"from step {attempt.from_step} or later" if attempt.from_step else "from what workers have in memory"
-    )
+    newer = " or later" if attempt.from_step else ", or what workers have in memory"
+    step = f"{_start(attempt.from_step)}{newer}"
     return f"{workers(attempt.workers)}{others}, {step}"
 
 

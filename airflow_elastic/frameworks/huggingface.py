@@ -144,8 +144,10 @@ class ElasticTraining:
         return loss
 
     def prediction_step(self, *given: Any, **options: Any) -> Any:
-        """The trainer's, with the loss of this rank's batch by itself: where a model takes the tokens of all ranks and does
-        not heed them, the trainer has it grow with their number, and the best checkpoint is found by it.
+        """The trainer's, with the loss of this rank's batch by itself.
+
+        Where a model takes the tokens of all ranks and does not heed them, the trainer has what is measured grow with
+        the number of ranks, and the best checkpoint is found by it.
         """
         args: TrainingArguments = self.args  # type: ignore[attr-defined]
         args.average_tokens_across_devices = False

@@ -55,6 +55,7 @@ class Persister:
         self._done: tuple[int, int] = (0, -1)
         self._tried: tuple[int, int] = (0, -1)
         self._told: set[tuple[int, int, str]] = set()  # generations and steps, and why they are not written
+        self._best_looked_for = False
         self._for_lost: set[tuple[int, int]] = set()
         self._noted = 0  # the generation of which it is known what it began from
         self._too_slow = False  # to be done when workers are told to end; it is told once
@@ -170,13 +171,22 @@ class Persister:
         if committed:  # not before the ranks may save again: removing a large file takes its time
             try:
                 unnoted = self._note_verified(newest.generation)
-                keeping.prune(self._node.store, self._node.record.spec.checkpoint, unnoted)
+                self._prune(newest.step, unnoted)
             except CheckpointDamaged as error:
                 log.warning("%s", error)
                 self._node.tell_unpruned(newest.step, str(error))
             except ElasticError as error:
                 log.warning("old checkpoints could not be removed, they only take space: %s", error)
         return True
+
+    def _prune(self, step: int, also: list[int]) -> None:
+        """Remove what is not to stay; told once where that may be the best, as nobody has said which one is."""
+        store, policy = self._node.store, self._node.record.spec.checkpoint
+        if keeping.prune(store, policy, also) and not self._best_looked_for:
+            self._best_looked_for = True
+            if why := keeping.without_best(store, policy):
+                log.warning("%s", why)
+                self._node.tell_unsaved(step, why)
 
     def _check_grace(self, size: int, seconds: float) -> None:
         """Tell where a state takes longer to write than workers get that are told to end."""

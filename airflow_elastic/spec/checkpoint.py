@@ -9,7 +9,7 @@ from airflow_elastic.spec.checks import Checks, Rule, finite_positive, positive_
 
 _best = Rule(
     lambda value: isinstance(value, str) and re.fullmatch(r"(min|max) \S+", value) is not None,
-    "`min` or `max` and the name of a metric, e.g. `min val_loss`",
+    "`min` or `max` and the name of a metric, as one text, e.g. `min val_loss`",
 )
 
 _folder = Rule(

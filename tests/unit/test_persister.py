@@ -18,6 +18,7 @@ from airflow_elastic.runtime import persister, slots
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.runtime.slots import Slot
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import StoreError, StoreFull
 from airflow_elastic.spec.run import Health
 from tests.support.patience import PATIENCE_SECONDS, until
@@ -257,3 +258,17 @@ def test_a_full_disk_costs_a_save_and_not_the_training(
         loaded = objects(2)
         assert restorer(disk, attempt=2).restore(loaded) is not None
         assert same(small, loaded)
+
+
+def test_where_nobody_says_which_one_is_the_best_that_is_told_once(tmp_path: Path) -> None:
+    """With the first that is removed: until then nothing is lost."""
+    for name, steps in (("nosuch", (3,)), ("loss", ())):
+        policy = CheckpointPolicy(keep_last=2, keep_best=f"min {name}")
+        worker = Worker(str(tmp_path / name), policy=policy)
+        for step in range(1, 6):
+            worker.save(objects(1), step, Position(), reason="script", metrics={"loss": 1.0, "more": step})
+        told = [news for news in Mailbox(worker.store).read() if news.checkpoint is not None]
+        assert [(news.kind, news.checkpoint.step) for news in told] == [("unsaved", step) for step in steps]
+        for news in told:
+            assert "none has a value of 'nosuch'" in news.checkpoint.reason
+            assert "they have loss, more." in news.checkpoint.reason

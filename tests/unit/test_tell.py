@@ -9,6 +9,7 @@ import pytest
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.tell import sentence, waiting
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from airflow_elastic.spec.status import (
     JobStatus,
@@ -254,6 +255,16 @@ def test_only_what_is_pending_waits() -> None:
     assert _workers(Waiting.CAPACITY, RUNNING, reason="r").wait == Wait(Waiting.CAPACITY, 1, 2, "r 0")
 
 
+def test_where_workers_have_disks_an_attempt_may_begin_later_than_is_known() -> None:
+    spec = {"checkpoint": CheckpointPolicy(disk="/mnt/scratch")}
+    ended, gone = ev.WorkersEnded(2, 1, LOST), ev.AttemptGone(3, 1)
+    _, first, _, _, second = tell(
+        [created(**spec), ev.AttemptSubmitted(1, 1, "j"), ended, gone, ev.AttemptSubmitted(4, 2, "k")]
+    )
+    assert first == "attempt 1 submitted: 2 workers, from the beginning"
+    assert second == "attempt 2 submitted: 2 workers, from the beginning, or what workers have on disk"
+
+
 def test_a_worker_that_is_replaced_is_told() -> None:
     gone = WorkerStatus("node-1", WorkerPhase.LOST, replaceable=True)
     lost = JobStatus((WorkerStatus("node-0", WorkerPhase.RUNNING), gone))
@@ -262,7 +273,8 @@ def test_a_worker_that_is_replaced_is_told() -> None:
     assert told == [
         "node-1 was lost (its agent ended without a word): attempt 1 ends at step 7; attempt 2 follows "
         "(restart 1 of 6), in the same job",
-        "attempt 2 begins in place: 2 workers, with others in place of node-1, from what workers have in memory",
+        "attempt 2 begins in place: 2 workers, with others in place of node-1, from the beginning, or what "
+        "workers have in memory",
     ]
     *_, refused = tell(
         [created(), ev.AttemptSubmitted(1, 1, "j"), ended, ev.RejoinRefused(4, 2, "no such size")]
