@@ -99,7 +99,7 @@ def _position(document: Mapping[str, Any]) -> str:
     if not document["step"]:
         return "no step reported so far"
     parts = [f"step {say.step_of(document)}", f"epoch {document['epoch']}"]
-    if document["loss"] is not None:
+    if document["loss"] is not None and "loss" not in document["metrics"]:  # what a script ends with counts
         parts.append(f"loss {say.number(document['loss'])}")
     parts += [f"{name} {say.number(value)}" for name, value in document["metrics"].items()]
     samples = document["samples"]

@@ -126,10 +126,10 @@ def _read_step(store: Store, step: int, room: _Room, told: Told) -> tuple[Manife
     try:
         reader = FlatReader(manifest, read_indexes(store, manifest))
         state = {"model": room(reader, what)}
-        loading = reader.plan(state, {})
-        loading.read(store, told)
+        try:
+            reader.plan(state, {}).read(store, told)
+        except InvalidInput as error:
+            raise InvalidInput(f"{what} cannot be read: {error}") from error
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{what} is damaged: {error}") from error
-    except InvalidInput as error:
-        raise InvalidInput(f"{what} cannot be read: {error}") from error
     return manifest, unpacked(state["model"])

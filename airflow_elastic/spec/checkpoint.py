@@ -51,7 +51,8 @@ class CheckpointPolicy:
         disk_every_steps: in between, save to that disk after every so many steps, and not to storage.
         disk_keep_last: states to keep there. Three at the least: one worker may have come further than another.
         auto_interval: save as often as is best for what a save costs and how often the run fails, as measured; then
-            `every_seconds` is the longest interval, by default an hour. Rank 0 logs the interval and its reason.
+            `every_seconds` is the longest interval, by default an hour. Of a run that is new a failure in six hours is
+            believed, and what is measured outweighs that with time. Rank 0 logs the interval and its reason.
         overlap: copy weights and optimizer states while the next forward and backward passes go on, and not before
             them: for scripts that change these nowhere but in `optimizer.step()`, which waits for the copy.
         account_samples: keep, with each save, which samples every rank has consumed: `airflow-elastic verify --samples`
