@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput, SpecError
 from airflow_elastic.spec.run import RESTART_POLICIES, SECRET_SOURCES, RunSpec
 
@@ -193,7 +194,11 @@ def check_here(spec: RunSpec) -> None:
         path = Path(spec.working_dir or ".") / script
         if not path.is_file():
             raise InvalidInput(f"{path}: there is no such script; name one that exists, after --")
-    disk = spec.checkpoint.disk
+    disk, keep = spec.checkpoint.disk, spec.checkpoint.disk_keep_last
+    if (
+        disk is None and keep != CheckpointPolicy().disk_keep_last
+    ):  # not in the specification: journals may have it
+        raise InvalidInput(f"--disk-keep: given {keep}; allowed: with --disk, the folder to keep them in")
     if spec.engine == "local" and disk is not None and not Path(disk).is_dir():
         raise InvalidInput(f"--disk: there is no folder {disk} on this machine; mount one, or name another")
     check_secrets(spec)

@@ -150,7 +150,7 @@ class ElasticTraining:
         the number of ranks, and the best checkpoint is found by it.
         """
         args: TrainingArguments = self.args  # type: ignore[attr-defined]
-        args.average_tokens_across_devices = False
+        args.average_tokens_across_devices = bool(self._by_tokens)  # there it counts right
         try:
             return super().prediction_step(*given, **options)  # type: ignore[misc]
         finally:

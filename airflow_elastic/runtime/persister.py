@@ -171,7 +171,7 @@ class Persister:
         if committed:  # not before the ranks may save again: removing a large file takes its time
             try:
                 unnoted = self._note_verified(newest.generation)
-                self._prune(newest.step, unnoted)
+                self._prune(unnoted)
             except CheckpointDamaged as error:
                 log.warning("%s", error)
                 self._node.tell_unpruned(newest.step, str(error))
@@ -179,14 +179,13 @@ class Persister:
                 log.warning("old checkpoints could not be removed, they only take space: %s", error)
         return True
 
-    def _prune(self, step: int, also: list[int]) -> None:
+    def _prune(self, also: list[int]) -> None:
         """Remove what is not to stay; told once where that may be the best, as nobody has said which one is."""
         store, policy = self._node.store, self._node.record.spec.checkpoint
         if keeping.prune(store, policy, also) and not self._best_looked_for:
             self._best_looked_for = True
             if why := keeping.without_best(store, policy):
                 log.warning("%s", why)
-                self._node.tell_unsaved(step, why)
 
     def _check_grace(self, size: int, seconds: float) -> None:
         """Tell where a state takes longer to write than workers get that are told to end."""

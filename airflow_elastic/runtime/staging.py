@@ -7,6 +7,7 @@ workers writes it to storage. Who does what follows from the names and sizes alo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -175,13 +176,18 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
         elif type(value).__name__ == "ShardedTensor":
             raise InvalidInput(SHARDED_TENSOR.format(key))
         elif not isinstance(value, torch.Tensor):
-            if mine or place.local == 0:
-                (values if mine or place.rank == 0 else perhaps_values).append((key, to_bytes(key, value)))
+            if mine or place.rank == 0:
+                values.append((key, to_bytes(key, value)))
+            elif place.local == 0:
+                with contextlib.suppress(InvalidInput):  # what the first rank has need not be of such a type
+                    perhaps_values.append((key, to_bytes(key, value)))
         elif mine:
             parts.append(_whole(key, value, kept=True))
         elif key in first or key.startswith(_FIRST):
-            if place.local == 0:
-                (parts if place.rank == 0 else perhaps).append(_whole(key, value, kept=True))
+            if place.rank == 0:
+                parts.append(_whole(key, value, kept=True))
+            elif place.local == 0 and not value.is_meta:
+                perhaps.append(_whole(key, value, kept=False))
         else:
             alike.append((key, value))
     parts += _share(alike, place)

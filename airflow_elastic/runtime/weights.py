@@ -20,6 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from airflow_elastic.adapters.durable import remove_abandoned, temp_file
+from airflow_elastic.adapters.folder_errors import in_the_way
 from airflow_elastic.adapters.scratch import scratch
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
@@ -29,7 +30,7 @@ from airflow_elastic.runtime.loading import Told, untold
 from airflow_elastic.runtime.naming import named_as, weights_of
 from airflow_elastic.runtime.reading import read_weights
 from airflow_elastic.runtime.weight_files import format_of, read, write
-from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
+from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError, StoreUnfit
 from airflow_elastic.spec.manifest import Manifest
 
 _SCRATCH = "elastic-weights-"
@@ -182,10 +183,10 @@ def main() -> int:
     try:
         manifest = export_weights(run, path, int(step[0]) if step else None, told)
     except ElasticError as error:
-        return _fail(str(error), 2 if isinstance(error, InvalidInput) else 1)
+        return _fail(str(error), 2 if isinstance(error, InvalidInput | StoreUnfit) else 1)
     except OSError as error:
         no_folder = isinstance(error, FileExistsError | NotADirectoryError)
-        why = f"{error.filename} is no folder" if no_folder else error.strerror or error
+        why = f"{in_the_way(str(error.filename))} is no folder" if no_folder else error.strerror or error
         return _fail(f"{path} cannot be written: {why}", 1)
     finally:
         progress.stop()

@@ -100,14 +100,6 @@ class CheckpointPolicy:
                     across=True,
                 )
             check("disk_keep_last", self.disk_keep_last, _disk_keep)
-            if self.disk is None and _disk_keep.holds(self.disk_keep_last):
-                check.that(
-                    self.disk_keep_last == _DISK_KEEP,
-                    "disk_keep_last",
-                    self.disk_keep_last,
-                    f"{_DISK_KEEP} without checkpoint.disk, the folder to keep them in",
-                    across=True,
-                )
             check("keep_last", self.keep_last, positive_int)
             if self.keep_every_steps is not None:
                 check("keep_every_steps", self.keep_every_steps, positive_int)

@@ -88,6 +88,10 @@ CASES = {
         "the environment variable NO_SUCH_VARIABLE, which is not set",
     ),
     "a script that is not there": ((*RUN, "--", "nothing.py"), "there is no such script"),
+    "states to keep on no disk": (
+        (*RUN, "--disk-keep", "5", *SCRIPT),
+        "--disk-keep: given 5; allowed: with --disk",
+    ),
     "a disk that is not there": (
         (*RUN, "--disk", "/no/disk", *SCRIPT),
         "there is no folder /no/disk",

@@ -41,7 +41,7 @@ def test_from_a_shell(tmp_path: Path) -> None:
         ((uri, "model.onnx"), 2, "says no format"),
         ((uri, "model.pt", "--step", "7"), 2, "step 7 has no committed checkpoint; there are: 10, 20"),
         ((uri, "/proc/model.pt"), 1, "/proc/model.pt cannot be written: "),
-        ((uri, "a file/x.pt"), 1, "a file/x.pt cannot be written: a file is no folder"),
+        ((uri, "a file/in/x.pt"), 1, "a file/in/x.pt cannot be written: a file is no folder"),
         ((str(tmp_path / "none"), "model.pt"), 2, "holds no run"),
     ):
         done = export(tmp_path, *words)

@@ -99,6 +99,13 @@ def test_buffers_are_the_first_ranks_and_random_states_are_everybodys_own() -> N
             assert torch.frombuffer(memory, dtype=torch.float32, offset=piece.at, count=3).eq(rank).all()
 
 
+def test_what_is_of_use_perhaps_refuses_nothing() -> None:
+    """Only what the first rank has is saved: what others have there may be anything."""
+    odd = {"tensors": {"/0": torch.ones(2, device="meta")}, "rest": object()}
+    plan = lay_out({"other.odd": odd, "model": {"a": torch.ones(2)}}, Place(1, 2, 1), own="random.1")
+    assert (plan.perhaps.pieces, plan.perhaps.blobs) == ((), ())
+
+
 def test_own_objects_that_differ_among_ranks_cost_no_tensor_of_the_model() -> None:
     """Who keeps what follows from names and sizes: those of the model alone, which all ranks have alike."""
     kept = []
