@@ -156,7 +156,7 @@ def stored_by(ranks: int, saved: list[torch.Tensor]) -> tuple[dict[str, list[Sto
             begin, count = shard(len(whole), ranks, rank)
             one = extent(number, (len(whole), whole.shape[1]), whole.dtype, ranks, rank)
             mine.append(staging._Part(one, whole[begin : begin + count], True, False, whole))
-        layout = staging._arrange(mine, [])
+        layout = staging._arrange(mine, [], [], [])
         memory = bytearray(layout.total_bytes)
         layout.copy_into(memoryview(memory))
         contents[str(rank)] = bytes(memory)
