@@ -63,8 +63,7 @@ def export(uri: str, file: str, step: int | None) -> int:
         raise InvalidInput(
             f"{sys.executable} has no torch: pip install 'airflow-elastic[runtime]', or export elsewhere"
         )
-    there = checkpoints.steps(store)
-    if step is not None and step not in there:
+    if step is not None and step not in (there := checkpoints.steps(store)):
         told = ", ".join(map(str, there)) or "none"
         raise InvalidInput(f"step {step} has no committed checkpoint; there are: {told}")
     words = [store.uri, file, *([] if step is None else [str(step)])]

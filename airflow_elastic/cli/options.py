@@ -195,9 +195,8 @@ def check_here(spec: RunSpec) -> None:
         if not path.is_file():
             raise InvalidInput(f"{path}: there is no such script; name one that exists, after --")
     disk, keep = spec.checkpoint.disk, spec.checkpoint.disk_keep_last
-    if (
-        disk is None and keep != CheckpointPolicy().disk_keep_last
-    ):  # not in the specification: journals may have it
+    # Refused here and not by the specification, as journals may have it.
+    if disk is None and keep != CheckpointPolicy().disk_keep_last:
         raise InvalidInput(f"--disk-keep: given {keep}; allowed: with --disk, the folder to keep them in")
     if spec.engine == "local" and disk is not None and not Path(disk).is_dir():
         raise InvalidInput(f"--disk: there is no folder {disk} on this machine; mount one, or name another")
