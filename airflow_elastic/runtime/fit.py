@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.apart import Rest
+from airflow_elastic.runtime.flat import flattened
 from airflow_elastic.spec.errors import InvalidInput
 
 _SHOWN = 5
@@ -82,7 +82,7 @@ def check_fit(state: Mapping[str, Any], stored: Mapping[str, Kind | None], what:
     Raises:
         InvalidInput: names what differs.
     """
-    flat, _ = flatten_state_dict(dict(state))
+    flat = flattened(state)
     flat = {name: value for name, value in flat.items() if not name.startswith(_MAY_DIFFER)}
     extra = {name for name in stored.keys() - flat.keys() if name.startswith(_EXACT)}
     differ = [f"the script has no {name}" for name in sorted(extra)]

@@ -7,13 +7,21 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
 from torch.distributed.checkpoint.state_dict import _get_fqns, _state_dict_fn, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.spec.errors import InvalidInput
 
+#: What names of a compiled model have in them. To know its class takes a second of imports.
+_COMPILED = "_orig_mod."
+
 #: What is put before the names of a model that is wrapped.
-_WRAPPERS = ("module.", "_orig_mod.")
+_WRAPPERS = ("module.", _COMPILED)
+
+#: Modules below which names are others than what leads there.
+_RENAMING = (DistributedDataParallel, FullyShardedDataParallel, ActivationWrapper)
 
 
 @torch.no_grad()  # modules may compute what they keep
@@ -33,7 +41,7 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
             f"the model ({type(model).__name__}) has an empty state dict: there is nothing to save of it. Give "
             "run.restore the one whose parameters are trained"
         )
-    return {_name(model, key): value for key, value in state.items()}
+    return dict(zip(_names(model, state), state.values(), strict=True))
 
 
 def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
@@ -45,12 +53,13 @@ def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-    return {each: _name(model, name) for name, each in model.named_parameters()}
+    own = dict(model.named_parameters())
+    return dict(zip(own.values(), _names(model, own), strict=True))
 
 
 def buffers_of(model: torch.nn.Module) -> frozenset[str]:
     """Names of the buffers, e.g. a batch norm's means; all of them, where modules share one."""
-    return frozenset(_name(model, name) for name, _ in model.named_buffers(remove_duplicate=False))
+    return frozenset(_names(model, [name for name, _ in model.named_buffers(remove_duplicate=False)]))
 
 
 def named_as(weights: dict[str, Any], model: torch.nn.Module, names: Collection[str]) -> dict[str, Any]:
@@ -77,13 +86,21 @@ def _all_begin(weights: dict[str, Any], prefix: str) -> bool:
 def _tied(model: torch.nn.Module) -> list[set[str]]:
     """Names of each parameter and buffer that has several."""
     names: dict[int, set[str]] = defaultdict(set)
-    for name, one in (
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ):
-        names[id(one)].add(_name(model, name))
+    own = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    for name, (_, one) in zip(_names(model, [name for name, _ in own]), own, strict=True):
+        names[id(one)].add(name)
     return [each for each in names.values() if len(each) > 1]
 
 
-def _name(model: torch.nn.Module, key: str) -> str:
-    return next(iter(_get_fqns(model, key)))
+def _names(model: torch.nn.Module, keys: Collection[str]) -> list[str]:
+    """What these are called. To ask torch for each takes as long as to copy a megabyte, and training waits: where it is
+    DDP around everything that makes the difference, or nothing is, that is seen at once.
+    """
+    if not keys:
+        return []
+    whole = isinstance(model, DistributedDataParallel)
+    body = model.get_submodule("module") if whole else model
+    others = (isinstance(one, _RENAMING) or hasattr(type(one), "_fqn_modifiers") for one in body.modules())
+    if any(others) or any(_COMPILED in key for key in keys):
+        return [next(iter(_get_fqns(model, key))) for key in keys]
+    return [key.removeprefix("module.") for key in keys] if whole else [*keys]

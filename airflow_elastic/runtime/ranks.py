@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_group as _default_group
 
+from airflow_elastic.spec.errors import InvalidInput
+
 T = TypeVar("T")
 
 
@@ -87,9 +89,17 @@ def join(rank: int, world_size: int, device: torch.device, backend: str | None, 
         device: where its tensors belong.
         backend: torch's, for gradients. Default: nccl where there are GPUs, else gloo.
         timeout: seconds after which a collective that does not come back fails.
+
+    Raises:
+        InvalidInput: there is no such GPU.
     """
     cuda = device.type == "cuda"
     if cuda:
+        if device.index >= (count := torch.cuda.device_count()):
+            raise InvalidInput(
+                f"local rank {device.index} has no GPU: its worker sees {count}; start as many ranks on a worker "
+                f"(workers.procs) as it has GPUs, or hide them (CUDA_VISIBLE_DEVICES='') to train without"
+            )
         torch.cuda.set_device(device)
     if world_size == 1 and "MASTER_ADDR" not in os.environ:
         return Ranks(0, 1, None)

@@ -10,19 +10,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.masked import MaskedTensor
 
 from airflow_elastic.runtime.arranging import Extent, Spot, aligned, arrange
+from airflow_elastic.runtime.flat import flattened
 from airflow_elastic.runtime.values import to_bytes
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Index
@@ -41,9 +41,6 @@ WRAPPER = (
 )
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-#: Devices from which something can be copied while they do something else.
-_BESIDE = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +62,7 @@ class Place:
         return self.rank % self.procs
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """A tensor to copy: whether it is this rank's to write to storage, whether only steps change it, and whose count of
     changes tells of that: of a sharded one, the whole's.
     """
@@ -118,31 +114,34 @@ class Layout:
 
     def copy_into(self, memory: memoryview) -> None:
         """Copy everything; `memory` has room for `total_bytes`."""
-        self.copy_quick(memory)
-        _copy(self.slow_parts, memory, wait=True)
+        self._copy_at_once(self.parts, memory)
 
     def copy_quick(self, memory: memoryview) -> None:
         """Copy all but the slow parts."""
-        for at, data in self.blobs:
-            memory[at : at + len(data)] = data
-        _copy([(spot, part) for spot, part in self.parts if not part.slow], memory, wait=True)
+        self._copy_at_once([(spot, part) for spot, part in self.parts if not part.slow], memory)
 
     def copy_slow(self, memory: memoryview, device: torch.device) -> None:
         """Copy those slow parts that are on one device; on a GPU this has them copied, and waits for nothing."""
-        _copy(
-            [(spot, part) for spot, part in self.slow_parts if part.tensor.device == device],
-            memory,
-            wait=False,
-        )
+        _copy([(spot, part) for spot, part in self.slow_parts if part.tensor.device == device], memory)
+
+    def _copy_at_once(self, parts: Collection[tuple[Spot, _Part]], memory: memoryview) -> None:
+        for at, data in self.blobs:
+            memory[at : at + len(data)] = data
+        try:
+            _copy(parts, memory)
+        finally:  # whatever fails: nothing may be copied to where somebody else is going to copy to
+            for device in {part.tensor.device for _, part in parts if part.tensor.is_cuda}:
+                torch.cuda.current_stream(device).synchronize()
 
 
-def _copy(parts: Iterable[tuple[Spot, _Part]], memory: memoryview, *, wait: bool) -> None:
+def _copy(parts: Iterable[tuple[Spot, _Part]], memory: memoryview) -> None:
+    """Of what is on a GPU this has it copied, and waits for nothing: to wait for each takes longer than a small one."""
     for spot, part in parts:
         bands = part.tensor.split_with_sizes(spot.rows) if spot.rows else (part.tensor,)
         for at, band in zip(spot.begins, bands, strict=True):
             if count := band.numel():
                 room = torch.frombuffer(memory, dtype=band.dtype, count=count, offset=at)
-                room.view_as(band).copy_(band, non_blocking=not wait)
+                room.view_as(band).copy_(band, non_blocking=band.is_cuda)
 
 
 @torch.no_grad()  # or the parts of sharded tensors would be asked for so that gradients flow
@@ -158,7 +157,7 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
     Raises:
         InvalidInput: it holds tensors of a kind that cannot be kept.
     """
-    flat, _ = flatten_state_dict(dict(state))
+    flat = flattened(state)
     own = f"{own}."
     parts: list[_Part] = []
     alike: list[tuple[str, torch.Tensor]] = []
@@ -207,7 +206,13 @@ def is_wrapper(value: Any) -> bool:
 def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:
     shape = tuple(tensor.shape)
     extent = Extent(key, tensor.dtype, shape, (0,) * len(shape), shape)
-    return _Part(extent, tensor.detach(), kept, slow and tensor.device.type in _BESIDE, tensor)
+    own = tensor.detach() if tensor.requires_grad else tensor
+    return _Part(extent, own, kept, slow and _beside(tensor), tensor)
+
+
+def _beside(tensor: torch.Tensor) -> bool:
+    """Whether it can be copied while its device does something else."""
+    return tensor.is_cpu or tensor.is_cuda
 
 
 def _summed(tensor: DTensor) -> DTensor:
@@ -230,7 +235,7 @@ def _sharded(key: str, tensor: DTensor, *, slow: bool) -> _Part | None:
         return None  # of one that has no elements at all, somebody says that it is there
     offsets, ranks, kept = _standing(tensor.shape, mesh, placements)
     extent = Extent(key, local.dtype, tuple(tensor.shape), offsets, tuple(local.shape), ranks)
-    return _Part(extent, local, kept, slow and local.device.type in _BESIDE, tensor)
+    return _Part(extent, local, kept, slow and _beside(local), tensor)
 
 
 @cache  # training waits for it, and to ask for these one by one takes longer
@@ -277,16 +282,23 @@ def _offsets(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, .
 
 
 def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
-    """This rank's share of what all have alike: the largest first, each to whoever has least."""
+    """This rank's share of what all have alike."""
+    sizes = tuple([(-tensor.numel() * tensor.itemsize, key) for key, tensor in alike])
+    mine = [(*alike[number], kept) for number, kept in _shares(sizes, place)]
+    return [_whole(key, tensor, kept=kept, slow=key.startswith(_SLOW)) for key, tensor, kept in mine]
+
+
+@lru_cache(maxsize=2)  # alike from save to save, and training waits for it
+def _shares(sizes: tuple[tuple[int, str], ...], place: Place) -> list[tuple[int, bool]]:
+    """Numbers of what is this rank's, and whether it is its to write: the largest first, each to whoever has least."""
     nodes, locals_ = [0] * (place.world_size // place.procs), [0] * place.procs
     mine = []
-    sized = [(-tensor.numel() * tensor.element_size(), key, tensor) for key, tensor in alike]
-    for size, key, tensor in sorted(sized, key=lambda one: one[:2]):
+    for number, (size, _) in sorted(enumerate(sizes), key=lambda one: one[1]):
         node, local = nodes.index(min(nodes)), locals_.index(min(locals_))
         nodes[node] -= size
         locals_[local] -= size
         if local == place.local:
-            mine.append(_whole(key, tensor, kept=node == place.node, slow=key.startswith(_SLOW)))
+            mine.append((number, node == place.node))
     return mine
 
 

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from airflow_elastic.runtime.slots import DISK, MEMORY
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.bench.clients import a_run
 from tests.bench.figures import count, heading, interval, median, verdict
-from tests.bench.test_checkpoint import build, size_of
+from tests.bench.test_checkpoint import DEVICE, build, settle, size_of
 from tests.support.saving import Worker
 
 ROUNDS = count("ROUNDS", 5)
@@ -54,20 +55,21 @@ def process(work: Callable[[], None]) -> Iterator[int]:
 
 
 def calibrated() -> Callable[[], None]:
-    """One step: products of matrices, by one thread, that take about as long as asked for."""
+    """One step: products of matrices, by one thread or the GPU, that take about as long as asked for."""
     torch.set_num_threads(1)
-    matrix, out = torch.rand(256, 256), torch.empty(256, 256)
-    began = time.perf_counter()
-    for _ in range(50):
-        torch.mm(matrix, matrix, out=out)
-    each = (time.perf_counter() - began) / 50
-    products = max(1, round(STEP_SECONDS / each))
+    side = 256 if DEVICE.type == "cpu" else 1024
+    matrix, out = torch.rand(side, side, device=DEVICE), torch.empty(side, side, device=DEVICE)
 
-    def step() -> None:
-        for _ in range(products):
+    def multiply(times: int) -> None:
+        for _ in range(times):
             torch.mm(matrix, matrix, out=out)
+        settle()
 
-    return step
+    multiply(50)
+    began = time.perf_counter()
+    multiply(50)
+    each = (time.perf_counter() - began) / 50
+    return partial(multiply, max(1, round(STEP_SECONDS / each)))
 
 
 def _told(step: Callable[[], None], words: memoryview[float]) -> Callable[[], None]:
@@ -112,7 +114,8 @@ def test_training_beside_writing(where: str, tmp_path: Path) -> None:
         objects = build()
         heading(f"steps of {STEP_SECONDS} s while {size_of(objects) / 1e9:.3f} GB are written to a {where}")
         # An S3 server of this machine would compete with training itself, where no processor is to spare.
-        for ranks in (1,) if where == "s3" else (1, 2):
+        # A process of our own making has no GPU.
+        for ranks in (1,) if where == "s3" or DEVICE.type == "cuda" else (1, 2):
             _measure(uri, objects, ranks, where, tmp_path / "disk")
 
 

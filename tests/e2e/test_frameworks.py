@@ -74,8 +74,8 @@ def framework(request: pytest.FixtureRequest) -> str:
     return name
 
 
-async def undisturbed(framework: str, folder: Path, *arguments: str) -> Path:
-    async with driving(folder / "run", fitting(framework, folder, *arguments)) as driven:
+async def undisturbed(framework: str, folder: Path, *arguments: str, **changes: Any) -> Path:
+    async with driving(folder / "run", fitting(framework, folder, *arguments, **changes)) as driven:
         state = await driven.end()
     assert (state.outcome, len(state.attempts)) == ("succeeded", 1), state.reason
     each_sample_once(driven, state)

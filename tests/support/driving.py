@@ -47,14 +47,14 @@ def training(*arguments: str, **changes: Any) -> RunSpec:
     return RunSpec(**{**defaults, **changes})
 
 
-def plain(folder: Path, *words: str) -> str:
-    """The state that 2 ranks have at the end when nothing happens, as a digest: from plain torchrun, without us."""
+def plain(folder: Path, *words: str, ranks: int = 2) -> str:
+    """The state that ranks have at the end when nothing happens, as a digest: from plain torchrun, without us."""
     command = [
         sys.executable,
         "-m",
         "torch.distributed.run",
         "--standalone",
-        "--nproc-per-node=2",
+        f"--nproc-per-node={ranks}",
     ]
     command += [str(SCRIPTS / "train.py"), *words, f"--out={folder}/out"]
     subprocess.run(command, check=True, timeout=PATIENCE_SECONDS, capture_output=True)

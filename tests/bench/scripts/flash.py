@@ -1,7 +1,7 @@
 """How long training waits for a save of DLRover's flash checkpoint; needs nothing but DLRover and torch.
 
-`flash.py FOLDER ROUNDS MEGABYTES`: its agent has its saver in another process, as dlrover-run does. Prints JSON, a list
-of seconds each: one memcpy of the same bytes, a save to memory, one to disk, and until that one is there.
+`flash.py FOLDER ROUNDS MEGABYTES DEVICE`: its agent has its saver in another process, as dlrover-run does. Prints JSON,
+a list of seconds each: one memcpy of the same bytes, a save to memory, one to disk, and until that one is there.
 """
 
 import json
@@ -18,6 +18,7 @@ from dlrover.trainer.torch.flash_checkpoint.checkpointer import StorageType
 from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer
 
 folder, rounds, megabytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+device = torch.device(sys.argv[4])
 TENSORS = 108
 
 
@@ -35,9 +36,10 @@ if agent == 0:
 try:
     torch.set_num_threads(1)
     side = int((megabytes * 1e6 / 4 / TENSORS) ** 0.5)
-    state = {f"layer {i}": torch.ones(side, side) for i in range(TENSORS)}
+    state = {f"layer {i}": torch.ones(side, side, device=device) for i in range(TENSORS)}
     size = TENSORS * side * side * 4
-    source, target = torch.ones(size // 4), torch.ones(size // 4)
+    source, target = torch.ones(size // 4, device=device), torch.ones(size // 4)
+    target = target.pin_memory() if device.type == "cuda" else target
     saver = DdpCheckpointer(str(folder))
     figures: dict[str, list[float]] = {"memcpy": [], "memory": [], "disk": [], "there": []}
     for number in range(rounds + 1):

@@ -17,7 +17,7 @@ from framework_options import (
 
 from airflow_elastic.frameworks.accelerate import ElasticRun
 
-accelerator = Accelerator(cpu=not options.untold)
+accelerator = Accelerator(cpu=not (options.untold or options.gpu))
 run = ElasticRun(accelerator)
 model = network()
 optimizer = optimizer_of(model)

@@ -43,7 +43,7 @@ arguments = TrainingArguments(
     eval_strategy="epoch",
     report_to=[],
     disable_tqdm=True,
-    use_cpu=not options.untold,
+    use_cpu=not (options.untold or options.gpu),
 )
 trainer = ElasticTrainer(
     global_batch=GLOBAL_BATCH,

@@ -1,8 +1,9 @@
 """What the scripts of the frameworks have in common: their options, their data, and what they leave behind.
 
 Options: --epochs N; --step-seconds S; --dropout P; --optimizer adamw or sgd; --linger: the first attempt stands still
-when it has trained; --untold: nothing says that there are no GPUs; --out FILE: rank 0 writes a digest of the weights at
-the end, and where the training stands by the framework's own account; the weights lie beside it.
+when it has trained; --untold: nothing says that there are no GPUs; --gpu: on the rank's; --out FILE: rank 0 writes a
+digest of the weights at the end, and where the training stands by the framework's own account; the weights lie beside
+it.
 """
 
 import argparse
@@ -19,6 +20,7 @@ parser.add_argument("--dropout", type=float, default=0.1)
 parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
 parser.add_argument("--linger", action="store_true")
 parser.add_argument("--untold", action="store_true")
+parser.add_argument("--gpu", action="store_true")
 parser.add_argument("--out")
 options = parser.parse_args()
 
@@ -67,6 +69,6 @@ def leave_behind(model, *standing):
         return
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     torch.save(weights, f"{options.out}.pt")
-    digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in weights.values())).hexdigest()
+    digest = hashlib.sha256(b"".join(value.cpu().numpy().tobytes() for value in weights.values())).hexdigest()
     with open(options.out, "w", encoding="utf-8") as file:
         file.write("\n".join(map(str, (digest, *standing))))

@@ -5,8 +5,8 @@ Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it
 there in the first attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --die-late: all fail
 once they have finished; --out FILE: rank 0 writes a digest of the whole state at the end, its luck included;
 --samples FOLDER: every rank writes which samples each of its steps consumed; --lag RANK: the forward pass of this rank
-takes 20 ms more; --width N of the hidden layer; --lr RATE; --sharded: by FSDP2, and not DDP; --verbose: logs what is
-only of interest.
+takes 20 ms more; --width N of the hidden layer; --lr RATE; --sharded: by FSDP2, and not DDP; --gpu: on the rank's GPU;
+--backend NAME: torch's (two ranks on one GPU need gloo); --verbose: logs what is only of interest.
 """
 
 import argparse
@@ -34,6 +34,8 @@ parser.add_argument("--lag", type=int, default=-1)
 parser.add_argument("--width", type=int, default=16)
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--sharded", action="store_true")
+parser.add_argument("--gpu", action="store_true")
+parser.add_argument("--backend")
 parser.add_argument("--verbose", action="store_true")
 parser.add_argument("--out")
 parser.add_argument("--samples")
@@ -51,13 +53,14 @@ class Lag(torch.nn.Module):
 
 
 torch.set_num_threads(1)
-run = elastic.init()
+run = elastic.init(backend=options.backend)
+device = run.device if options.gpu else torch.device("cpu")
 torch.manual_seed(100 + run.rank)
 data = torch.utils.data.TensorDataset(torch.arange(640).float().reshape(-1, 1).repeat(1, 8) / 640)
 torch.manual_seed(7)
 width = options.width
 first, last = torch.nn.Linear(8, width), torch.nn.Linear(width, 1)
-model = torch.nn.Sequential(first, torch.nn.Dropout(0.1), Lag(), last)
+model = torch.nn.Sequential(first, torch.nn.Dropout(0.1), Lag(), last).to(device)
 torch.manual_seed(100 + run.rank)
 if options.sharded:
     fully_shard(first)
@@ -69,10 +72,11 @@ adam = torch.optim.AdamW([decaying, {"params": [first.bias], "weight_decay": 0.0
 sgd = torch.optim.SGD(last.parameters(), lr=options.lr, momentum=0.9)
 schedule = torch.optim.lr_scheduler.StepLR(sgd, step_size=10, gamma=0.9)
 # So large that the first step overflows; a power of two, so that it changes no bit of any other.
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-100)
+scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127, backoff_factor=2.0**-100)
 from_step = run.restore(model, adam, sgd, schedule=schedule, scaler=scaler)
 print("from step", from_step, "of", run.world_size, "ranks", flush=True)
 for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
+    x = x.to(device)
     loss = run.weight * ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
     scaler.scale(loss).backward()
     for optimizer in (adam, sgd):
@@ -96,7 +100,9 @@ for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
 if options.out:
     kept = [kept for one in (adam, sgd) for state in one.state.values() for kept in state.values()]
     whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in [*model.parameters(), *kept]]
-    found = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in whole))
+    found = hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in whole))
+    if options.gpu:
+        found.update(torch.cuda.get_rng_state().numpy().tobytes())
     found.update(
         torch.get_rng_state().numpy().tobytes() + repr([schedule.state_dict(), scaler.state_dict()]).encode()
     )

@@ -1,0 +1,94 @@
+"""Copying out of a GPU: what ends up in the agent's memory is what the GPU had, whatever it does meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.restoring import Restorer, Room
+from airflow_elastic.runtime.saving import Position, Saver, Stateful
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from tests.support.saving import Worker
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+class Large(torch.nn.Module):
+    """Weights of many kinds: long to copy, not contiguous, of several types, none at all, and one on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = torch.randn(2048, 4096, device="cuda")
+        self.long = torch.nn.Parameter(torch.randn(64 << 20, device="cuda"))
+        self.turned = torch.nn.Parameter(whole.t())
+        self.channels = torch.nn.Parameter(
+            torch.randn(8, 64, 32, 32, device="cuda").to(memory_format=torch.channels_last)
+        )
+        self.halved = torch.nn.Parameter(torch.randn(1001, 77, device="cuda", dtype=torch.bfloat16))
+        self.none = torch.nn.Parameter(torch.empty(0, 3, device="cuda"))
+        self.here = torch.nn.Parameter(torch.randn(300, 300))
+        self.register_buffer("seen", torch.zeros(5, device="cuda"))
+
+
+def trained() -> Stateful:
+    model = Large()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return Stateful(model, (optimizer,), {})
+
+
+def step(objects: Stateful) -> None:
+    """Gradients that take the GPU a while, and a step: all of it is only queued when this returns."""
+    slow = torch.randn(4096, 4096, device="cuda")
+    for _ in range(20):
+        slow = slow @ slow / 64
+    for parameter in objects.model.parameters():
+        parameter.grad = torch.ones_like(parameter) * (1 + slow[0, 0].nan_to_num() * 0).to(parameter)
+    objects.optimizers[0].step()
+
+
+def state(objects: Stateful) -> list[torch.Tensor]:
+    kept = [one[name] for one in objects.optimizers[0].state.values() for name in ("exp_avg", "exp_avg_sq")]
+    return [tensor.detach().clone() for tensor in [*objects.model.state_dict().values(), *kept]]
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["at-once", "overlap"])
+def test_what_is_saved_is_what_the_gpu_had_while_it_is_kept_busy(tmp_path: Path, overlap: bool) -> None:
+    torch.manual_seed(5)
+    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    saver = Saver(
+        Ranks(0, 1, None),
+        generation=1,
+        stage=worker.stage,
+        words=worker.words,
+        policy=CheckpointPolicy(overlap=overlap),
+    )
+    objects = trained()
+    saver.attend(objects.optimizers)
+    step(objects)
+    for number in range(1, 6):
+        step(objects)
+        expected = state(objects)
+        assert saver.save(objects, number, Position(), reason="steps", metrics={})
+        step(objects)  # queued at once: with overlap the GPU has to wait by itself
+        saver.join()
+        worker.persister.flush()
+        assert max(checkpoints.steps(worker.store)) == number
+        other = trained()
+        Restorer(worker.store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(other)
+        restored = state(other)
+        assert len(restored) == len(expected)
+        for one, its in zip(restored, expected, strict=True):
+            assert torch.equal(one, its)
+
+
+def test_memory_that_is_copied_into_is_pinned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    worker, objects = Worker(str(tmp_path / "run"), keep_last=1), trained()
+    step(objects)
+    worker.saver.save(objects, 1, Position(), reason="script", metrics={})
+    (slot,) = [slot for slot in worker.stage._slots if slot.age == (1, 1)]
+    assert torch.frombuffer(slot.data(4096), dtype=torch.uint8).is_pinned()
+    assert not caplog.records
