@@ -46,7 +46,7 @@ def job_of(engine: str, options: dict[str, Any], uri: Path, gpus: str = "1", **m
         engine,
         {**options, "queue": QUEUE, **more},
         "forever.py",
-        workers=Workers(2, min=1, max=4, resources={GPU: gpus, "memory": "64Mi"}),
+        workers=Workers(2, min=1, max=4, resources={GPU: gpus, "memory": "512Mi"}),
     )
     return Job(str(uri), spec, 1, 2)
 

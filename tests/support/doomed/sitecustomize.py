@@ -194,9 +194,9 @@ def in_stage(module: ModuleType) -> None:
 
     copy = importlib.import_module("airflow_elastic.runtime.staging")
 
-    def one_by_one(parts: Any, memory: Any, *, wait: bool, inner: Any = copy._copy) -> None:
+    def one_by_one(parts: Any, memory: Any, inner: Any = copy._copy) -> None:
         for at, part in parts:
-            inner([(at, part)], memory, wait=wait)
+            inner([(at, part)], memory)
             point(part.key)
 
     copy._copy = one_by_one
