@@ -98,7 +98,7 @@ def join(rank: int, world_size: int, device: torch.device, backend: str | None, 
         if device.index >= (count := torch.cuda.device_count()):
             raise InvalidInput(
                 f"local rank {device.index} has no GPU: its worker sees {count}; start as many ranks on a worker "
-                f"(workers.procs) as it has GPUs, or hide them (CUDA_VISIBLE_DEVICES='') to train without"
+                "(workers.procs) as it has GPUs, or hide them (CUDA_VISIBLE_DEVICES='') to train without"
             )
         torch.cuda.set_device(device)
     if world_size == 1 and "MASTER_ADDR" not in os.environ:

@@ -57,16 +57,16 @@ def size_of(objects: Stateful) -> int:
 
 def timed(call: Callable[[], Any]) -> float:
     """Seconds that it takes, when the disk has nothing left to do for whoever had his turn before."""
-    os.sync()
-    settle()
-    began = time.perf_counter()
-    call()
-    settle()
-    return time.perf_counter() - began
+
+    def whole() -> None:
+        call()
+        settle()
+
+    return returned(whole)
 
 
 def returned(call: Callable[[], Any]) -> float:
-    """Seconds until it returns, whatever a GPU still does of what it was told."""
+    """The same until it returns, whatever a GPU still does of what it was told."""
     os.sync()
     settle()
     began = time.perf_counter()

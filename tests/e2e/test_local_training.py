@@ -88,23 +88,7 @@ async def test_killed_at_random_it_ends_bit_identical(
     policy = CheckpointPolicy(**saves, overlap=luck.random() < 0.5)
     words_of_all = ("--epochs=12", "--step-seconds=0.1", f"--out={tmp_path}/out", *words.split())
     async with driving(tmp_path / "run", training(*words_of_all, checkpoint=policy)) as driven:
-        for number in range(1, kills + 1):
-            # Of 120: a test that is slow to look, on a busy machine, still finds it training.
-            wanted = luck.randint(1, 80 * number // kills)
-            await driven.until(
-                lambda n=number, w=wanted: len(driven.state.attempts) == n and driven.step_now >= w,  # type: ignore[misc]
-                f"step {wanted} of attempt {number}",
-            )
-            place = luck.randint(0, 1)
-            luck.choice(
-                (
-                    lambda: driven.kill_worker(place),  # noqa: B023
-                    lambda: driven.kill_rank(place),  # noqa: B023
-                    lambda: driven.kill_nodes(place),  # noqa: B023
-                    lambda: driven.kill_nodes(0, 1),
-                )
-            )()
-            await driven.until(lambda n=number: len(driven.state.attempts) > n, f"attempt {number + 1}")  # type: ignore[misc]
+        await driven.killed_at_random(kills, luck)
         state = await driven.end()
     assert state.outcome == "succeeded", f"seed {seed}: {state.reason}"
     assert len(state.attempts) == kills + 1, f"seed {seed}"

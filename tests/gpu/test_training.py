@@ -1,6 +1,6 @@
 """Trainings on a GPU, killed while they compute and while they save: each ends as if nothing had been.
 
-Only ranks have it, so all ranks here share the first: with gloo, as NCCL takes no two ranks of one.
+One GPU is enough: two ranks share it, with gloo, as NCCL takes no two ranks of one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 EPOCHS = "--epochs=12"
 
 
-def policy(overlap: bool) -> CheckpointPolicy:
-    return CheckpointPolicy(every_steps=5, memory_every_steps=2, overlap=overlap)
-
-
 @pytest.mark.parametrize("overlap", [False, True], ids=["at-once", "overlap"])
 @pytest.mark.parametrize("words", ["--gpu", "--gpu --sharded"])
 async def test_killed_at_random_it_ends_bit_identical(words: str, overlap: bool, tmp_path: Path) -> None:
@@ -50,20 +46,11 @@ async def test_killed_at_random_it_ends_bit_identical(words: str, overlap: bool,
         "--step-seconds=0.05",
         f"--out={tmp_path}/out",
         *words.split(),
-        checkpoint=policy(overlap),
+        checkpoint=CheckpointPolicy(every_steps=5, memory_every_steps=2, overlap=overlap),
         workers=Workers(1, min=1),
     )
     async with driving(tmp_path / "run", spec) as driven:
-        for number in range(1, kills + 1):
-            wanted = luck.randint(1, 80 * number // kills)
-            await driven.until(
-                lambda n=number, w=wanted: len(driven.state.attempts) == n and driven.step_now >= w,  # type: ignore[misc]
-                f"step {wanted} of attempt {number}",
-            )
-            luck.choice(
-                (lambda: driven.kill_worker(0), lambda: driven.kill_rank(0), lambda: driven.kill_nodes(0))
-            )()
-            await driven.until(lambda n=number: len(driven.state.attempts) > n, f"attempt {number + 1}")  # type: ignore[misc]
+        await driven.killed_at_random(kills, luck, workers=1)
         state = await driven.end()
     assert state.outcome == "succeeded", f"seed {seed}: {state.reason}"
     assert len(state.attempts) == kills + 1, f"seed {seed}"

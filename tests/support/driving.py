@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -115,6 +116,26 @@ class Driven:
 
         began: Stretch = await self.until(stretch, "steps of this attempt")
         return began.from_step
+
+    async def killed_at_random(self, kills: int, luck: random.Random, workers: int = 2) -> None:
+        """Kill so many times, in the first 80 steps: a worker, a rank, nodes, each followed by another attempt."""
+        for number in range(1, kills + 1):
+            # Of 120: a test that is slow to look, on a busy machine, still finds it training.
+            wanted = luck.randint(1, 80 * number // kills)
+            await self.until(
+                lambda n=number, w=wanted: len(self.state.attempts) == n and self.step_now >= w,  # type: ignore[misc]
+                f"step {wanted} of attempt {number}",
+            )
+            place = luck.randrange(workers)
+            luck.choice(
+                (
+                    lambda: self.kill_worker(place),  # noqa: B023
+                    lambda: self.kill_rank(place),  # noqa: B023
+                    lambda: self.kill_nodes(place),  # noqa: B023
+                    lambda: self.kill_nodes(*range(workers)),
+                )
+            )()
+            await self.until(lambda n=number: len(self.state.attempts) > n, f"attempt {number + 1}")  # type: ignore[misc]
 
     async def scaled(self, workers: int) -> None:
         """Ask for so many workers, and wait until as many ranks train."""
