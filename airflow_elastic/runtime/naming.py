@@ -32,7 +32,7 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
     Raises:
         InvalidInput: it has none.
     """
-    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+    if any(issubclass(kind, FullyShardedDataParallel) for kind in _kinds(model)):
         return get_model_state_dict(model)  # the first FSDP has to be asked for shards
     # The model's own, where a script has put torch's in its place.
     state = _state_dict_fn(model, "state_dict")()
@@ -50,9 +50,10 @@ def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     A model that FSDP2 shards has others after a forward pass, its root's not being sharded again: as for a state dict,
     it has those that optimizers have.
     """
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    if any(issubclass(kind, FSDPModule) for kind in _kinds(model)):
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
     own = dict(model.named_parameters())
     return dict(zip(own.values(), _names(model, own), strict=True))
 
@@ -100,7 +101,12 @@ def _names(model: torch.nn.Module, keys: Collection[str]) -> list[str]:
         return []
     whole = isinstance(model, DistributedDataParallel)
     body = model.get_submodule("module") if whole else model
-    others = (isinstance(one, _RENAMING) or hasattr(type(one), "_fqn_modifiers") for one in body.modules())
+    others = (issubclass(kind, _RENAMING) or hasattr(kind, "_fqn_modifiers") for kind in _kinds(body))
     if any(others) or any(_COMPILED in key for key in keys):
         return [next(iter(_get_fqns(model, key))) for key in keys]
     return [key.removeprefix("module.") for key in keys] if whole else [*keys]
+
+
+def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
+    """Classes of its modules, of which there are few: to ask each module takes several times as long."""
+    return {type(module) for module in model.modules()}

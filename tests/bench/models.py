@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from airflow_elastic.runtime.saving import Stateful
+from tests.bench.figures import count
 
-TENSORS = 36  # of the model; AdamW has two more for each
+TENSORS = count("TENSORS", 36)  # of the model; AdamW has two more for each
 
 
 def layers(megabytes: int) -> torch.nn.Sequential:

@@ -166,13 +166,31 @@ def test_a_save_stops_training_for_less_than_torchs_own(tmp_path: Path) -> None:
             if number == 1:
                 figures.clear()  # the first round makes memory, and does not count
             figures.setdefault("memcpy", []).append(timed(lambda: target.copy_(source)))
-            save = partial(worker.saver.save, objects, number, Position(), reason="script", metrics={})
-            figures.setdefault("ours", []).append(timed(save))
-            worker.persister.flush()
+            figures.setdefault("ours", []).append(stall(worker, objects, number))
             for name, other in others.items():
                 figures.setdefault(name, []).append(other())
     for name, seconds in figures.items():
         print(f"  {name:30} {spread(seconds)}  {median(seconds) / median(figures['memcpy']):.2f}x memcpy")
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+def test_a_save_alone(tmp_path: Path) -> None:
+    """For states of many gigabytes, of which torch's own ways take minutes."""
+    objects = build()
+    size = size_of(objects)
+    heading(f"{size / 1e9:.3f} GB, {TENSORS} parameters: how long training waits for a save, {ROUNDS} rounds")
+    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    provided(worker, objects)
+    source, target = memory_for(size)
+    copied, saved = [], []
+    for number in range(ROUNDS + 2):
+        copied.append(timed(lambda: target.copy_(source)))
+        saved.append(stall(worker, objects, number))
+    # The first two make memory, and do not count: on a GPU the first save into each slot pins it.
+    print(f"  memcpy                         {spread(copied[2:])}")
+    print(f"  training waits                 {spread(saved[2:])}")
+    verdict("training stands still, over one memcpy", median(saved[2:]) / median(copied[2:]), 1.1, "x")
 
 
 @pytest.mark.bench
@@ -237,6 +255,13 @@ def test_a_save_that_is_copied_while_training_goes_on(tmp_path: Path) -> None:
         [a + b for a, b in zip(figures["save returns after"], figures["the optimizer waits"], strict=True)]
     )
     verdict("training stands still, over one memcpy", stalled / median(figures["memcpy"]), 0.1, "x")
+
+
+def stall(worker: Worker, objects: Stateful, step: int) -> float:
+    """How long training waits for a save, which is written after that."""
+    waited = timed(partial(worker.saver.save, objects, step, Position(), reason="script", metrics={}))
+    worker.persister.flush()
+    return waited
 
 
 def provided(worker: Worker, objects: Stateful) -> None:
