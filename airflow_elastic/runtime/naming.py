@@ -32,7 +32,8 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
     Raises:
         InvalidInput: it has none.
     """
-    if any(issubclass(kind, FullyShardedDataParallel) for kind in _kinds(model)):
+    kinds = _kinds(model)
+    if any(issubclass(kind, FullyShardedDataParallel) for kind in kinds):
         return get_model_state_dict(model)  # the first FSDP has to be asked for shards
     # The model's own, where a script has put torch's in its place.
     state = _state_dict_fn(model, "state_dict")()
@@ -41,7 +42,7 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
             f"the model ({type(model).__name__}) has an empty state dict: there is nothing to save of it. Give "
             "run.restore the one whose parameters are trained"
         )
-    return dict(zip(_names(model, state), state.values(), strict=True))
+    return dict(zip(_names(model, state, kinds), state.values(), strict=True))
 
 
 def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
@@ -50,17 +51,19 @@ def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     A model that FSDP2 shards has others after a forward pass, its root's not being sharded again: as for a state dict,
     it has those that optimizers have.
     """
-    if any(issubclass(kind, FSDPModule) for kind in _kinds(model)):
+    kinds = _kinds(model)
+    if any(issubclass(kind, FSDPModule) for kind in kinds):
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
     own = dict(model.named_parameters())
-    return dict(zip(own.values(), _names(model, own), strict=True))
+    return dict(zip(own.values(), _names(model, own, kinds), strict=True))
 
 
 def buffers_of(model: torch.nn.Module) -> frozenset[str]:
     """Names of the buffers, e.g. a batch norm's means; all of them, where modules share one."""
-    return frozenset(_names(model, [name for name, _ in model.named_buffers(remove_duplicate=False)]))
+    own = [name for name, _ in model.named_buffers(remove_duplicate=False)]
+    return frozenset(_names(model, own, _kinds(model)) if own else ())
 
 
 def named_as(weights: dict[str, Any], model: torch.nn.Module, names: Collection[str]) -> dict[str, Any]:
@@ -88,25 +91,26 @@ def _tied(model: torch.nn.Module) -> list[set[str]]:
     """Names of each parameter and buffer that has several."""
     names: dict[int, set[str]] = defaultdict(set)
     own = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    for name, (_, one) in zip(_names(model, [name for name, _ in own]), own, strict=True):
+    for name, (_, one) in zip(_names(model, [name for name, _ in own], _kinds(model)), own, strict=True):
         names[id(one)].add(name)
     return [each for each in names.values() if len(each) > 1]
 
 
-def _names(model: torch.nn.Module, keys: Collection[str]) -> list[str]:
+def _names(
+    model: torch.nn.Module, keys: Collection[str], kinds: Collection[type[torch.nn.Module]]
+) -> list[str]:
     """What these are called. To ask torch for each takes as long as to copy a megabyte, and training waits: where it is
     DDP around everything that makes the difference, or nothing is, that is seen at once.
     """
-    if not keys:
-        return []
-    whole = isinstance(model, DistributedDataParallel)
-    body = model.get_submodule("module") if whole else model
-    others = (issubclass(kind, _RENAMING) or hasattr(kind, "_fqn_modifiers") for kind in _kinds(body))
+    others = (issubclass(kind, _RENAMING) or hasattr(kind, "_fqn_modifiers") for kind in kinds)
     if any(others) or any(_COMPILED in key for key in keys):
         return [next(iter(_get_fqns(model, key))) for key in keys]
-    return [key.removeprefix("module.") for key in keys] if whole else [*keys]
+    if isinstance(model, DistributedDataParallel):
+        return [key.removeprefix("module.") for key in keys]
+    return [*keys]
 
 
 def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
-    """Classes of its modules, of which there are few: to ask each module takes several times as long."""
-    return {type(module) for module in model.modules()}
+    """Classes of its modules, but for DDP around all of them: there are few, and to ask each module takes longer."""
+    body = model.get_submodule("module") if isinstance(model, DistributedDataParallel) else model
+    return {type(module) for module in body.modules()}

@@ -5,6 +5,7 @@ Writing it to storage, and committing it, is the agent's (`persister`), while tr
 
 from __future__ import annotations
 
+import gc
 import logging
 import platform
 import threading
@@ -112,6 +113,18 @@ VERSIONS = {
     "torch": torch.__version__,
     **({"cuda": torch.version.cuda} if torch.version.cuda and torch.cuda.is_available() else {}),
 }
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python looks for no garbage meanwhile: with thousands of small objects made, it would look through all others."""
+    looks = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looks:
+            gc.enable()
 
 
 class Saver:
@@ -270,6 +283,7 @@ class Saver:
         with with_room(objects.optimizers):  # the first step may be one that a gradient scaler has left out
             return self._stage.announce(self._plan(objects))
 
+    @_uncollected()
     def _plan(self, objects: Stateful) -> Layout:
         rank = self._ranks.rank
         state = state_of(objects, rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import platform
 import shutil
@@ -43,6 +44,33 @@ def test_what_is_saved_is_what_is_restored(tmp_path: Path) -> None:
     assert (manifest.step, manifest.epoch, manifest.offset, manifest.samples) == (7, 1, 10, 70)
     assert same(saved, loaded)
     assert torch.equal(torch.rand(3), expected), "the generators do not go on from where they were"
+
+
+class _Asked:
+    """Notes whether Python looks for garbage while a state is asked for."""
+
+    def __init__(self) -> None:
+        self.looked: list[bool] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        self.looked.append(gc.isenabled())
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_no_garbage_is_looked_for_while_a_state_is_laid_out(
+    looks: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(gc.enable)
+    saved, asked = objects(1), _Asked()
+    if not looks:  # a script that does so itself when it has time
+        gc.disable()
+    save(tmp_path, 5, replace(saved, others={"asked": asked}))
+    assert asked.looked
+    assert not any(asked.looked)
+    assert gc.isenabled() is looks
 
 
 def test_a_manifest_says_what_wrote_it(tmp_path: Path) -> None:
