@@ -1,4 +1,4 @@
-"""Whether a model has what was read already: its tensors are read straight into where they belong."""
+"""A model's tensors are read straight into where they belong: where that is all, it need not be loaded after it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.state_dict import set_model_state_dict
 from torch.distributed.tensor import DTensor
+
+from airflow_elastic.runtime.naming import unwrapped
+
+
+def load(model: torch.nn.Module, loaded: Mapping[str, Any]) -> None:
+    """Have a model be as what was read, by the names of `naming.weights_of`."""
+    if is_there(model, loaded):
+        settle(model)
+    else:
+        set_model_state_dict(unwrapped(model), dict(loaded))
 
 
 def is_there(model: torch.nn.Module, loaded: Mapping[str, Any]) -> bool:

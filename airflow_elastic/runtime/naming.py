@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from typing import Any
 
@@ -24,14 +24,20 @@ _WRAPPERS = ("module.", _COMPILED)
 _RENAMING = (DistributedDataParallel, FullyShardedDataParallel, ActivationWrapper)
 
 
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """What DDP is around: it has no state of its own, and names with it are those without it."""
+    return model.get_submodule("module") if isinstance(model, DistributedDataParallel) else model
+
+
 @torch.no_grad()  # modules may compute what they keep
 def weights_of(model: torch.nn.Module) -> dict[str, Any]:
     """A model's state dict by these names: what torch's `get_model_state_dict` gives, in half the time, for which
     training waits. Tensors are the model's own, not copies.
 
     Raises:
-        InvalidInput: it has none.
+        InvalidInput: it has none, or two tensors would have the same name.
     """
+    model = unwrapped(model)
     kinds = _kinds(model)
     if any(issubclass(kind, FullyShardedDataParallel) for kind in kinds):
         return get_model_state_dict(model)  # the first FSDP has to be asked for shards
@@ -42,7 +48,14 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
             f"the model ({type(model).__name__}) has an empty state dict: there is nothing to save of it. Give "
             "run.restore the one whose parameters are trained"
         )
-    return dict(zip(_names(model, state, kinds), state.values(), strict=True))
+    names = _names(model, state, kinds)
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise InvalidInput(
+            f"the model ({type(model).__name__}) has two tensors that would both be saved as {twice}, without the "
+            "names of what wraps their modules: rename one of the modules"
+        )
+    return dict(zip(names, state.values(), strict=True))
 
 
 def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
@@ -51,6 +64,7 @@ def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     A model that FSDP2 shards has others after a forward pass, its root's not being sharded again: as for a state dict,
     it has those that optimizers have.
     """
+    model = unwrapped(model)
     kinds = _kinds(model)
     if any(issubclass(kind, FSDPModule) for kind in kinds):
         for module in model.modules():
@@ -60,10 +74,13 @@ def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     return dict(zip(own.values(), _names(model, own, kinds), strict=True))
 
 
-def buffers_of(model: torch.nn.Module) -> frozenset[str]:
-    """Names of the buffers, e.g. a batch norm's means; all of them, where modules share one."""
-    own = [name for name, _ in model.named_buffers(remove_duplicate=False)]
-    return frozenset(_names(model, own, _kinds(model)) if own else ())
+def parameters_of(model: torch.nn.Module) -> frozenset[str]:
+    """Names of the parameters; all of them, where modules share one. What else a state dict has may change at any time:
+    buffers, as a batch norm's means, and what modules add, under whatever name.
+    """
+    model = unwrapped(model)
+    own = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    return frozenset(_names(model, own, _kinds(model)))
 
 
 def named_as(weights: dict[str, Any], model: torch.nn.Module, names: Collection[str]) -> dict[str, Any]:
@@ -90,6 +107,7 @@ def _all_begin(weights: dict[str, Any], prefix: str) -> bool:
 def _tied(model: torch.nn.Module) -> list[set[str]]:
     """Names of each parameter and buffer that has several."""
     names: dict[int, set[str]] = defaultdict(set)
+    model = unwrapped(model)
     own = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, (_, one) in zip(_names(model, [name for name, _ in own], _kinds(model)), own, strict=True):
         names[id(one)].add(name)
@@ -99,18 +117,15 @@ def _tied(model: torch.nn.Module) -> list[set[str]]:
 def _names(
     model: torch.nn.Module, keys: Collection[str], kinds: Collection[type[torch.nn.Module]]
 ) -> list[str]:
-    """What these are called. To ask torch for each takes as long as to copy a megabyte, and training waits: where it is
-    DDP around everything that makes the difference, or nothing is, that is seen at once.
+    """What these are called. To ask torch for each takes as long as to copy a megabyte, and training waits: it is asked
+    only where modules of these classes may have other names than those that lead to them.
     """
-    others = (issubclass(kind, _RENAMING) or hasattr(kind, "_fqn_modifiers") for kind in kinds)
-    if any(others) or any(_COMPILED in key for key in keys):
+    renaming = (issubclass(kind, _RENAMING) or hasattr(kind, "_fqn_modifiers") for kind in kinds)
+    if any(renaming) or any(_COMPILED in key for key in keys):
         return [next(iter(_get_fqns(model, key))) for key in keys]
-    if isinstance(model, DistributedDataParallel):
-        return [key.removeprefix("module.") for key in keys]
     return [*keys]
 
 
 def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
-    """Classes of its modules, but for DDP around all of them: there are few, and to ask each module takes longer."""
-    body = model.get_submodule("module") if isinstance(model, DistributedDataParallel) else model
-    return {type(module) for module in body.modules()}
+    """Classes of its modules: there are few, and to ask each module takes longer."""
+    return {type(module) for module in model.modules()}

@@ -77,7 +77,7 @@ def _some(names: list[str]) -> str:
 
 
 def _some_values(tensor: torch.Tensor) -> bytes:
-    tensor, count = tensor.detach(), tensor.numel()
+    tensor, count = tensor.detach().resolve_conj().resolve_neg(), tensor.numel()
     if tensor.element_size() == 1:  # of some of those, torch gives no elements
         tensor = tensor.view(torch.uint8)
     if count > COMPARED:

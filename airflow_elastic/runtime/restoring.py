@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import set_model_state_dict
 
 from airflow_elastic.adapters import checkpoints, journal, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
@@ -33,7 +32,7 @@ from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fetching import Fetching
 from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given, check_groups, with_room_for_extra
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
-from airflow_elastic.runtime.in_place import is_there, settle
+from airflow_elastic.runtime.in_place import load
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizer_states import Saved, ask_for, load_states, make_room_for, put_back
@@ -275,11 +274,7 @@ class Restorer:
         if any(damages):
             raise CheckpointDamaged(_all_of(damages))
         loaded = {name: self._object(name, state[other_key(name)], manifest) for name in others}
-        model = unpacked(state["model"])
-        if is_there(objects.model, model):
-            settle(objects.model)
-        else:
-            set_model_state_dict(objects.model, model)
+        load(objects.model, unpacked(state["model"]))
         if objects.optimizers:
             self._load_optimizers(objects, state["optimizer"], settings, what)
         for name, other in others.items():

@@ -25,9 +25,8 @@ from airflow_elastic.adapters import page
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
-from airflow_elastic.runtime.fit import is_extra
 from airflow_elastic.runtime.footprint import check_memory, footprint
-from airflow_elastic.runtime.naming import buffers_of, weights_of
+from airflow_elastic.runtime.naming import parameters_of, weights_of
 from airflow_elastic.runtime.optimizer_states import check_optimizers, states_of
 from airflow_elastic.runtime.optimizers import with_room
 from airflow_elastic.runtime.ranks import Ranks
@@ -287,9 +286,9 @@ class Saver:
     def _plan(self, objects: Stateful) -> Layout:
         rank = self._ranks.rank
         state = state_of(objects, rank)
-        # Ranks may differ in these, DDP takes the first one's, and the forward pass may change them.
-        loose = buffers_of(objects.model) | {name for name in state["model"] if is_extra(name)}
-        first = {f"model.{name}" for name in loose}
+        # Ranks may differ in all others, DDP takes the first one's, and the forward pass may change them.
+        known = parameters_of(objects.model)
+        first = {f"model.{name}" for name in state["model"] if name not in known}
         return lay_out(state, self._place, own=f"random.{rank}", first=first)
 
     def _busy(self) -> bool:

@@ -206,8 +206,17 @@ def is_wrapper(value: Any) -> bool:
 def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:
     shape = tuple(tensor.shape)
     extent = Extent(key, tensor.dtype, shape, (0,) * len(shape), shape)
-    own = tensor.detach() if tensor.requires_grad else tensor
-    return _Part(extent, own, kept, slow and _beside(tensor), tensor)
+    return _Part(extent, _as_it_is(tensor), kept, slow and _beside(tensor), tensor)
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    """The same for a thread that copies it later, when a script may have given the tensor other memory.
+
+    What is conjugated or negated only when it is read is so now: torch does that once a GPU has been told to copy, and
+    does not wait until it is there.
+    """
+    own = tensor.detach()
+    return own.resolve_conj().resolve_neg() if own.is_conj() or own.is_neg() else own
 
 
 def _beside(tensor: torch.Tensor) -> bool:
@@ -230,7 +239,7 @@ def _sharded(key: str, tensor: DTensor, *, slow: bool) -> _Part | None:
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         return None
-    local = tensor.to_local().detach()
+    local = _as_it_is(tensor.to_local())
     if not local.numel() and (tensor.numel() or any(coordinate)):
         return None  # of one that has no elements at all, somebody says that it is there
     offsets, ranks, kept = _standing(tensor.shape, mesh, placements)

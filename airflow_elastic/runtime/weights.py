@@ -27,7 +27,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed
 from airflow_elastic.runtime.fit import TO_READ, check_fit, kind_of, with_room_for_extra
 from airflow_elastic.runtime.loading import Told, untold
-from airflow_elastic.runtime.naming import named_as, weights_of
+from airflow_elastic.runtime.naming import named_as, unwrapped, weights_of
 from airflow_elastic.runtime.reading import read_weights
 from airflow_elastic.runtime.weight_files import format_of, read, write
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError, StoreUnfit
@@ -117,7 +117,7 @@ def load_weights(source: str | Path, model: torch.nn.Module) -> None:
     state = with_room_for_extra(packed(own), kinds)
     check_fit({"model": state}, kinds, name, TO_READ)
     options = StateDictOptions(full_state_dict=True, strict=True)
-    set_model_state_dict(model, weights, options=options)
+    set_model_state_dict(unwrapped(model), weights, options=options)
 
 
 def _apart(name: str) -> tuple[str, bool, str]:

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 class Large(torch.nn.Module):
-    """Weights of many kinds: long to copy, not contiguous, of several types, none at all, and one on the CPU."""
+    """Weights of many kinds: long to copy, not contiguous, of several types, conjugated when they are read, empty,
+    and one on the CPU.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,6 +34,7 @@ class Large(torch.nn.Module):
         self.none = torch.nn.Parameter(torch.empty(0, 3, device="cuda"))
         self.here = torch.nn.Parameter(torch.randn(300, 300))
         self.register_buffer("seen", torch.zeros(5, device="cuda"))
+        self.waves = torch.nn.Parameter(torch.randn(2049, device="cuda", dtype=torch.complex64).conj())
 
 
 def trained() -> Stateful:

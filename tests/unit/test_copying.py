@@ -131,6 +131,42 @@ def test_a_script_that_changes_weights_meanwhile_is_told_and_nothing_of_it_is_sa
     assert checkpoints.steps(training.worker.store) == []
 
 
+def test_what_the_forward_pass_changes_is_copied_before_whatever_it_is_called(
+    tmp_path: Path, held: threading.Event
+) -> None:
+    """A module may say its buffers by other names than they have in it."""
+
+    def renamed(module: torch.nn.Module, state: dict[str, torch.Tensor], prefix: str, _: object) -> None:
+        state[f"{prefix}mean"] = state.pop(f"{prefix}running_mean")
+
+    training = Training(tmp_path)
+    training.model[1].register_state_dict_post_hook(renamed)
+    assert training.save(1)
+    training.backward()
+    held.set()
+    training.optimizer.step()
+    training.saver.join()
+    training.worker.persister.flush()
+    assert checkpoints.steps(training.worker.store) == [1]
+
+
+def test_what_a_script_gives_other_memory_meanwhile_is_saved_as_it_was(
+    tmp_path: Path, held: threading.Event
+) -> None:
+    """Through `.data`, which torch does not count: as scripts do that keep states of optimizers elsewhere."""
+    training = Training(tmp_path)
+    training.model[0].bias.requires_grad_(False)
+    expected = training.state()
+    assert training.save(1)
+    training.model[0].bias.data = training.model[0].bias.data.double()
+    for kept in training.optimizer.state.values():
+        kept["exp_avg"].data = torch.full_like(kept["exp_avg"], -1.0)
+    held.set()
+    training.saver.join()
+    training.worker.persister.flush()
+    assert same(training.restored(), expected)
+
+
 def test_what_cannot_be_copied_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(tmp_path)
 

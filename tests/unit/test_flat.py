@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +17,11 @@ from airflow_elastic.runtime.flat import flattened
 TENSOR = torch.ones(2)
 
 leaves = st.one_of(st.just(TENSOR), st.integers(), st.text(max_size=3), st.none(), st.tuples(st.just(TENSOR)))
-keys = st.one_of(st.text(alphabet="ab.", max_size=3), st.integers(0, 3))
+keys = st.one_of(
+    st.text(alphabet="ab.", max_size=3),
+    st.integers(0, 3),
+    st.sampled_from([numpy.float32(0.1), True, None, (1, 2)]),
+)
 states = st.recursive(
     leaves,
     lambda inner: st.one_of(

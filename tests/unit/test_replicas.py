@@ -27,6 +27,7 @@ def tensors() -> dict[str, torch.Tensor]:
         "model.half": random.bfloat16(),
         "model.flags": random > 0.5,
         "model.waves": torch.complex(random, random),
+        "model.turned": torch.complex(random, random).conj(),
         "optimizer.step": torch.tensor(7.0),
     }
 
@@ -48,7 +49,7 @@ def test_a_bit_that_differs_on_any_rank_is_told(name: str, caplog: pytest.LogCap
     other.view(-1)[-1] = ~other.view(-1)[-1] if other.dtype is torch.bool else other.view(-1)[-1] + 1
     each[2][name] = other
     assert found(each) == [False] * 3
-    assert f"ranks differ in 1 of 9 tensors that are not sharded ({name})" in caplog.text
+    assert f"ranks differ in 1 of 10 tensors that are not sharded ({name})" in caplog.text
 
 
 @pytest.mark.parametrize("turned", [False, True])

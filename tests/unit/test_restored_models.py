@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
-from airflow_elastic.runtime import restoring
+from airflow_elastic.runtime import in_place
 from airflow_elastic.runtime.apart import take_apart
 from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.spec.errors import InvalidInput
@@ -99,7 +100,7 @@ def test_what_is_read_into_a_plain_model_is_not_copied_onto_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1, objects(1))
-    monkeypatch.delattr(restoring, "set_model_state_dict")
+    monkeypatch.delattr(in_place, "set_model_state_dict")
     loaded = objects(2)
     restorer(tmp_path).restore(loaded)
     assert same(loaded, objects(1))
@@ -107,7 +108,7 @@ def test_what_is_read_into_a_plain_model_is_not_copied_onto_itself(
 
 def test_nor_into_a_sharded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose root has whole parameters after a forward pass, which are not those that are trained."""
-    monkeypatch.delattr(restoring, "set_model_state_dict")
+    monkeypatch.delattr(in_place, "set_model_state_dict")
     with process_group():
         saved, loaded = (trained(fully_shard(torch.nn.Linear(3, 3))) for _ in range(2))
         save(tmp_path, 1, saved)
@@ -248,3 +249,65 @@ def test_a_gradient_scaler_goes_on_bit_for_bit(tmp_path: Path) -> None:
             _step_scaled(what, data)
         assert told(loaded) == told(saved)
     assert saved.others["scaler"].get_scale() != scale
+
+
+class Within(torch.nn.Linear):
+    """Its state has its tensors below a name that nothing else has, and one that is in no other place."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, f"{prefix}core.", keep_vars)
+        destination[f"{prefix}most"] = self.weight.detach().abs().max()
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
+        mine = {f"{prefix}{name}": state.pop(f"{prefix}core.{name}") for name in ("weight", "bias", "seen")}
+        state.pop(f"{prefix}most")
+        super()._load_from_state_dict({**state, **mine}, prefix, *others)
+
+
+class OfWhatItIsAround(DistributedDataParallel):
+    """Saved without the name of the wrapper, as scripts like it."""
+
+    def state_dict(self, *args: Any, **more: Any) -> Any:
+        return self.module.state_dict(*args, **more)
+
+    def load_state_dict(self, *args: Any, **more: Any) -> Any:
+        return self.module.load_state_dict(*args, **more)
+
+
+@pytest.mark.parametrize("wrap", [torch.nn.Sequential, DistributedDataParallel, OfWhatItIsAround])
+@pytest.mark.parametrize("layer", [Within, lambda: torch.nn.Linear(2, 2)])
+def test_a_model_whose_state_has_other_names_than_its_modules_comes_back(
+    tmp_path: Path, wrap: Any, layer: Any
+) -> None:
+    with process_group():
+        saved, loaded = (trained(wrap(torch.nn.Sequential(layer()))) for _ in range(2))
+        for tensor in saved.model.buffers():
+            tensor.fill_(5.0)
+        save(tmp_path, 1, saved)
+        restorer(tmp_path).restore(loaded)
+        there, here = saved.model.state_dict(), loaded.model.state_dict()
+        assert there.keys() == here.keys()
+        assert all(torch.equal(there[name], here[name]) for name in there)
+
+
+class Turned(torch.nn.Module):
+    """Tensors that torch conjugates, or negates, only when they are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 3, dtype=torch.complex64).conj())
+        self.register_buffer("below", torch.randn(4, dtype=torch.complex64).conj().imag)
+
+
+def test_what_is_conjugated_when_it_is_read_comes_back(tmp_path: Path) -> None:
+    saved, loaded = trained(Turned()), trained(Turned())
+    assert saved.model.weight.is_conj()  # type: ignore[operator]
+    assert saved.model.below.is_neg()  # type: ignore[operator]
+    save(tmp_path, 1, saved)
+    restorer(tmp_path).restore(loaded)
+    there, here = saved.model.state_dict(), loaded.model.state_dict()
+    assert all(torch.equal(there[name], here[name]) for name in there)
