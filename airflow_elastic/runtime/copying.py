@@ -40,17 +40,20 @@ class Copying:
     """
 
     def __init__(self, layout: Layout, memory: memoryview, done: Callable[[bool], None]) -> None:
-        self._layout, self._memory, self._done = layout, memory, done
-        self._tensors = [part.tensor for _, part in layout.slow_parts]
-        self._counted = [part.source for _, part in layout.slow_parts]
+        slow = layout.slow_parts
+        self._counted = [part.source for _, part in slow]
         self._versions = _versions(self._counted)
         self._lock = threading.Lock()
         self._changed: bool | None = None  # as soon as that is settled
         self._failure: Exception | None = None
         self._under_way = threading.Event()
-        self._ready = {tensor.device: _recorded(tensor.device) for tensor in self._tensors if tensor.is_cuda}
+        self._ready = {
+            part.tensor.device: _recorded(part.tensor.device) for _, part in slow if part.tensor.is_cuda
+        }
         self._copied: dict[torch.device, torch.cuda.Event] = {}
-        self._thread = threading.Thread(target=self._work, name="copying", daemon=True)
+        # Nobody else has the state: what a script has let go of meanwhile is free when it is copied.
+        work = (layout, memory, done)
+        self._thread = threading.Thread(target=self._work, args=work, name="copying", daemon=True)
         self._thread.start()
 
     def settle(self) -> None:
@@ -71,15 +74,15 @@ class Copying:
         self._thread.join()
         self._raise()
 
-    def _work(self) -> None:
+    def _work(self, layout: Layout, memory: memoryview, done: Callable[[bool], None]) -> None:
         try:
             for device, ready in self._ready.items():
                 stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
                 stream.wait_event(ready)
                 with torch.cuda.stream(stream):
-                    self._layout.copy_slow(self._memory, device)
+                    layout.copy_slow(memory, device)
                     self._copied[device] = stream.record_event()
-            self._layout.copy_slow(self._memory, torch.device("cpu"))
+            layout.copy_slow(memory, torch.device("cpu"))
             self._under_way.set()
             for event in self._copied.values():
                 event.synchronize()
@@ -91,7 +94,7 @@ class Copying:
         finally:
             self._under_way.set()
         try:
-            self._done(self._failure is None and not self._changed)
+            done(self._failure is None and not self._changed)
         except Exception as error:
             self._failure = error
 
@@ -100,6 +103,7 @@ class Copying:
         with self._lock:
             if self._changed is None:
                 self._changed = _versions(self._counted) != self._versions
+                self._counted.clear()
 
     def _raise(self) -> None:
         if self._failure is not None:

@@ -25,8 +25,10 @@ _RENAMING = (DistributedDataParallel, FullyShardedDataParallel, ActivationWrappe
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """What DDP is around: it has no state of its own, and names with it are those without it."""
-    return model.get_submodule("module") if isinstance(model, DistributedDataParallel) else model
+    """What DDP is around, where nothing else is in it: names with it are those without it, and it may have ways of its
+    own to be saved.
+    """
+    return model.get_submodule("module") if _is_shell(model) else model
 
 
 @torch.no_grad()  # modules may compute what they keep
@@ -74,15 +76,6 @@ def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     return dict(zip(own.values(), _names(model, own, kinds), strict=True))
 
 
-def parameters_of(model: torch.nn.Module) -> frozenset[str]:
-    """Names of the parameters; all of them, where modules share one. What else a state dict has may change at any time:
-    buffers, as a batch norm's means, and what modules add, under whatever name.
-    """
-    model = unwrapped(model)
-    own = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    return frozenset(_names(model, own, _kinds(model)))
-
-
 def named_as(weights: dict[str, Any], model: torch.nn.Module, names: Collection[str]) -> dict[str, Any]:
     """Weights of a file, by the names of the model's own.
 
@@ -108,7 +101,9 @@ def _tied(model: torch.nn.Module) -> list[set[str]]:
     """Names of each parameter and buffer that has several."""
     names: dict[int, set[str]] = defaultdict(set)
     model = unwrapped(model)
-    own = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    # A model's own way to tell them may not know of duplicates.
+    tensors = torch.nn.Module.named_parameters, torch.nn.Module.named_buffers
+    own = [one for each in tensors for one in each(model, remove_duplicate=False)]
     for name, (_, one) in zip(_names(model, [name for name, _ in own], _kinds(model)), own, strict=True):
         names[id(one)].add(name)
     return [each for each in names.values() if len(each) > 1]
@@ -122,10 +117,24 @@ def _names(
     """
     renaming = (issubclass(kind, _RENAMING) or hasattr(kind, "_fqn_modifiers") for kind in kinds)
     if any(renaming) or any(_COMPILED in key for key in keys):
-        return [next(iter(_get_fqns(model, key))) for key in keys]
+        # The first FSDP has several for one, in no order.
+        return [min(_get_fqns(model, key)) for key in keys]
+    if isinstance(model, DistributedDataParallel):
+        return [key.removeprefix("module.") for key in keys]
     return [*keys]
 
 
 def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
-    """Classes of its modules: there are few, and to ask each module takes longer."""
-    return {type(module) for module in model.modules()}
+    """Classes of its modules, but for DDP around all others: there are few, and to ask each module takes longer."""
+    root = model if isinstance(model, DistributedDataParallel) else None
+    return {type(module) for module in model.modules() if module is not root}
+
+
+def _is_shell(model: torch.nn.Module) -> bool:
+    """Whether it is a DDP that adds nothing to the state of what it is around."""
+    if not isinstance(model, DistributedDataParallel) or len(model._modules) > 1:
+        return False
+    hooks = (model._state_dict_hooks, model._state_dict_pre_hooks)
+    loading = (model._load_state_dict_pre_hooks, model._load_state_dict_post_hooks)
+    extra = type(model).get_extra_state is not torch.nn.Module.get_extra_state
+    return not (extra or any([model._parameters, model._buffers, *hooks, *loading]))

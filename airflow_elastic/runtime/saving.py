@@ -26,14 +26,14 @@ from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.footprint import check_memory, footprint
-from airflow_elastic.runtime.naming import parameters_of, weights_of
+from airflow_elastic.runtime.naming import weights_of
 from airflow_elastic.runtime.optimizer_states import check_optimizers, states_of
 from airflow_elastic.runtime.optimizers import with_room
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.replicas import check_alike
 from airflow_elastic.runtime.slots import COUNT, DISK, IN_BETWEEN, MEMORY, Note
 from airflow_elastic.runtime.stage import Spared, Stage
-from airflow_elastic.runtime.staging import Layout, Place, lay_out
+from airflow_elastic.runtime.staging import Layout, Place, lay_out, storage_of
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.consumed import Account
 from airflow_elastic.spec.errors import InvalidInput
@@ -286,9 +286,9 @@ class Saver:
     def _plan(self, objects: Stateful) -> Layout:
         rank = self._ranks.rank
         state = state_of(objects, rank)
-        # Ranks may differ in all others, DDP takes the first one's, and the forward pass may change them.
-        known = parameters_of(objects.model)
-        first = {f"model.{name}" for name in state["model"] if name not in known}
+        # Ranks may differ in all but parameters, DDP takes the first one's, and the forward pass may change it.
+        known = {storage_of(one) for one in objects.model.parameters()}
+        first = {f"model.{name}" for name, one in state["model"].items() if storage_of(one) not in known}
         return lay_out(state, self._place, own=f"random.{rank}", first=first)
 
     def _busy(self) -> bool:

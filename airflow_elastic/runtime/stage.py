@@ -165,12 +165,12 @@ class Stage:
         Raises:
             InvalidInput: there is not enough memory; says how much it takes.
         """
-        slot = self._free(note, spare, waiting)
+        slot, size = self._free(note, spare, waiting), layout.total_bytes
 
         def finish(whole: bool) -> None:
             try:
                 if whole:
-                    slot.finish(layout.total_bytes, note)
+                    slot.finish(size, note)
             finally:
                 slot.release()
             self._tell_agent()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -159,9 +160,13 @@ def test_what_a_script_gives_other_memory_meanwhile_is_saved_as_it_was(
     expected = training.state()
     assert training.save(1)
     training.model[0].bias.data = training.model[0].bias.data.double()
+    former = []
     for kept in training.optimizer.state.values():
+        former.append(weakref.ref(kept["exp_avg"].untyped_storage()))
         kept["exp_avg"].data = torch.full_like(kept["exp_avg"], -1.0)
     held.set()
+    training.saver._copying._thread.join()  # type: ignore[union-attr]
+    assert not any(one() for one in former), "memory that the script has let go of is held"
     training.saver.join()
     training.worker.persister.flush()
     assert same(training.restored(), expected)

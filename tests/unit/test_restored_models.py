@@ -19,7 +19,7 @@ from airflow_elastic.runtime import in_place
 from airflow_elastic.runtime.apart import take_apart
 from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.saving import network, objects, restorer, same, save
+from tests.support.saving import Worker, network, objects, restorer, same, save
 from tests.support.threads import process_group
 
 
@@ -268,6 +268,11 @@ class Within(torch.nn.Linear):
         super()._load_from_state_dict({**state, **mine}, prefix, *others)
 
 
+def test_weights_by_other_names_are_compared_among_ranks_and_nothing_else_is(tmp_path: Path) -> None:
+    plan = Worker(str(tmp_path)).saver._plan(trained(torch.nn.Sequential(Within())))
+    assert plan.alike.keys() == {"model.0.core.weight", "model.0.core.bias"}
+
+
 class OfWhatItIsAround(DistributedDataParallel):
     """Saved without the name of the wrapper, as scripts like it."""
 
@@ -276,6 +281,25 @@ class OfWhatItIsAround(DistributedDataParallel):
 
     def load_state_dict(self, *args: Any, **more: Any) -> Any:
         return self.module.load_state_dict(*args, **more)
+
+
+class WithMore(DistributedDataParallel):
+    """Has a module and a buffer beside what it is around."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        self.teacher = torch.nn.Linear(2, 2)
+        self.register_buffer("ema", torch.zeros(3))
+
+
+def test_what_a_script_has_put_beside_the_model_within_its_ddp_comes_back(tmp_path: Path) -> None:
+    with process_group():
+        saved, loaded = (trained(WithMore(torch.nn.Sequential(torch.nn.Linear(2, 2)))) for _ in range(2))
+        saved.model.ema.fill_(5.0)  # type: ignore[operator, union-attr]
+        save(tmp_path, 1, saved)
+        restorer(tmp_path).restore(loaded)
+        there, here = saved.model.state_dict(), loaded.model.state_dict()
+        assert all(torch.equal(there[name], here[name]) for name in there)
 
 
 @pytest.mark.parametrize("wrap", [torch.nn.Sequential, DistributedDataParallel, OfWhatItIsAround])
@@ -311,3 +335,17 @@ def test_what_is_conjugated_when_it_is_read_comes_back(tmp_path: Path) -> None:
     restorer(tmp_path).restore(loaded)
     there, here = saved.model.state_dict(), loaded.model.state_dict()
     assert all(torch.equal(there[name], here[name]) for name in there)
+
+
+class OfOld(torch.nn.Sequential):
+    """Tells its parameters as before torch 2.0."""
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Any:  # type: ignore[override]
+        return super().named_parameters(prefix, recurse)
+
+
+def test_a_model_that_tells_its_parameters_in_its_own_way_comes_back(tmp_path: Path) -> None:
+    saved, loaded = (trained(OfOld(torch.nn.Linear(2, 2))) for _ in range(2))
+    save(tmp_path, 1, saved)
+    restorer(tmp_path).restore(loaded)
+    assert torch.equal(saved.model[0].weight, loaded.model[0].weight)  # type: ignore[index]
