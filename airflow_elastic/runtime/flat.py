@@ -26,7 +26,7 @@ def _walk(path: str, value: Any, flat: dict[str, Any]) -> None:
     if not isinstance(value, torch.Tensor):  # most are
         if isinstance(value, Mapping):
             for key, one in value.items():
-                _walk(f"{path}.{key!s}", one, flat)
+                _walk(f"{path}.{key!s}", one, flat)  # numpy's numbers have a format of their own
             return
         if isinstance(value, list) and _has_leaves(value):
             for at, one in enumerate(value):

@@ -51,10 +51,9 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
             "run.restore the one whose parameters are trained"
         )
     names = _names(model, state, kinds)
-    if len(set(names)) < len(names):
-        twice = next(name for name, count in Counter(names).items() if count > 1)
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise InvalidInput(
-            f"the model ({type(model).__name__}) has two tensors that would both be saved as {twice}, without the "
+            f"the model ({type(model).__name__}) has two tensors that would both be saved as {twice[0]}, without the "
             "names of what wraps their modules: rename one of the modules"
         )
     return dict(zip(names, state.values(), strict=True))

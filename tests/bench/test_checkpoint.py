@@ -151,15 +151,20 @@ def torchs_asynchronous(flat: dict[str, Any], folder: Path) -> Iterator[dict[str
         torch.distributed.destroy_process_group()
 
 
+def waiting_for_saves(folder: Path) -> tuple[Stateful, Worker, torch.Tensor, torch.Tensor]:
+    """What is saved, who saves it, its memory being there, and the two sides of the memcpy that is the floor."""
+    objects = build()
+    size = size_of(objects)
+    heading(f"{size / 1e9:.3f} GB, {TENSORS} parameters: how long training waits for a save, {ROUNDS} rounds")
+    worker = Worker(str(folder / "run"), keep_last=1)
+    provided(worker, objects)
+    return objects, worker, *memory_for(size)
+
+
 @pytest.mark.bench
 @pytest.mark.timeout(3600)
 def test_a_save_stops_training_for_less_than_torchs_own(tmp_path: Path) -> None:
-    objects = build()
-    size = size_of(objects)
-    heading(f"{size / 1e9:.3f} GB: how long training waits for a save, {ROUNDS} rounds")
-    worker = Worker(str(tmp_path / "run"), keep_last=1)
-    provided(worker, objects)
-    source, target = memory_for(size)
+    objects, worker, source, target = waiting_for_saves(tmp_path)
     figures: dict[str, list[float]] = {}
     with torchs_asynchronous(flat_state(objects), tmp_path / "dcp") as others:
         for number in range(ROUNDS + 1):
@@ -177,12 +182,7 @@ def test_a_save_stops_training_for_less_than_torchs_own(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_a_save_alone(tmp_path: Path) -> None:
     """For states of many gigabytes, of which torch's own ways take minutes."""
-    objects = build()
-    size = size_of(objects)
-    heading(f"{size / 1e9:.3f} GB, {TENSORS} parameters: how long training waits for a save, {ROUNDS} rounds")
-    worker = Worker(str(tmp_path / "run"), keep_last=1)
-    provided(worker, objects)
-    source, target = memory_for(size)
+    objects, worker, source, target = waiting_for_saves(tmp_path)
     copied, saved = [], []
     for number in range(ROUNDS + 2):
         copied.append(timed(lambda: target.copy_(source)))
