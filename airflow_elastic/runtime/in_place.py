@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import set_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.naming import unwrapped
+from airflow_elastic.runtime.naming import set_weights
 
 
 def load(model: torch.nn.Module, loaded: Mapping[str, Any]) -> None:
@@ -17,7 +16,7 @@ def load(model: torch.nn.Module, loaded: Mapping[str, Any]) -> None:
     if is_there(model, loaded):
         settle(model)
     else:
-        set_model_state_dict(unwrapped(model), dict(loaded))
+        set_weights(model, loaded)
 
 
 def is_there(model: torch.nn.Module, loaded: Mapping[str, Any]) -> bool:

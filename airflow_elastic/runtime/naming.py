@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
-from torch.distributed.checkpoint.state_dict import _get_fqns, _state_dict_fn, get_model_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    _get_fqns,
+    _state_dict_fn,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.spec.errors import InvalidInput
 
-#: What names of a compiled model have in them. To know its class takes a second of imports.
-_COMPILED = "_orig_mod."
-
 #: What is put before the names of a model that is wrapped.
-_WRAPPERS = ("module.", _COMPILED)
+_WRAPPERS = ("module.", "_orig_mod.")
 
-#: Modules below which names are others than what leads there.
-_RENAMING = (DistributedDataParallel, FullyShardedDataParallel, ActivationWrapper)
-
-
-def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """What DDP is around, where nothing else is in it: names with it are those without it, and it may have ways of its
-    own to be saved.
-    """
-    return model.get_submodule("module") if _is_shell(model) else model
+#: What leads through what wraps a module, in names: torch.compile and activation checkpointing. DDP has a word for it
+#: that others have, too.
+_LEADING = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
 
 
 @torch.no_grad()  # modules may compute what they keep
@@ -39,10 +34,9 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
     Raises:
         InvalidInput: it has none, or two tensors would have the same name.
     """
-    model = unwrapped(model)
     kinds = _kinds(model)
-    if any(issubclass(kind, FullyShardedDataParallel) for kind in kinds):
-        return get_model_state_dict(model)  # the first FSDP has to be asked for shards
+    if _is_first_fsdp(kinds):
+        return get_model_state_dict(model)  # it has to be asked for shards
     # The model's own, where a script has put torch's in its place.
     state = _state_dict_fn(model, "state_dict")()
     if not state:
@@ -59,13 +53,29 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
     return dict(zip(names, state.values(), strict=True))
 
 
+@torch.no_grad()
+def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
+    """Have a model be as these say, by the names of `weights_of`: what torch's `set_model_state_dict` does, which takes
+    a DDP to have nothing in it but what it is around, and modules to be called as what they tell of themselves.
+
+    Raises:
+        RuntimeError: there are others than the model has.
+    """
+    kinds = _kinds(model)
+    if _is_first_fsdp(kinds):
+        set_model_state_dict(model, dict(weights))
+        return
+    told = [*_state_dict_fn(model, "state_dict")()]
+    own = dict(zip(_names(model, told, kinds), told, strict=True))
+    _state_dict_fn(model, "load_state_dict")({own.get(name, name): value for name, value in weights.items()})
+
+
 def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     """Each parameter's name.
 
     A model that FSDP2 shards has others after a forward pass, its root's not being sharded again: as for a state dict,
     it has those that optimizers have.
     """
-    model = unwrapped(model)
     kinds = _kinds(model)
     if any(issubclass(kind, FSDPModule) for kind in kinds):
         for module in model.modules():
@@ -99,7 +109,6 @@ def _all_begin(weights: dict[str, Any], prefix: str) -> bool:
 def _tied(model: torch.nn.Module) -> list[set[str]]:
     """Names of each parameter and buffer that has several."""
     names: dict[int, set[str]] = defaultdict(set)
-    model = unwrapped(model)
     # A model's own way to tell them may not know of duplicates.
     tensors = torch.nn.Module.named_parameters, torch.nn.Module.named_buffers
     own = [one for each in tensors for one in each(model, remove_duplicate=False)]
@@ -111,16 +120,30 @@ def _tied(model: torch.nn.Module) -> list[set[str]]:
 def _names(
     model: torch.nn.Module, keys: Collection[str], kinds: Collection[type[torch.nn.Module]]
 ) -> list[str]:
-    """What these are called. To ask torch for each takes as long as to copy a megabyte, and training waits: it is asked
-    only where modules of these classes may have other names than those that lead to them.
+    """What these are called. To look for each takes as long as to copy a part of a megabyte, and training waits: that
+    is done only where something within the model may be wrapped.
     """
-    renaming = (issubclass(kind, _RENAMING) or hasattr(kind, "_fqn_modifiers") for kind in kinds)
-    if any(renaming) or any(_COMPILED in key for key in keys):
-        # The first FSDP has several for one, in no order.
-        return [min(_get_fqns(model, key)) for key in keys]
+    if _is_first_fsdp(kinds):
+        return [min(_get_fqns(model, key)) for key in keys]  # it has several for one, in no order
+    if _has_ddp(kinds) or any(word in key for key in keys for word in _LEADING):
+        return [_name(model, key) for key in keys]
     if isinstance(model, DistributedDataParallel):
         return [key.removeprefix("module.") for key in keys]
     return [*keys]
+
+
+def _name(model: torch.nn.Module, key: str) -> str:
+    """Without what leads through wrappers. Below what is no module, as modules may tell of what they have by other
+    names, it is as it is.
+    """
+    *path, last = key.split(".")
+    at: Any = model
+    names = []
+    for part in path:
+        if part not in _LEADING and not (part == "module" and isinstance(at, DistributedDataParallel)):
+            names.append(part)
+        at = getattr(at, part, None)
+    return ".".join([*names, last])
 
 
 def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
@@ -129,11 +152,9 @@ def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
     return {type(module) for module in model.modules() if module is not root}
 
 
-def _is_shell(model: torch.nn.Module) -> bool:
-    """Whether it is a DDP that adds nothing to the state of what it is around."""
-    if not isinstance(model, DistributedDataParallel) or len(model._modules) > 1:
-        return False
-    hooks = (model._state_dict_hooks, model._state_dict_pre_hooks)
-    loading = (model._load_state_dict_pre_hooks, model._load_state_dict_post_hooks)
-    extra = type(model).get_extra_state is not torch.nn.Module.get_extra_state
-    return not (extra or any([model._parameters, model._buffers, *hooks, *loading]))
+def _is_first_fsdp(kinds: Collection[type[torch.nn.Module]]) -> bool:
+    return any(issubclass(kind, FullyShardedDataParallel) for kind in kinds)
+
+
+def _has_ddp(kinds: Collection[type[torch.nn.Module]]) -> bool:
+    return any(issubclass(kind, DistributedDataParallel) for kind in kinds)

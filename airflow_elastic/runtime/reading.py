@@ -7,11 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    set_model_state_dict,
-)
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
@@ -21,7 +16,7 @@ from airflow_elastic.runtime.apart import packed, unpacked
 from airflow_elastic.runtime.fit import TO_READ, check_fit, with_room_for_extra
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.loading import Told, untold
-from airflow_elastic.runtime.naming import unwrapped
+from airflow_elastic.runtime.naming import set_weights, weights_of
 from airflow_elastic.runtime.restoring import check_run, read_indexes
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
@@ -57,13 +52,13 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
 
     def room(reader: FlatReader, what: str) -> dict[str, Any]:
         stored = {name: kind for name, kind in reader.kinds.items() if name.startswith(_MODEL)}
-        weights = with_room_for_extra(packed(get_model_state_dict(unwrapped(model))), stored)
+        weights = with_room_for_extra(packed(weights_of(model)), stored)
         check_fit({"model": weights}, stored, what, TO_READ)
         # The model itself is only touched when everything is there.
         return {name: torch.empty_like(one) if torch.is_tensor(one) else one for name, one in weights.items()}
 
     manifest, weights = _read(run, step, room)
-    set_model_state_dict(unwrapped(model), weights, options=StateDictOptions(strict=True))
+    set_weights(model, weights)
     return manifest
 
 

@@ -287,7 +287,9 @@ class Saver:
         rank = self._ranks.rank
         state = state_of(objects, rank)
         # Ranks may differ in all but parameters, DDP takes the first one's, and the forward pass may change it.
-        known = {storage_of(one) for one in objects.model.parameters()}
+        # Where parameters and buffers share memory, all of it counts as changing.
+        model = objects.model
+        known = {*map(storage_of, model.parameters())} - {*map(storage_of, model.buffers()), None}
         first = {f"model.{name}" for name, one in state["model"].items() if storage_of(one) not in known}
         return lay_out(state, self._place, own=f"random.{rank}", first=first)
 

@@ -211,7 +211,10 @@ def storage_of(value: Any) -> int | None:
     own = value._local_tensor if isinstance(value, DTensor) else value
     if not isinstance(own, torch.Tensor) or is_wrapper(own) or own.layout is not torch.strided:
         return None
-    return own.untyped_storage().data_ptr()
+    try:
+        return own.untyped_storage().data_ptr() or None
+    except RuntimeError:  # it stands for what is somewhere else, or not yet there
+        return None
 
 
 def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:

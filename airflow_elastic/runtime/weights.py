@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.tensor import DTensor
 
 from airflow_elastic.adapters.durable import remove_abandoned, temp_file
 from airflow_elastic.adapters.folder_errors import in_the_way
@@ -27,7 +28,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.apart import packed
 from airflow_elastic.runtime.fit import TO_READ, check_fit, kind_of, with_room_for_extra
 from airflow_elastic.runtime.loading import Told, untold
-from airflow_elastic.runtime.naming import named_as, unwrapped, weights_of
+from airflow_elastic.runtime.naming import named_as, set_weights, weights_of
 from airflow_elastic.runtime.reading import read_weights
 from airflow_elastic.runtime.weight_files import format_of, read, write
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError, StoreUnfit
@@ -116,8 +117,11 @@ def load_weights(source: str | Path, model: torch.nn.Module) -> None:
     kinds = {f"model.{key}": kind_of(value) for key, value in weights.items()}
     state = with_room_for_extra(packed(own), kinds)
     check_fit({"model": state}, kinds, name, TO_READ)
-    options = StateDictOptions(full_state_dict=True, strict=True)
-    set_model_state_dict(unwrapped(model), weights, options=options)
+    if any(isinstance(one, DTensor) for one in own.values()):
+        options = StateDictOptions(full_state_dict=True, strict=True)
+        set_model_state_dict(model, weights, options=options)  # each rank's part is cut out of what is whole
+    else:
+        set_weights(model, weights)
 
 
 def _apart(name: str) -> tuple[str, bool, str]:

@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime import in_place
 from airflow_elastic.runtime.apart import take_apart
 from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.saving import Worker, network, objects, restorer, same, save
+from tests.support.saving import network, objects, restorer, same, save
 from tests.support.threads import process_group
 
 
@@ -100,7 +99,7 @@ def test_what_is_read_into_a_plain_model_is_not_copied_onto_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1, objects(1))
-    monkeypatch.delattr(in_place, "set_model_state_dict")
+    monkeypatch.delattr(in_place, "set_weights")
     loaded = objects(2)
     restorer(tmp_path).restore(loaded)
     assert same(loaded, objects(1))
@@ -108,7 +107,7 @@ def test_what_is_read_into_a_plain_model_is_not_copied_onto_itself(
 
 def test_nor_into_a_sharded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose root has whole parameters after a forward pass, which are not those that are trained."""
-    monkeypatch.delattr(in_place, "set_model_state_dict")
+    monkeypatch.delattr(in_place, "set_weights")
     with process_group():
         saved, loaded = (trained(fully_shard(torch.nn.Linear(3, 3))) for _ in range(2))
         save(tmp_path, 1, saved)
@@ -249,73 +248,6 @@ def test_a_gradient_scaler_goes_on_bit_for_bit(tmp_path: Path) -> None:
             _step_scaled(what, data)
         assert told(loaded) == told(saved)
     assert saved.others["scaler"].get_scale() != scale
-
-
-class Within(torch.nn.Linear):
-    """Its state has its tensors below a name that nothing else has, and one that is in no other place."""
-
-    def __init__(self) -> None:
-        super().__init__(2, 2)
-        self.register_buffer("seen", torch.zeros(3))
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, f"{prefix}core.", keep_vars)
-        destination[f"{prefix}most"] = self.weight.detach().abs().max()
-
-    def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
-        mine = {f"{prefix}{name}": state.pop(f"{prefix}core.{name}") for name in ("weight", "bias", "seen")}
-        state.pop(f"{prefix}most")
-        super()._load_from_state_dict({**state, **mine}, prefix, *others)
-
-
-def test_weights_by_other_names_are_compared_among_ranks_and_nothing_else_is(tmp_path: Path) -> None:
-    plan = Worker(str(tmp_path)).saver._plan(trained(torch.nn.Sequential(Within())))
-    assert plan.alike.keys() == {"model.0.core.weight", "model.0.core.bias"}
-
-
-class OfWhatItIsAround(DistributedDataParallel):
-    """Saved without the name of the wrapper, as scripts like it."""
-
-    def state_dict(self, *args: Any, **more: Any) -> Any:
-        return self.module.state_dict(*args, **more)
-
-    def load_state_dict(self, *args: Any, **more: Any) -> Any:
-        return self.module.load_state_dict(*args, **more)
-
-
-class WithMore(DistributedDataParallel):
-    """Has a module and a buffer beside what it is around."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__(module)
-        self.teacher = torch.nn.Linear(2, 2)
-        self.register_buffer("ema", torch.zeros(3))
-
-
-def test_what_a_script_has_put_beside_the_model_within_its_ddp_comes_back(tmp_path: Path) -> None:
-    with process_group():
-        saved, loaded = (trained(WithMore(torch.nn.Sequential(torch.nn.Linear(2, 2)))) for _ in range(2))
-        saved.model.ema.fill_(5.0)  # type: ignore[operator, union-attr]
-        save(tmp_path, 1, saved)
-        restorer(tmp_path).restore(loaded)
-        there, here = saved.model.state_dict(), loaded.model.state_dict()
-        assert all(torch.equal(there[name], here[name]) for name in there)
-
-
-@pytest.mark.parametrize("wrap", [torch.nn.Sequential, DistributedDataParallel, OfWhatItIsAround])
-@pytest.mark.parametrize("layer", [Within, lambda: torch.nn.Linear(2, 2)])
-def test_a_model_whose_state_has_other_names_than_its_modules_comes_back(
-    tmp_path: Path, wrap: Any, layer: Any
-) -> None:
-    with process_group():
-        saved, loaded = (trained(wrap(torch.nn.Sequential(layer()))) for _ in range(2))
-        for tensor in saved.model.buffers():
-            tensor.fill_(5.0)
-        save(tmp_path, 1, saved)
-        restorer(tmp_path).restore(loaded)
-        there, here = saved.model.state_dict(), loaded.model.state_dict()
-        assert there.keys() == here.keys()
-        assert all(torch.equal(there[name], here[name]) for name in there)
 
 
 class Turned(torch.nn.Module):
