@@ -21,9 +21,8 @@ from airflow_elastic.spec.errors import InvalidInput
 #: What is put before the names of a model that is wrapped.
 _WRAPPERS = ("module.", "_orig_mod.")
 
-#: What leads through what wraps a module, in names: torch.compile and activation checkpointing. DDP has a word for it
-#: that others have, too.
-_LEADING = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
+#: What torch.compile and activation checkpointing put into names, and torch takes out.
+_COMPILED, _CHECKPOINTED = "_orig_mod", "_checkpoint_wrapped_module."
 
 
 @torch.no_grad()  # modules may compute what they keep
@@ -56,7 +55,7 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
 @torch.no_grad()
 def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
     """Have a model be as these say, by the names of `weights_of`: what torch's `set_model_state_dict` does, which takes
-    a DDP to have nothing in it but what it is around, and modules to be called as what they tell of themselves.
+    a DDP to have nothing in it but what it is around, and modules to tell of what they have by its own names.
 
     Raises:
         RuntimeError: there are others than the model has.
@@ -67,7 +66,10 @@ def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
         return
     told = [*_state_dict_fn(model, "state_dict")()]
     own = dict(zip(_names(model, told, kinds), told, strict=True))
-    _state_dict_fn(model, "load_state_dict")({own.get(name, name): value for name, value in weights.items()})
+    state = {own.get(name, name): value for name, value in weights.items()}
+    _state_dict_fn(model, "load_state_dict")(
+        state_dict=state
+    )  # by its name, or torch's would take it for the model
 
 
 def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
@@ -125,7 +127,7 @@ def _names(
     """
     if _is_first_fsdp(kinds):
         return [min(_get_fqns(model, key)) for key in keys]  # it has several for one, in no order
-    if _has_ddp(kinds) or any(word in key for key in keys for word in _LEADING):
+    if _has_ddp(kinds) or any(_COMPILED in key or _CHECKPOINTED in key for key in keys):
         return [_name(model, key) for key in keys]
     if isinstance(model, DistributedDataParallel):
         return [key.removeprefix("module.") for key in keys]
@@ -133,17 +135,24 @@ def _names(
 
 
 def _name(model: torch.nn.Module, key: str) -> str:
-    """Without what leads through wrappers. Below what is no module, as modules may tell of what they have by other
-    names, it is as it is.
+    """As torch's `_get_fqns`, but for a DDP that has more in it than what it is around, and for what is no module:
+    modules may tell of what they have by other names.
     """
-    *path, last = key.split(".")
+    *path, last = key.replace(_CHECKPOINTED, "").split(".")
     at: Any = model
     names = []
     for part in path:
-        if part not in _LEADING and not (part == "module" and isinstance(at, DistributedDataParallel)):
+        if not (part == "module" and isinstance(at, DistributedDataParallel)) and not (
+            part == _COMPILED and _is_compiled(at)
+        ):
             names.append(part)
         at = getattr(at, part, None)
     return ".".join([*names, last])
+
+
+def _is_compiled(module: Any) -> bool:
+    # To know the class itself takes a second of imports.
+    return any(kind.__name__ == "OptimizedModule" for kind in type(module).__mro__)
 
 
 def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:

@@ -26,6 +26,7 @@ from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.footprint import check_memory, footprint
+from airflow_elastic.runtime.held_memory import HeldMemory
 from airflow_elastic.runtime.naming import weights_of
 from airflow_elastic.runtime.optimizer_states import check_optimizers, states_of
 from airflow_elastic.runtime.optimizers import with_room
@@ -33,7 +34,7 @@ from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.replicas import check_alike
 from airflow_elastic.runtime.slots import COUNT, DISK, IN_BETWEEN, MEMORY, Note
 from airflow_elastic.runtime.stage import Spared, Stage
-from airflow_elastic.runtime.staging import Layout, Place, lay_out, storage_of
+from airflow_elastic.runtime.staging import Layout, Place, lay_out
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.consumed import Account
 from airflow_elastic.spec.errors import InvalidInput
@@ -287,10 +288,8 @@ class Saver:
         rank = self._ranks.rank
         state = state_of(objects, rank)
         # Ranks may differ in all but parameters, DDP takes the first one's, and the forward pass may change it.
-        # Where parameters and buffers share memory, all of it counts as changing.
-        model = objects.model
-        known = {*map(storage_of, model.parameters())} - {*map(storage_of, model.buffers()), None}
-        first = {f"model.{name}" for name, one in state["model"].items() if storage_of(one) not in known}
+        known = HeldMemory(objects.model.parameters())
+        first = {f"model.{name}" for name, one in state["model"].items() if one not in known}
         return lay_out(state, self._place, own=f"random.{rank}", first=first)
 
     def _busy(self) -> bool:

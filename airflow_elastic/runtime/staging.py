@@ -203,20 +203,6 @@ def is_wrapper(value: Any) -> bool:
     return hasattr(own, "__tensor_flatten__") or isinstance(own, MaskedTensor)
 
 
-def storage_of(value: Any) -> int | None:
-    """Where the memory begins in which a tensor, or this rank's part of it, lies; None where it has none of its own.
-
-    A state has other tensors than the model, of the same memory, and modules may call them by any name.
-    """
-    own = value._local_tensor if isinstance(value, DTensor) else value
-    if not isinstance(own, torch.Tensor) or is_wrapper(own) or own.layout is not torch.strided:
-        return None
-    try:
-        return own.untyped_storage().data_ptr() or None
-    except RuntimeError:  # it stands for what is somewhere else, or not yet there
-        return None
-
-
 def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:
     shape = tuple(tensor.shape)
     extent = Extent(key, tensor.dtype, shape, (0,) * len(shape), shape)

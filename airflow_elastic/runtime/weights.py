@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.adapters.durable import remove_abandoned, temp_file
 from airflow_elastic.adapters.folder_errors import in_the_way
@@ -117,11 +117,12 @@ def load_weights(source: str | Path, model: torch.nn.Module) -> None:
     kinds = {f"model.{key}": kind_of(value) for key, value in weights.items()}
     state = with_room_for_extra(packed(own), kinds)
     check_fit({"model": state}, kinds, name, TO_READ)
-    if any(isinstance(one, DTensor) for one in own.values()):
-        options = StateDictOptions(full_state_dict=True, strict=True)
-        set_model_state_dict(model, weights, options=options)  # each rank's part is cut out of what is whole
+    if isinstance(model, DistributedDataParallel):
+        set_weights(model, weights)  # it may have more in it than torch knows
     else:
-        set_weights(model, weights)
+        # Each rank's part is cut out of what is whole.
+        options = StateDictOptions(full_state_dict=True, strict=True)
+        set_model_state_dict(model, weights, options=options)
 
 
 def _apart(name: str) -> tuple[str, bool, str]:

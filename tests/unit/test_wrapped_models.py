@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed._functional_collectives as collectives
+from torch.distributed.checkpoint.state_dict import _patch_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.parametrizations import weight_norm
 
+from airflow_elastic.runtime.held_memory import HeldMemory
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.reading import load_model
 from airflow_elastic.runtime.saving import Saver, Stateful
 from airflow_elastic.runtime.staging import Place
+from airflow_elastic.runtime.weights import load_weights
 from tests.support.fake_ranks import as_ranks
 from tests.support.saving import Worker, restorer, save
 from tests.support.threads import process_group
@@ -210,10 +213,42 @@ def in_one_piece() -> torch.nn.Module:
     return model
 
 
-def test_buffers_are_the_first_ranks_also_where_they_share_memory_with_parameters(tmp_path: Path) -> None:
-    plan = Worker(str(tmp_path)).saver._plan(trained(in_one_piece()))
-    assert not [name for name in plan.alike if "running" in name]
+def test_what_ranks_have_alike_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
+    """One rank may have read it from a file, and the others from that rank."""
+    apart = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    plans = [Worker(str(tmp_path)).saver._plan(trained(each)) for each in (apart, in_one_piece())]
+    assert (
+        plans[0].alike.keys()
+        == plans[1].alike.keys()
+        == {f"model.{name}" for name, _ in apart.named_parameters()}
+    )
     assert comes_back(tmp_path / "run", in_one_piece(), in_one_piece())
+
+
+def test_tensors_lie_in_the_memory_of_others() -> None:
+    whole = torch.zeros(10)
+    held = HeldMemory([whole[2:8], whole[3:4], torch.empty(0), torch.empty(2, device="meta")])
+    inside, outside = (
+        (whole[2:8], whole[2:3], whole[5:7]),
+        (whole[:2], whole[8:], whole[5:5], torch.zeros(2), 7),
+    )
+    assert all(one in held for one in inside)
+    assert not any(one in held for one in outside)
+
+
+def test_a_model_that_torch_has_patched_comes_back(tmp_path: Path) -> None:
+    saved, loaded = (torch.nn.Sequential(Within()) for _ in range(2))
+    for model in (saved, loaded):
+        _patch_model_state_dict(model)
+    assert comes_back(tmp_path, saved, loaded)
+
+
+def test_weights_of_a_file_give_memory_to_what_has_none(tmp_path: Path) -> None:
+    trained_one = torch.nn.Sequential(linear(), linear())
+    torch.save(trained_one.state_dict(), tmp_path / "weights.pt")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2, device="meta"), linear())
+    load_weights(tmp_path / "weights.pt", model)
+    assert same(trained_one, model)
 
 
 def alike_where_a_rank_has_nothing() -> list[str]:
