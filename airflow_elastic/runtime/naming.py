@@ -54,8 +54,8 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
 
 @torch.no_grad()
 def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
-    """Have a model be as these say, by the names of `weights_of`: what torch's `set_model_state_dict` does, which takes
-    a DDP to have nothing in it but what it is around, and modules to tell of what they have by its own names.
+    """Have a model be as these say, by the names of `weights_of`. As torch's `set_model_state_dict`, and also where a
+    DDP has more in it than what it is around, or modules tell of what they have by other names.
 
     Raises:
         RuntimeError: there are others than the model has.
@@ -67,9 +67,8 @@ def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
     told = [*_state_dict_fn(model, "state_dict")()]
     own = dict(zip(_names(model, told, kinds), told, strict=True))
     state = {own.get(name, name): value for name, value in weights.items()}
-    _state_dict_fn(model, "load_state_dict")(
-        state_dict=state
-    )  # by its name, or torch's would take it for the model
+    # Not by its place: that is the model's, where it is torch's own.
+    _state_dict_fn(model, "load_state_dict")(state_dict=state)
 
 
 def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
