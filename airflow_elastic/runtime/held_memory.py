@@ -29,8 +29,11 @@ class HeldMemory:
     def __contains__(self, tensor: Any) -> bool:
         """Whether a tensor begins there. One that has no memory does not, as not all ranks may have any of it."""
         memory = _memory(tensor)
-        at = bisect_right(self._begins, memory[0]) if memory else 0
-        return memory is not None and at > 0 and memory[0] < self._ends[at - 1]
+        if memory is None:
+            return False
+        begin, _ = memory
+        at = bisect_right(self._begins, begin)
+        return at > 0 and begin < self._ends[at - 1]
 
 
 def _memory(value: Any) -> tuple[int, int] | None:

@@ -18,11 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.spec.errors import InvalidInput
 
-#: What is put before the names of a model that is wrapped.
-_WRAPPERS = ("module.", "_orig_mod.")
-
 #: What torch.compile and activation checkpointing put into names, and torch takes out.
 _COMPILED, _CHECKPOINTED = "_orig_mod", "_checkpoint_wrapped_module."
+
+#: What is put before the names of a model that is wrapped.
+_WRAPPERS = ("module.", f"{_COMPILED}.")
 
 
 @torch.no_grad()  # modules may compute what they keep
@@ -34,8 +34,8 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
         InvalidInput: it has none, or two tensors would have the same name.
     """
     kinds = _kinds(model)
-    if _is_first_fsdp(kinds):
-        return get_model_state_dict(model)  # it has to be asked for shards
+    if _has(kinds, FullyShardedDataParallel):
+        return get_model_state_dict(model)  # the first FSDP has to be asked for shards
     # The model's own, where a script has put torch's in its place.
     state = _state_dict_fn(model, "state_dict")()
     if not state:
@@ -61,7 +61,7 @@ def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
         RuntimeError: there are others than the model has.
     """
     kinds = _kinds(model)
-    if _is_first_fsdp(kinds):
+    if _has(kinds, FullyShardedDataParallel):
         set_model_state_dict(model, dict(weights))
         return
     told = [*_state_dict_fn(model, "state_dict")()]
@@ -78,7 +78,7 @@ def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     it has those that optimizers have.
     """
     kinds = _kinds(model)
-    if any(issubclass(kind, FSDPModule) for kind in kinds):
+    if _has(kinds, FSDPModule):
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
@@ -124,9 +124,9 @@ def _names(
     """What these are called. To look for each takes as long as to copy a part of a megabyte, and training waits: that
     is done only where something within the model may be wrapped.
     """
-    if _is_first_fsdp(kinds):
-        return [min(_get_fqns(model, key)) for key in keys]  # it has several for one, in no order
-    if _has_ddp(kinds) or any(_COMPILED in key or _CHECKPOINTED in key for key in keys):
+    if _has(kinds, FullyShardedDataParallel):
+        return [min(_get_fqns(model, key)) for key in keys]  # several for one, in no order
+    if _has(kinds, DistributedDataParallel) or any(_COMPILED in key or _CHECKPOINTED in key for key in keys):
         return [_name(model, key) for key in keys]
     if isinstance(model, DistributedDataParallel):
         return [key.removeprefix("module.") for key in keys]
@@ -141,17 +141,17 @@ def _name(model: torch.nn.Module, key: str) -> str:
     at: Any = model
     names = []
     for part in path:
-        if not (part == "module" and isinstance(at, DistributedDataParallel)) and not (
-            part == _COMPILED and _is_compiled(at)
-        ):
+        if not _leads_into(at, part):
             names.append(part)
         at = getattr(at, part, None)
     return ".".join([*names, last])
 
 
-def _is_compiled(module: Any) -> bool:
-    # To know the class itself takes a second of imports.
-    return any(kind.__name__ == "OptimizedModule" for kind in type(module).__mro__)
+def _leads_into(module: Any, part: str) -> bool:
+    """Whether it is what this wraps, which is called by nothing but the wrapper's name."""
+    if part == _COMPILED:  # to know the class itself takes a second of imports
+        return any(kind.__name__ == "OptimizedModule" for kind in type(module).__mro__)
+    return part == "module" and isinstance(module, DistributedDataParallel)
 
 
 def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
@@ -160,9 +160,5 @@ def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
     return {type(module) for module in model.modules() if module is not root}
 
 
-def _is_first_fsdp(kinds: Collection[type[torch.nn.Module]]) -> bool:
-    return any(issubclass(kind, FullyShardedDataParallel) for kind in kinds)
-
-
-def _has_ddp(kinds: Collection[type[torch.nn.Module]]) -> bool:
-    return any(issubclass(kind, DistributedDataParallel) for kind in kinds)
+def _has(kinds: Collection[type[torch.nn.Module]], wanted: type) -> bool:
+    return any(issubclass(kind, wanted) for kind in kinds)

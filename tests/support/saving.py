@@ -94,6 +94,11 @@ def save(uri: Path, step: int, what: Stateful, *, attempt: int = 1, keep_last: i
     return worker
 
 
+def trained(model: torch.nn.Module) -> Stateful:
+    """A model, and an optimizer that has nothing to keep."""
+    return Stateful(model, (torch.optim.SGD(model.parameters(), lr=0.0),), {})
+
+
 def same(one: Stateful, other: Stateful) -> bool:
     ours, theirs = (torch.nn.utils.parameters_to_vector(o.model.parameters()) for o in (one, other))
     states = [o.optimizers[0].state_dict()["state"][0]["exp_avg"] for o in (one, other)]

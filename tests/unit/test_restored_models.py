@@ -18,7 +18,7 @@ from airflow_elastic.runtime import in_place
 from airflow_elastic.runtime.apart import take_apart
 from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.saving import network, objects, restorer, same, save
+from tests.support.saving import network, objects, restorer, same, save, trained
 from tests.support.threads import process_group
 
 
@@ -89,10 +89,6 @@ def test_modules_that_see_to_loading_are_asked(tmp_path: Path, how: str, sharded
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def trained(model: torch.nn.Module) -> Stateful:
-    return Stateful(model, (torch.optim.SGD(model.parameters(), lr=0.0),), {})
 
 
 def test_what_is_read_into_a_plain_model_is_not_copied_onto_itself(

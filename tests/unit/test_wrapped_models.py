@@ -17,21 +17,21 @@ from torch.nn.utils.parametrizations import weight_norm
 from airflow_elastic.runtime.held_memory import HeldMemory
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.reading import load_model
-from airflow_elastic.runtime.saving import Saver, Stateful
+from airflow_elastic.runtime.saving import Saver
 from airflow_elastic.runtime.staging import Place
 from airflow_elastic.runtime.weights import load_weights
 from tests.support.fake_ranks import as_ranks
-from tests.support.saving import Worker, restorer, save
+from tests.support.saving import Worker, restorer, save, trained
 from tests.support.threads import process_group
 
 
-def trained(model: torch.nn.Module) -> Stateful:
-    return Stateful(model, (torch.optim.SGD(model.parameters(), lr=0.0),), {})
-
-
 def state_of(model: Any) -> dict[str, torch.Tensor]:
-    """What it has in it, whatever it tells of that."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    """What it has in it, and what it tells of that."""
+    # Of its class: torch's patch does not know of other names.
+    told = {
+        f"told {name}": one for name, one in type(model).state_dict(model).items() if torch.is_tensor(one)
+    }
+    return {**dict(model.named_parameters()), **dict(model.named_buffers()), **told}
 
 
 def same(one: Any, other: Any) -> bool:
