@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.kube import Client, Invalid, Resource
+from airflow_elastic.adapters.kube import Access, Client, Invalid, Resource
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.api import Job
@@ -20,6 +22,7 @@ from airflow_elastic.engines.kube.elasticjob import (
     NAME_LABEL,
     ElasticJobEngine,
 )
+from airflow_elastic.engines.kube.elasticjob_crd import findings
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
@@ -115,6 +118,48 @@ async def test_a_field_that_the_installed_kind_does_not_have_is_refused(
     (body,) = ElasticJobEngine().render(job)["items"]
     with pytest.raises(Invalid, match="enableDynamicSharding"):
         await client.create(ELASTICJOBS, namespace, body)
+
+
+@pytest.fixture
+async def bases(client: Client, kubectl: kube.Kubectl) -> AsyncIterator[None]:
+    """A cluster whose kind is like the one of DLRover's manifests/bases: templates have no metadata."""
+    name = f"crd/{ELASTICJOBS.full_name}"
+    before = json.loads(kubectl("get", name, "-o", "json"))
+    after = copy.deepcopy(before)
+    (version,) = after["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    template = spec["replicaSpecs"]["additionalProperties"]["properties"]["template"]["properties"]
+    template["metadata"] = {"type": "object"}
+    spec.pop("suspend", None)
+
+    async def apply(crd: dict[str, Any], lacking: int) -> None:
+        crd = {**crd, "metadata": {**crd["metadata"], "resourceVersion": None}}
+        kubectl("replace", "-f", "-", stdin=json.dumps(crd))
+
+        async def told() -> bool:
+            return sum("templates" in finding.subject for finding in await findings(client)) == lacking
+
+        await until_async(told, "the API server to tell of the kind as it is now")
+
+    await apply(after, 1)
+    yield
+    await apply(before, 0)
+
+
+async def test_a_job_is_made_where_templates_have_no_metadata(
+    bases: None, client: Client, access: Access, namespace: str, tmp_path: Path
+) -> None:
+    """And is adopted, by what it says of itself."""
+    options = {"image": "t:1", "namespace": namespace, "volumes": [{"mount_path": "/", "claim": "data"}]}
+    job = Job(str(tmp_path), RunSpec(("t.py",), engine="elasticjob", engine_options=options), 1, 1)
+    engine = ElasticJobEngine(access=access)
+    for _ in range(2):
+        await engine.submit(job)
+    made = await client.get(ELASTICJOBS, namespace, job.name)
+    template = made["spec"]["replicaSpecs"]["worker"]["template"]
+    assert template["spec"]["containers"]
+    assert not template.get("metadata")
+    await engine.delete(job, 0.0)
 
 
 def lines_of_logs(uri: str) -> set[str]:

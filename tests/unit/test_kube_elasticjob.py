@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.elasticjob import ElasticJobEngine, ElasticJobKind
+from airflow_elastic.engines.kube.elasticjob_crd import findings, fitted
 from airflow_elastic.engines.kube.kind import read_job
+from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.engines.kube.read import slim
-from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.errors import SpecError, SubmitRefused
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.kube import Client, Resource
 
 KIND = ElasticJobKind()
 
@@ -35,8 +41,8 @@ def rendered(**options: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def test_restart_policy_and_labels_are_always_written() -> None:
-    """Without either the operator makes the master and no worker, silently."""
+def test_restart_policy_is_always_written() -> None:
+    """Without it the operator makes the master and no worker, silently."""
     ps = {"ps": {"replicas": 1, "command": ["ps"]}, "chief": {"replicas": 1, "command": ["chief"]}}
     found = rendered(distribution_strategy="ParameterServerStrategy", replicas=ps)
     specs = found["spec"]["replicaSpecs"]
@@ -109,7 +115,7 @@ def test_all_of_the_spec_can_be_said() -> None:
     ("options", "path"),
     [
         ({"distribution_strategy": "AllReduce"}, "distribution_strategy"),
-        ({"optimize_mode": "cluster"}, "brain_service"),
+        ({"ttl_seconds": 60}, "ttl_seconds"),
         ({"optimize_mode": "auto"}, "optimize_mode"),
         ({"priority": "urgent"}, "priority"),
         ({"priority": "1.5"}, "priority"),
@@ -123,6 +129,84 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], path: str) -> None:
     with pytest.raises(SpecError) as refused:
         rendered(**options)
     assert [problem.path for problem in refused.value.problems] == [f"engine_options.{path}"]
+
+
+def test_the_mode_of_a_brain_takes_no_brain() -> None:
+    """DLRover accepts that: its master says so in its log, and works without."""
+    spec = rendered(optimize_mode="cluster")["spec"]
+    assert spec["optimizeMode"] == "cluster"
+    assert "brainService" not in spec
+
+
+# -- what is installed -------------------------------------------------------------------------------------------------
+
+HELM, BASES = "helm_install/crds", "manifests/bases"
+
+
+def schema(form: str) -> dict[str, Any]:
+    """As far as it matters, what an API server tells of the CRDs that DLRover has published."""
+    texts = {"type": "object", "additionalProperties": {"type": "string"}}
+    metadata = {HELM: {"labels": texts, "annotations": texts}, BASES: {}}[form]
+    template = {
+        "properties": {"metadata": {"type": "object", **({"properties": metadata} if metadata else {})}}
+    }
+    kinds = {"type": "object", "additionalProperties": {"properties": {"template": template}}}
+    fields = {HELM: ["suspend"], BASES: ["enableDynamicSharding", "enableElasticScheduling"]}[form]
+    spec = {"replicaSpecs": kinds, **{name: {"type": "boolean"} for name in fields}}
+    return {"properties": {"metadata": {"allOf": [{"$ref": "any"}]}, "spec": {"properties": spec}}}
+
+
+class Cluster:
+    """A client of a cluster that tells this schema of ElasticJobs."""
+
+    server = "https://cluster"
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._schema = schema
+
+    async def schema(self, resource: Resource) -> dict[str, Any]:
+        return self._schema
+
+
+async def made(found: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
+    """The metadata of the templates that a cluster of this schema is sent."""
+    engine, one = ElasticJobEngine(), job(**options)
+    read = options_of(one.spec, engine.kind.options)
+    rendered = engine.kind.render(one, read)
+    ((_, body),) = await fitted(cast("Client", Cluster(found)), rendered, read)
+    assert rendered == engine.kind.render(one, read), "what was rendered has changed"
+    return [spec["template"]["metadata"] for spec in body["spec"]["replicaSpecs"].values()]
+
+
+@pytest.mark.parametrize("found", [schema(HELM), {}], ids=["helm", "none told"])
+async def test_templates_have_our_metadata_where_there_is_room(found: dict[str, Any]) -> None:
+    assert all(one.keys() == {"labels", "annotations"} for one in await made(found, queue="mine"))
+
+
+async def test_templates_go_without_metadata_where_the_installed_kind_has_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """DLRover's documents tell to apply this one; the API server refuses what it does not have."""
+    assert await made(schema(BASES)) == [{}, {}]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert await made(schema(BASES), labels={"team": "a"}) == [{}, {}]
+    assert "no labels and annotations in their templates" in caplog.text
+
+
+async def test_a_queue_that_could_not_find_the_pods_is_refused() -> None:
+    with pytest.raises(
+        SubmitRefused, match=r"queue cannot be used.*no labels and annotations.*helm_install/crds"
+    ):
+        await made(schema(BASES), queue="mine")
+
+
+@pytest.mark.parametrize(
+    ("form", "subjects"), [(HELM, ["options"]), (BASES, ["templates", "options"])], ids=["helm", "bases"]
+)
+async def test_doctor_tells_what_the_installed_kind_lacks(form: str, subjects: list[str]) -> None:
+    found = await findings(cast("Client", Cluster(schema(form))))
+    assert [one.subject for one in found] == [f"elasticjob: {subject}" for subject in subjects]
+    assert ("suspend" in found[-1].text) is (form == BASES)
 
 
 def test_names_fit_into_the_name_of_the_masters_service() -> None:

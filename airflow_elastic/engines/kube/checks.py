@@ -17,8 +17,9 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from airflow_elastic.adapters.kube import Client
     from airflow_elastic.engines.api import Job
     from airflow_elastic.engines.kube.kind import Kind
     from airflow_elastic.spec.run import RunSpec
@@ -78,15 +79,24 @@ def doctor(
     access: Access | None,
     namespace: str | None = None,
     further: Sequence[tuple[str, Resource]] = (),
+    look: Callable[[Client], Awaitable[list[Finding]]] | None = None,
 ) -> list[Finding]:
-    """Whether the cluster can be reached, knows the kind, and grants the rights, also the further ones. Blocks."""
+    """Whether the cluster can be reached, knows the kind, and grants the rights, also the further ones; and what else a
+    look at it finds. Blocks.
+    """
     namespace = namespace or KubeOptions(image="any").namespace
     with ThreadPoolExecutor(1) as thread:  # there may be an event loop in this one
-        return thread.submit(asyncio.run, _doctor(kind, access or Access(), namespace, further)).result()
+        return thread.submit(
+            asyncio.run, _doctor(kind, access or Access(), namespace, further, look)
+        ).result()
 
 
 async def _doctor(
-    kind: Kind, access: Access, namespace: str, further: Sequence[tuple[str, Resource]]
+    kind: Kind,
+    access: Access,
+    namespace: str,
+    further: Sequence[tuple[str, Resource]],
+    look: Callable[[Client], Awaitable[list[Finding]]] | None,
 ) -> list[Finding]:
     subject = f"{kind.name}: cluster"
     if not is_configured(access):
@@ -114,6 +124,7 @@ async def _doctor(
             return [
                 Finding(subject, True, f"{client.server} has {kind.resource.full_name}"),
                 Finding(f"{kind.name}: rights", not missing, text),
+                *(await look(client) if look is not None else ()),
             ]
     except (EngineError, KubeError) as error:
         return [Finding(subject, False, str(error))]

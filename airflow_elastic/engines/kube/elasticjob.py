@@ -15,8 +15,10 @@ from typing import Any, cast
 
 from airflow_elastic.adapters.kube.hub import OWN_NAME, Hub, Query
 from airflow_elastic.adapters.kube.resources import PODS, Resource
-from airflow_elastic.engines.api import MAX_JOB_NAME, Job
+from airflow_elastic.engines.api import MAX_JOB_NAME, Finding, Job
 from airflow_elastic.engines.kube import kueue
+from airflow_elastic.engines.kube.checks import doctor
+from airflow_elastic.engines.kube.elasticjob_crd import ELASTICJOBS, findings, fitted
 from airflow_elastic.engines.kube.elasticjob_options import ElasticJobOptions, Replicas
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
@@ -27,9 +29,6 @@ from airflow_elastic.engines.kube.read import read_pod
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
-
-_GROUP, _VERSION, _NEEDS = "elastic.iml.github.io", "v1alpha1", "the DLRover operator"
-ELASTICJOBS = Resource(_GROUP, _VERSION, "elasticjobs", "ElasticJob", needs=_NEEDS)
 
 NAME_LABEL = "elasticjob.dlrover/name"
 _TYPE_LABEL = "elasticjob.dlrover/replica-type"
@@ -67,6 +66,10 @@ class ElasticJobKind:
                 "unset with elasticjob: DLRover's master replaces what would put its pods into a gang",
             ),
             "priority_class": (options.priority_class, "priority, with elasticjob: DLRover sets the class"),
+            "ttl_seconds": (
+                None if options.ttl_seconds == KubeOptions(image="any").ttl_seconds else options.ttl_seconds,
+                "unset: an ElasticJob has no time to live; with cleanup All it goes when the run ends",
+            ),
         }
         return [
             Problem(f"engine_options.{name}", given, allowed)
@@ -164,8 +167,8 @@ class ElasticJobKind:
 def _master(job: Job, options: ElasticJobOptions) -> dict[str, Any]:
     """The pod that the operator makes first, as it would make it, but with our image, resources and pull policy.
 
-    Without `restartPolicy` or labels in a template the operator makes this pod and no other, silently. With `replicas`
-    the master would try to make pods of its own kind.
+    Without `restartPolicy` in a template the operator makes this pod and no other, silently. With `replicas` the master
+    would try to make pods of its own kind.
     """
     master = options.master
     words = [
@@ -255,6 +258,16 @@ class ElasticJobEngine(KubeEngine):
     def _begun(self, job: Job) -> dict[int, str]:
         """What the workers have written themselves: a pod that is gone before anybody looks leaves nothing else."""
         return self._files(job).begun()
+
+    def doctor(self, namespace: str | None = None) -> list[Finding]:
+        """As for every kind; and what the installed kind has no room for."""
+        return doctor(self.kind, self._access, namespace, look=findings)
+
+    async def _objects(
+        self, shared: Hub, job: Job, options: KubeOptions
+    ) -> list[tuple[Resource, dict[str, Any]]]:
+        made = await super()._objects(shared, job, options)
+        return await fitted(shared.client, made, options)
 
     def _before_workers(self, pods: Sequence[Object]) -> str | None:
         """Without its master an ElasticJob has no pods, and says nothing: its image, or room for it, may be missing."""

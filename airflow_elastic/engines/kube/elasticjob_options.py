@@ -90,8 +90,9 @@ class ElasticJobOptions(KubeOptions):
 
     Attributes:
         distribution_strategy: AllreduceStrategy, ParameterServerStrategy, CustomStrategy or Local.
-        optimize_mode: manual (the run decides), single-job, or cluster (Brain decides).
-        brain_service: address of Brain.
+        optimize_mode: manual (the run decides), single-job, or cluster (Brain decides, where there is one).
+        brain_service: address of Brain. Without one DLRover's master works with `cluster` all the same, and says so in
+            its log.
         resource_limits: what all pods of the job may have together, for auto-scaling: cpu, memory, gpu.
         envs: as ElasticJobs have it.
         suspend: create the job suspended.
@@ -123,8 +124,6 @@ class ElasticJobOptions(KubeOptions):
         with Checks() as check:
             check("distribution_strategy", self.distribution_strategy, choice(STRATEGIES))
             check("optimize_mode", self.optimize_mode, choice(MODES))
-            brain = self.optimize_mode != "cluster" or bool(self.brain_service)
-            check.that(brain, "brain_service", None, "the address of Brain, with optimize_mode cluster")
             _check_priority(check, self.priority)
             for name in self.replicas:
                 check(f"replicas.{name}", name, choice(("ps", "chief", "evaluator")))

@@ -130,10 +130,16 @@ class KubeEngine:
         files.begin(Members(1, tuple(range(job.workers)), 0.0))
         return files
 
+    async def _objects(
+        self, shared: Hub, job: Job, options: KubeOptions
+    ) -> list[tuple[Resource, dict[str, Any]]]:
+        """What is created of a job, in this order, as this cluster takes it."""
+        return objects(self.kind, job, options)
+
     async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
         owner: dict[str, Any] | None = None
         before: list[Resource] = []
-        for resource, rendered in objects(self.kind, job, options):
+        for resource, rendered in await self._objects(shared, job, options):
             body = rendered if owner is None else owned(rendered, owner)
             try:
                 made = await shared.client.create(resource, options.namespace, body)

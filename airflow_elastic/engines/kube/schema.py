@@ -1,0 +1,28 @@
+"""What the schema of an installed kind has room for. Pure.
+
+An API server refuses fields that its schema does not have, or drops them. Several versions of one kind may be about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def takes(schema: Mapping[str, Any], *path: str) -> bool:
+    """Whether objects of this OpenAPI schema keep the field at `path`. Of what nothing is known: yes."""
+    for name in path:
+        if (
+            not schema
+            or schema.get("x-kubernetes-preserve-unknown-fields")
+            or {"$ref", "allOf"} & schema.keys()
+        ):
+            return True
+        fields, others = schema.get("properties", {}), schema.get("additionalProperties", False)
+        if name in fields:
+            schema = fields[name]
+        elif isinstance(others, Mapping):
+            schema = others
+        else:
+            return bool(others)
+    return True
