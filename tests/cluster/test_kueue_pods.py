@@ -16,7 +16,7 @@ from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube import leftovers
 from airflow_elastic.engines.kube.elasticjob import ELASTICJOBS, NAME_LABEL, ElasticJobEngine
-from airflow_elastic.engines.kube.kueue import WORKLOADS
+from airflow_elastic.engines.kube.queues.kueue import WORKLOADS
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.support import dlrover, kube

@@ -14,7 +14,7 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
-from airflow_elastic.engines.kube.volcano import PODGROUPS
+from airflow_elastic.engines.kube.queues.volcano import PODGROUPS
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting
 from airflow_elastic.testing.engine_conformance import until

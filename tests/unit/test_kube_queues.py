@@ -8,12 +8,13 @@ import pytest
 
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube import kueue, read
+from airflow_elastic.engines.kube import read
 from airflow_elastic.engines.kube.elasticjob import ElasticJobKind
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.job import JobKind
 from airflow_elastic.engines.kube.kind import Kind, read_job
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.tensorstack import TensorStackKind, TensorStackOptions
 from airflow_elastic.engines.kube.trainjob import TrainJobKind
 from airflow_elastic.spec.errors import EngineError, SpecError

@@ -16,7 +16,6 @@ from typing import Any, cast
 from airflow_elastic.adapters.kube.hub import OWN_NAME, Hub, Query
 from airflow_elastic.adapters.kube.resources import PODS, Resource
 from airflow_elastic.engines.api import MAX_JOB_NAME, Finding, Job
-from airflow_elastic.engines.kube import kueue
 from airflow_elastic.engines.kube.checks import doctor
 from airflow_elastic.engines.kube.elasticjob_crd import ELASTICJOBS, findings, fitted
 from airflow_elastic.engines.kube.elasticjob_options import ElasticJobOptions, Replicas
@@ -25,6 +24,7 @@ from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.merge import overlay
 from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.pod import marked, named, pod_template
+from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.read import read_pod
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec

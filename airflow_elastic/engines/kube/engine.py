@@ -22,7 +22,7 @@ from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job
-from airflow_elastic.engines.kube import kueue, read
+from airflow_elastic.engines.kube import read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
 from airflow_elastic.engines.kube.kind import Child, Kind, Object, asked, lacks_pods, read_job
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
@@ -35,8 +35,9 @@ from airflow_elastic.engines.kube.pod import (
     MANAGED_LABEL,
     MARGIN_SECONDS,
 )
+from airflow_elastic.engines.kube.queues import kueue
+from airflow_elastic.engines.kube.queues.volcano import objects
 from airflow_elastic.engines.kube.trouble import ticking, trouble
-from airflow_elastic.engines.kube.volcano import objects
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 

@@ -15,12 +15,12 @@ from airflow_elastic.adapters.kube import KubeError, Missing
 from airflow_elastic.adapters.kube.hub import Hub, hub
 from airflow_elastic.adapters.kube.resources import JOBS, PODS, SERVICES, Resource
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube import kueue
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.places import fresh, size_of
 from airflow_elastic.engines.kube.pod import JOB_LABEL, named, owner_labels, pod_template
+from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.spec.errors import Problem, SubmitRefused
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import Waiting, WorkerPhase, WorkerStatus

@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_elastic.adapters.kube import Conflict, KubeError, Missing
-from airflow_elastic.engines.kube import kueue
+from airflow_elastic.engines.kube.queues import kueue
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -16,13 +16,13 @@ from airflow_elastic.adapters.kube import Invalid, Resource
 from airflow_elastic.adapters.kube.hub import Hub
 from airflow_elastic.adapters.kube.resources import EVENTS, JOBS
 from airflow_elastic.engines.api import MAX_JOB_NAME, Finding, Job
-from airflow_elastic.engines.kube import kueue
 from airflow_elastic.engines.kube.checks import doctor
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.job import INDEX_ANNOTATION, JobKind
 from airflow_elastic.engines.kube.kind import Change, Child, Object
 from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.pod import JOB_LABEL, marked, named, owner_labels, pod_template
+from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.rest import Place, end_queued, rest
 from airflow_elastic.engines.kube.runtime_patch import beyond_patches, patched
 from airflow_elastic.spec.checks import Checks, choice
