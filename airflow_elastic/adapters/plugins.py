@@ -9,7 +9,29 @@ from typing import Any
 
 from airflow_elastic.spec.errors import Problem, SpecError
 
-_EXTRAS = {"kubernetes_asyncio": "kubernetes", "aiohttp": "kubernetes"}
+#: Which of our extras brings a module.
+_EXTRAS = {
+    "accelerate": "accelerate",
+    "airflow": "airflow",
+    "aiohttp": "kubernetes",
+    "boto3": "s3",
+    "kubernetes_asyncio": "kubernetes",
+    "numpy": "runtime",
+    "safetensors": "safetensors",
+    "torch": "runtime",
+}
+
+
+class PackageMissing(SpecError):
+    """What a name stands for is installed, but a package that it needs is not.
+
+    Attributes:
+        module: the module that could not be imported.
+    """
+
+    def __init__(self, problem: Problem, module: str) -> None:
+        super().__init__(problem)
+        self.module = module
 
 
 def names(group: str) -> list[str]:
@@ -54,10 +76,11 @@ def load(group: str, name: str, field: str) -> Any:
             try:
                 return point.load()
             except ModuleNotFoundError as error:
+                module = error.name or str(error)
                 allowed = (
-                    f"a name whose packages are installed: this one needs {error.name}{_extra(error.name)}"
+                    f"a name whose packages are installed: this one needs {module} ({how_to_install(module)})"
                 )
-                raise SpecError(Problem(field, name, allowed)) from error
+                raise PackageMissing(Problem(field, name, allowed), module) from error
     if (problem := unknown(group, name, field)) is not None:
         raise SpecError(problem)
     try:
@@ -68,7 +91,8 @@ def load(group: str, name: str, field: str) -> Any:
         ) from error
 
 
-def _extra(module: str | None) -> str:
-    """How to get a package that one of our own extras brings."""
-    extra = _EXTRAS.get((module or "").partition(".")[0])
-    return f" (pip install 'airflow-elastic[{extra}]')" if extra else ""
+def how_to_install(module: str) -> str:
+    """The command that installs a module, as it can be typed: by one of our extras, where one brings it."""
+    package = module.partition(".")[0]
+    extra = _EXTRAS.get(package)
+    return f"pip install 'airflow-elastic[{extra}]'" if extra else f"pip install {package}"

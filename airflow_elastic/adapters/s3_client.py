@@ -6,6 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_elastic.adapters.plugins import how_to_install
 from airflow_elastic.adapters.s3_ranges import use_signed_urls
 from airflow_elastic.spec.errors import StoreUnfit
 
@@ -83,7 +84,7 @@ def _make(factory: ClientFactory | None, s3: dict[str, Any] | None) -> Any:
         from botocore.config import Config
     except ImportError:
         raise StoreUnfit(
-            "an s3:// URI needs boto3, which is not installed here: pip install 'airflow-elastic[s3]'"
+            f"an s3:// URI needs boto3, which is not installed here: {how_to_install('boto3')}"
         ) from None
     # Not mode "standard": that has a budget of retries, which answers of 404 do not fill up again. Who looks again and
     # again for what is not there yet, as workers and controllers do, would have none left on a bad day.

@@ -12,21 +12,23 @@ import click
 from rich.text import Text
 
 import airflow_elastic
+from airflow_elastic.adapters.plugins import PackageMissing, how_to_install
 from airflow_elastic.adapters.stores import describe
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import json_option
 from airflow_elastic.cli.help import Command
-from airflow_elastic.engines.api import engine_names, find_engine
+from airflow_elastic.engines.api import Finding, engine_names, find_engine
 from airflow_elastic.launchers import find_launcher, launcher_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-#: Modules that only some need, and what for. None is imported: torch alone takes seconds.
+#: Modules that only some need, and who does. None is imported: torch alone takes seconds.
 _OPTIONAL = {
-    "torch": "workers of the local engine need it: pip install 'airflow-elastic[runtime]'",
-    "airflow": "only Airflow's side needs it: pip install 'airflow-elastic[airflow]'",
-    "boto3": "runs on s3:// need it: pip install 'airflow-elastic[s3]'",
+    "torch": "workers need it, also those of the local engine",
+    "airflow": "only Airflow's side needs it",
+    "boto3": "runs on s3:// need it",
+    "kubernetes_asyncio": "engines whose workers run on a cluster need it",
 }
 
 
@@ -49,8 +51,8 @@ class _Line:
 def doctor(uri: str | None, namespace: str | None, as_json: bool) -> int:
     """Say what this machine can do.
 
-    And what is missing for the rest; with a URI also whether a run can lie there. Exits 1 if something is not well
-    that is needed. The URI is tried by writing a small object and removing it again.
+    And what is missing for the rest; with a URI also whether a run can be stored there. Exits 1 if something is not
+    well that is needed, or no engine can be used. The URI is tried by writing a small object and removing it again.
 
     Examples:
       airflow-elastic doctor
@@ -79,28 +81,49 @@ def _python() -> Iterator[_Line]:
     yield _Line("system", linux, f"{platform.system()} {platform.release()}", needed=False)
     for module, purpose in _OPTIONAL.items():
         there = _there(module)
-        yield _Line(module, there, "installed" if there else f"not installed; {purpose}", needed=False)
+        lacks = f"not installed; {purpose}: {how_to_install(module)}"
+        yield _Line(module, there, "installed" if there else lacks, needed=False)
 
 
 def _engines(namespace: str | None) -> Iterator[_Line]:
+    usable = False
     for name in engine_names():
-        try:
-            findings = find_engine(name).doctor(namespace)
-        except ImportError as error:
-            yield _Line(f"engine {name}", False, f"cannot be used here: {error}", needed=False)
-            continue
+        findings = _of_engine(name, namespace)
+        usable = usable or all(finding.ok for finding in findings)
         for finding in findings:
-            yield _Line(f"engine {finding.subject}", finding.ok, finding.text)
+            yield _Line(f"engine {finding.subject}", finding.ok, finding.text, finding.needed)
+    if not usable:
+        yield _Line(
+            "engines", False, "none can be used here: see what is missing above, and install or set it up"
+        )
+
+
+def _of_engine(name: str, namespace: str | None) -> Sequence[Finding]:
+    try:
+        return find_engine(name).doctor(namespace)
+    except PackageMissing as error:
+        text = f"needs {error.module}, which is not installed: {how_to_install(error.module)}"
+    except Exception as error:  # whatever somebody else's engine raises: the others are still to be looked at
+        text = f"cannot be used here: {type(error).__name__}: {error}"
+    return [Finding(name, False, text, needed=False)]
 
 
 def _launchers() -> Iterator[_Line]:
     for name in launcher_names():
-        launcher = find_launcher(name)
-        if launcher.module is None or _there(launcher.module):
-            yield _Line(f"launcher {name}", True, launcher.summary)
-        else:
-            text = f"not here: workers need the package {launcher.module}"
-            yield _Line(f"launcher {name}", False, text, needed=False)
+        try:
+            launcher = find_launcher(name)
+            missing = [module for module in ("torch", launcher.module) if module and not _there(module)]
+            text = (
+                f"not here: workers need {missing[0]}: {how_to_install(missing[0])}"
+                if missing
+                else launcher.summary
+            )
+        except PackageMissing as error:
+            missing = [error.module]
+            text = f"needs {error.module}, which is not installed: {how_to_install(error.module)}"
+        except Exception as error:  # as with engines
+            missing, text = [name], f"cannot be used here: {type(error).__name__}: {error}"
+        yield _Line(f"launcher {name}", not missing, text, needed=False)
 
 
 def _store(uri: str) -> Iterator[_Line]:

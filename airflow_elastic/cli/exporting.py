@@ -9,6 +9,7 @@ import sys
 import click
 
 from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.plugins import how_to_install
 from airflow_elastic.cli.find import find_run, uri_argument
 from airflow_elastic.cli.help import Command, keep_examples
 from airflow_elastic.cli.requests import checkpoint as now
@@ -60,9 +61,7 @@ def export(uri: str, file: str, step: int | None) -> int:
     """
     store = find_run(uri).store
     if importlib.util.find_spec("torch") is None:
-        raise InvalidInput(
-            f"{sys.executable} has no torch: pip install 'airflow-elastic[runtime]', or export elsewhere"
-        )
+        raise InvalidInput(f"{sys.executable} has no torch: {how_to_install('torch')}, or export elsewhere")
     if step is not None and step not in (there := checkpoints.steps(store)):
         told = ", ".join(map(str, there)) or "none"
         raise InvalidInput(f"step {step} has no committed checkpoint; there are: {told}")

@@ -82,11 +82,15 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of `airflow-elastic doctor`: what was looked at, whether it is well, and what to do where it is not."""
+    """One line of `airflow-elastic doctor`: what was looked at, whether it is well, and what to do where it is not.
+
+    `needed`: whether it is a fault where it is not well. What nobody has set up is no fault, and cannot be used either.
+    """
 
     subject: str
     ok: bool
     text: str
+    needed: bool = True
 
 
 class Engine(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import importlib.util
 import os
 import signal
 import sys
@@ -25,6 +26,8 @@ _LOOK_SECONDS = 2.0  # whoever wants a worker writes to the pipe: this is for on
 
 def main(state: Path) -> None:
     """Be the host of the run whose state lies in this folder, if there is none."""
+    if importlib.util.find_spec("torch") is None:  # while whoever started us still listens
+        sys.exit("No module named 'torch'")
     registered, ready = os.pipe()
     if (
         os.fork()

@@ -100,14 +100,14 @@ async def _doctor(
 ) -> list[Finding]:
     subject = f"{kind.name}: cluster"
     if not is_configured(access):
-        return [Finding(subject, True, "none is set up: set KUBECONFIG to run workers on one")]
+        return [Finding(subject, False, "none is set up: set KUBECONFIG to run workers on one", needed=False)]
     try:
         async with hub(access) as shared:
             client = shared.client
             if not await client.knows(kind.resource):
                 # Nobody needs every kind: one that is not there is no fault of the cluster's.
                 lacks = f"{client.server} has no {kind.resource.full_name}: install {kind.resource.needs} to use it"
-                return [Finding(subject, True, lacks)]
+                return [Finding(subject, False, lacks, needed=False)]
             wanted: list[tuple[str, Resource]] = [(verb, kind.resource) for verb in _RIGHTS]
             wanted += [(verb, PODS) for verb in _POD_RIGHTS]
             wanted += further

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.adapters import linux
 from airflow_elastic.adapters.gather import gather_files
 from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
+from airflow_elastic.adapters.plugins import how_to_install
 from airflow_elastic.adapters.reports import write_progress
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job
@@ -71,10 +72,13 @@ class LocalEngine:
         if not isinstance(python, str) or shutil.which(python) is None:
             problems.append(Problem("engine_options.python", python, _OPTIONS["python"]))
         module = find_launcher(spec.launcher).module
-        if module is not None and python == sys.executable and importlib.util.find_spec(module) is None:
+        if python == sys.executable and not _is_there("torch"):
             allowed = (
-                f"a launcher whose package is installed here: this one needs {module} (pip install {module})"
+                f"an engine whose workers can start here: {python} has no torch ({how_to_install('torch')})"
             )
+            problems.append(Problem("engine", self.name, allowed))
+        elif module is not None and python == sys.executable and not _is_there(module):
+            allowed = f"a launcher whose package is installed here: this one needs {module} ({how_to_install(module)})"
             problems.append(Problem("launcher", spec.launcher, allowed))
         if spec.working_dir is not None and not Path(spec.working_dir).is_dir():
             problems.append(Problem("working_dir", spec.working_dir, "a folder that exists on this machine"))
@@ -168,6 +172,9 @@ class LocalEngine:
     def doctor(self, namespace: str | None = None) -> list[Finding]:
         """Whether this machine can run workers."""
         python = sys.executable
+        if not _is_there("torch"):  # agents need it, whatever the script uses
+            lacks = f"{python} has no torch, which workers need: {how_to_install('torch')}"
+            return [Finding("local: interpreter", False, lacks, needed=False)]
         pidfd = hasattr(os, "pidfd_open")
         return [
             Finding(
@@ -178,6 +185,10 @@ class LocalEngine:
             Finding("local: interpreter", True, python),
             Finding("local: processors", True, f"{os.cpu_count()} for all workers together"),
         ]
+
+
+def _is_there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def state_folder(run_uri: str) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters import linux
 from airflow_elastic.adapters.jobfiles import JobFiles
 from airflow_elastic.adapters.linux import Process
+from airflow_elastic.adapters.plugins import how_to_install
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 RUN_MARK = "AIRFLOW_ELASTIC_LOCAL_RUN"
 
 PIPE = "host.pipe"
+
+_LACKING = re.compile(r"No module named '?[\w.]+'?")
 
 #: Settings, connections and variables of the Airflow that submits, its database's password among them: not for workers.
 _AIRFLOWS_OWN = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
@@ -87,6 +91,11 @@ class NodeHost:
                 )
         except subprocess.CalledProcessError as error:
             log_path = self.state / "host.log"
+            said = log_path.read_text(errors="replace").rstrip().rpartition("\n")[2]
+            if (lacks := _LACKING.search(said)) is not None:  # it will never start with this interpreter
+                raise SubmitRefused(
+                    f"{python} cannot run workers: {lacks[0]}; in its environment, {how_to_install('torch')}"
+                ) from error
             raise EngineError(
                 f"the node host did not start (exit code {error.returncode}): see {log_path}"
             ) from error
