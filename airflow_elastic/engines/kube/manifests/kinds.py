@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_elastic.engines.kube.manifest_parts import Part, Run, take_container, take_template
+from airflow_elastic.engines.kube.manifests.parts import Part, Run, take_container, take_template
 
 _NOT_NOW = "false: a run begins when it is submitted, and waits in a queue where one is named"
 

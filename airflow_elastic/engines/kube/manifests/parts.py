@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_elastic.engines.kube.command_lines import Launch, launch_of
+from airflow_elastic.engines.kube.manifests.command_lines import Launch, launch_of
 from airflow_elastic.engines.kube.options import QUEUE_LABELS
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import RunSpec

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from airflow_elastic.engines.kube.manifest_kinds import READERS
-from airflow_elastic.engines.kube.manifest_parts import Part, Run, take_metadata
+from airflow_elastic.engines.kube.manifests.kinds import READERS
+from airflow_elastic.engines.kube.manifests.parts import Part, Run, take_metadata
 from airflow_elastic.spec.errors import InvalidInput, Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 
