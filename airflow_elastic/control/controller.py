@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders
-from airflow_elastic.control.jobs import job_of, tidy_up
+from airflow_elastic.control.jobs import answered, job_of, tidy_up
 from airflow_elastic.control.look import Look, events_of, look, new_checkpoints
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.waits import Waits
@@ -37,7 +37,7 @@ from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
-from airflow_elastic.spec.errors import EngineError, RunMissing, StoreError, SubmitRefused
+from airflow_elastic.spec.errors import EngineError, RunMissing, StoreError, SubmitHeld, SubmitRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -149,7 +149,8 @@ class Controller:
     async def _sit_out(self, error: ElasticError, times: int) -> None:
         """Tell of trouble that comes for the `times`-th time in a row, and wait before it is tried again."""
         pause = min(self._longest_pause, 0.2 * 2.0 ** min(times, 10)) * random.uniform(0.5, 1.0)
-        self._observer.on_trouble(error, times, pause)
+        if not isinstance(error, SubmitHeld):  # which has an event of its own
+            self._observer.on_trouble(error, times, pause)
         await asyncio.sleep(pause)
 
     # -- doing ---------------------------------------------------------------------------------------------------
@@ -183,8 +184,10 @@ class Controller:
         await self._look_for_checkpoint()
         try:
             await self._engine.submit(job)
-        except SubmitRefused as refusal:
-            await self._record(ev.SubmitRefusedByEngine(self._now(), action.attempt, str(refusal)))
+        except (SubmitHeld, SubmitRefused) as no:
+            await self._record(answered(no, self._now(), action.attempt))
+            if self.state.attempt.held is not None:
+                raise SubmitHeld(str(no)) from no  # and tried again, after a while
         else:
             await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
 
@@ -234,12 +237,10 @@ class Controller:
             seconds = min(seconds, max(ALONE_SECONDS, (time.monotonic() - self._failed_since) / 10))
         times = [time for time in (until, self.state.deadline_at) if time is not None]
         seconds = max(0.0, min([seconds, *(time - self._now() for time in times)]))
-        woken = True
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
-        except TimeoutError:
-            woken = False
+        woken = self._wake.is_set()
         self._wake.clear()
         if not woken or self._has_news or self._failed_since is not None:
             # Before anything is judged: what is not known yet may be the cause.
@@ -343,8 +344,8 @@ class Controller:
 
     async def _note_checkpoints(self, steps: Sequence[int]) -> None:
         for step in steps:
-            at, attempt = self._now(), self.state.attempt.number
-            await self._record(ev.CheckpointCommitted(at, attempt, step, layout.manifest(step)))
+            number = self.state.attempt.number
+            await self._record(ev.CheckpointCommitted(self._now(), number, step, layout.manifest(step)))
 
     async def _watch_attempt(self) -> None:
         attempt = self.state.attempt

@@ -9,12 +9,15 @@ from airflow_elastic.adapters import keeping
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.engines.api import Job
 from airflow_elastic.launchers import find_launcher
-from airflow_elastic.spec.errors import StoreError
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.errors import StoreError, SubmitHeld
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.engines.api import Engine
+    from airflow_elastic.spec.errors import SubmitRefused
+    from airflow_elastic.spec.events import Event
 
 
 def tidy_up(store: Store, state: RunState) -> None:
@@ -25,6 +28,13 @@ def tidy_up(store: Store, state: RunState) -> None:
             store, following
         )  # what runs on where nobody can reach it commits nothing without its files
         keeping.remove_uncommitted(store, following)
+
+
+def answered(no: SubmitHeld | SubmitRefused, at: float, attempt: int) -> Event:
+    """What the engine has answered instead of taking the job of an attempt."""
+    if isinstance(no, SubmitHeld):
+        return ev.SubmitHeldByEngine(at, attempt, str(no))
+    return ev.SubmitRefusedByEngine(at, attempt, str(no), for_now=no.for_now)
 
 
 def job_of(run_uri: str, state: RunState, attempt: int, engine: Engine) -> Job:

@@ -25,6 +25,8 @@ def word(state: RunState, progress: Progress | None, wait: Wait | None) -> str:
 
     A run that trains while further workers wait (after a scale step) is running.
     """
+    if state.attempt.wait is not None and state.attempt.phase is Phase.SUBMITTING:
+        return str(state.attempt.wait.state)
     if wait is None or state.attempt.phase is not Phase.LIVE:
         return state.label
     told = _told(state, progress)
@@ -64,7 +66,7 @@ def document(
         "owner": state.owner,
         "workers": attempt.workers,
         "target_workers": state.target,
-        "waiting": None if wait is None or attempt.phase is not Phase.LIVE else _wait(wait),
+        "waiting": _wait({Phase.LIVE: wait, Phase.SUBMITTING: attempt.wait}.get(attempt.phase)),
         "restoring": None if told is None or state.ended else _restoring(told),
         "world_size": told.world_size
         if told and told.world_size
@@ -99,13 +101,17 @@ def _told(state: RunState, progress: Progress | None) -> Progress | None:
     return progress if progress and progress.attempt == state.attempt.number else state.attempt.progress
 
 
-def _wait(wait: Wait) -> dict[str, Any]:
-    return {
-        "state": str(wait.state),
-        "workers": wait.workers,
-        "of": wait.of,
-        "reason": wait.reason,
-    }
+def _wait(wait: Wait | None) -> dict[str, Any] | None:
+    return (
+        None
+        if wait is None
+        else {
+            "state": str(wait.state),
+            "workers": wait.workers,
+            "of": wait.of,
+            "reason": wait.reason,
+        }
+    )
 
 
 def _restoring(told: Progress) -> dict[str, int] | None:

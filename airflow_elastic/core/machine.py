@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_elastic.core.classify import classify
-from airflow_elastic.core.restart import End, Restart, decide, may_rejoin
+from airflow_elastic.core.restart import End, Restart, decide, may_rejoin, may_wait
 from airflow_elastic.core.state import (
     Attempt,
     Cause,
@@ -104,6 +104,8 @@ def evolve(state: RunState, event: Event) -> RunState:
             return _submitted(state, event)
         case ev.SubmitRefusedByEngine():
             return _refused(state, event)
+        case ev.SubmitHeldByEngine():
+            return _held(state, event.reason)
         case ev.CheckpointCommitted():
             return _committed(state, event)
         case ev.SaveFailed():
@@ -163,14 +165,29 @@ def _submitted(state: RunState, event: ev.AttemptSubmitted) -> RunState:
     if state.attempt.phase is not Phase.SUBMITTING:
         return state
     step = state.checkpoint.step if state.checkpoint else 0
-    return state.with_attempt(phase=Phase.LIVE, job=event.job, submitted_at=event.at, from_step=step)
+    return state.with_attempt(
+        phase=Phase.LIVE, job=event.job, submitted_at=event.at, from_step=step, held=None
+    )
 
 
 def _refused(state: RunState, event: ev.SubmitRefusedByEngine) -> RunState:
     if state.attempt.phase is not Phase.SUBMITTING:
         return state
+    if event.for_now and may_wait(state):
+        return _held(state, event.reason)
     # It may exist in part: it is removed like any other before anything follows it.
     return _end_attempt(state, Cause.FAILURE, event.at, Failure(FailureKind.REFUSED, event.reason))
+
+
+def _held(state: RunState, reason: str) -> RunState:
+    if state.attempt.phase is not Phase.SUBMITTING or _words(reason) == _words(state.attempt.held):
+        return state
+    return state.with_attempt(held=reason)
+
+
+def _words(reason: str | None) -> str:
+    """Without its numbers: a quota that is used a little more is no news to write down."""
+    return "".join(letter for letter in reason or "" if not letter.isdigit())
 
 
 def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
@@ -307,7 +324,9 @@ def _scale_requested(state: RunState, event: ev.ScaleRequested) -> RunState:
     attempt = state.attempt
     if attempt.phase is Phase.PAUSED:  # nobody can have submitted it yet
         return state.with_attempt(workers=event.workers)
-    if attempt.phase is Phase.LIVE and attempt.workers != event.workers and not state.scales_in_place:
+    # One that is held may exist in part, with the number it was to have.
+    fixed = attempt.held is not None or (attempt.phase is Phase.LIVE and not state.scales_in_place)
+    if fixed and attempt.phase in (Phase.SUBMITTING, Phase.LIVE) and attempt.workers != event.workers:
         return _end_attempt(state, Cause.SCALE_STEP, event.at)
     return state
 

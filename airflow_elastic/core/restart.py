@@ -92,6 +92,14 @@ def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
     return not fruitless and not set(state.avoid) & set(attempt.machines)
 
 
+def may_wait(state: RunState) -> bool:
+    """Whether a refused attempt may wait until it is accepted: where others of this life of the run have been.
+
+    Of a first one somebody is there to read the refusal, and may have asked for what there will never be.
+    """
+    return any(attempt.submitted_at is not None for attempt in state.lives)
+
+
 def is_same_loss(attempt: Attempt) -> bool:
     """Whether it was to begin with another worker in place of a lost one, and one more was lost before its first step.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from airflow_elastic.spec.run import RunSpec
-from airflow_elastic.spec.status import Progress, WorkerStatus
+from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerStatus
 
 
 class Phase(StrEnum):
@@ -136,6 +136,7 @@ class Attempt:
         failed: workers whose ranks have failed and whose agents stand by.
         failed_at: the newest step that these are known to have done.
         saved_at: step of the newest checkpoint that it has written.
+        held: why the engine does not take it yet; None where nothing is known to be in the way.
     """
 
     number: int
@@ -158,6 +159,14 @@ class Attempt:
     failed: tuple[WorkerStatus, ...] = ()
     failed_at: int = 0
     saved_at: int = 0
+    held: str | None = None
+
+    @property
+    def wait(self) -> Wait | None:
+        """What it waits for before the engine has it: to be taken."""
+        if self.held is None:
+            return None
+        return Wait(Waiting.QUEUED, self.workers, self.workers, self.held)
 
     @property
     def last_step(self) -> int:

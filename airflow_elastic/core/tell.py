@@ -47,7 +47,11 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
                 what = f"begins in place: {_in_place(attempt)}"
             return f"attempt {attempt.number} {what}"
         case ev.SubmitRefusedByEngine():
-            return f"attempt {event.attempt} refused by the engine: {event.reason}"
+            if state.attempt.held is None:
+                return f"attempt {event.attempt} refused by the engine: {event.reason}"
+            return f"attempt {event.attempt} is refused for now, and waits to be accepted: {event.reason}"
+        case ev.SubmitHeldByEngine():
+            return f"attempt {event.attempt} is queued: {event.reason}"
         case ev.CheckpointCommitted():
             return f"checkpoint {event.step} committed"
         case ev.SaveFailed():

@@ -96,7 +96,8 @@ class Finding:
 class Engine(Protocol):
     """One place where workers can run.
 
-    Errors: `SubmitRefused` where the engine will never take a job; any other `EngineError` where trying again may help.
+    Errors: `SubmitRefused` where the engine will not take a job; `SubmitHeld` where it takes it later, by itself; any
+    other `EngineError` where trying again may help.
     """
 
     name: str

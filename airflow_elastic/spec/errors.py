@@ -122,4 +122,17 @@ class EngineError(ElasticError):
 
 
 class SubmitRefused(EngineError):
-    """The engine will never accept this job as it is: trying again cannot help."""
+    """The engine does not accept this job as it is: trying again at once cannot help.
+
+    Attributes:
+        for_now: whether it is refused by a rule that people may change, such as a closed queue. A run whose jobs were
+            accepted before waits for that; for others the refusal is final.
+    """
+
+    def __init__(self, text: str, *, for_now: bool = False) -> None:
+        super().__init__(text)
+        self.for_now = for_now
+
+
+class SubmitHeld(EngineError):
+    """The engine does not accept this job yet, and will by itself: a quota is used up, say."""

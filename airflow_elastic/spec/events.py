@@ -58,7 +58,19 @@ class AttemptSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class SubmitRefusedByEngine:
-    """The engine refuses the job for good. (While it is only out of reach, the controller keeps trying.)"""
+    """The engine refuses the job. With `for_now` by a rule that people may change: a run whose jobs it has taken before
+    waits for that. (While the engine is only out of reach, the controller keeps trying.)
+    """
+
+    at: float
+    attempt: int
+    reason: str
+    for_now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitHeldByEngine:
+    """The engine does not take the job yet: a quota is used up, say. It is tried again."""
 
     at: float
     attempt: int
@@ -270,6 +282,7 @@ Event = (
     | OwnerChanged
     | AttemptSubmitted
     | SubmitRefusedByEngine
+    | SubmitHeldByEngine
     | CheckpointCommitted
     | SaveFailed
     | CheckpointQuarantined

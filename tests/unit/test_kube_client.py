@@ -20,6 +20,7 @@ from airflow_elastic.adapters.kube import (
     KubeError,
     Missing,
     NoSuchKind,
+    OverQuota,
     connect,
 )
 from airflow_elastic.adapters.kube.errors import error_of
@@ -59,7 +60,7 @@ WEBHOOK = 'admission webhook "v.example.org" denied the request: no owner'
         (401, "Unauthorized", "Unauthorized", {}, Forbidden, True, "log in again"),
         (403, "Forbidden", RIGHTS, {}, Forbidden, True, "grant it"),
         (403, "Forbidden", ENDING, {}, Forbidden, True, "terminated"),
-        (403, "Forbidden", QUOTA, {}, KubeError, False, "for now"),
+        (403, "Forbidden", QUOTA, {}, OverQuota, False, "for now"),
         (403, "Forbidden", POLICY, {}, Invalid, True, "PodSecurity"),
         (403, "Forbidden", WEBHOOK, {}, Invalid, True, "denied the request"),
         (500, "InternalError", "failed calling webhook: connection refused", {}, KubeError, False, "for now"),

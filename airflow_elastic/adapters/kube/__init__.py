@@ -13,6 +13,7 @@ from airflow_elastic.adapters.kube.errors import (
     KubeError,
     Missing,
     NoSuchKind,
+    OverQuota,
 )
 from airflow_elastic.adapters.kube.resources import Resource
 
@@ -26,6 +27,7 @@ __all__ = [
     "KubeError",
     "Missing",
     "NoSuchKind",
+    "OverQuota",
     "Resource",
     "connect",
 ]

@@ -52,6 +52,10 @@ class Invalid(KubeError):
     is_final = True
 
 
+class OverQuota(KubeError):
+    """403: a quota of the namespace is used up. It lasts until others have ended."""
+
+
 class Forbidden(KubeError):
     """401 or 403: the rights are missing, or the namespace is about to go."""
 
@@ -105,7 +109,7 @@ def _not_found(plain: dict[str, Any], body: bytes, what: str) -> KubeError:
 def _forbidden(said: str, what: str) -> KubeError:
     """403 stands for four things: no rights, a quota that is used up, a rule of the cluster, a namespace that ends."""
     if "exceeded quota" in said:
-        return KubeError(f"cannot {what} for now: {said}", 403)
+        return OverQuota(f"cannot {what} for now: {said}", 403)
     if "because it is being terminated" in said:
         return Forbidden(f"cannot {what}: {said}", 403)
     if _RIGHTS.search(said):

@@ -37,7 +37,7 @@ from airflow_elastic.engines.kube.pod import (
 )
 from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.queues.volcano import objects
-from airflow_elastic.engines.kube.trouble import ticking, trouble
+from airflow_elastic.engines.kube.trouble import refusal, ticking, trouble
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
@@ -104,14 +104,13 @@ class KubeEngine:
             if options.by_kueue and not await shared.client.knows(kueue.WORKLOADS):
                 raise SubmitRefused(
                     f"{shared.client.server} has no {kueue.WORKLOADS.full_name}: install {kueue.WORKLOADS.needs} "
-                    f"to use engine_options.queue ({options.queue}), or set queueing"
+                    f"to use engine_options.queue ({options.queue}), or set queueing",
+                    for_now=True,
                 )
             try:
                 await self._create(shared, job, options)
             except KubeError as error:
-                if error.is_final:
-                    raise SubmitRefused(str(error)) from error
-                raise
+                raise refusal(error) from error
             # Somebody may have deleted it before it was there: then nobody else will.
             files.look_anew()
             if await asyncio.to_thread(lambda: files.closed):

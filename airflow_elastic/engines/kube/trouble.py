@@ -1,4 +1,4 @@
-"""Why a job has no pods: its operator was refused what it wanted to make, and tells only in events."""
+"""Why there is no job, as the API server answers; or no pods: its operator was refused them, and tells in events."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_elastic.adapters.kube import KubeError
+from airflow_elastic.adapters.kube import KubeError, OverQuota
 from airflow_elastic.adapters.kube.resources import EVENTS
 from airflow_elastic.adapters.tasks import end_task
+from airflow_elastic.spec.errors import EngineError, SubmitHeld, SubmitRefused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
@@ -16,6 +17,18 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.kube import Client
 
 T = TypeVar("T")
+
+
+def refusal(error: KubeError) -> EngineError:
+    """What this answer means for a job that was to be made.
+
+    What the API server refuses for good it refuses by rules of the cluster: by rights, webhooks, queues, kinds that are
+    known. People change these, so that a job like others before it may be accepted again.
+    """
+    if isinstance(error, OverQuota):
+        return SubmitHeld(str(error))
+    return SubmitRefused(str(error), for_now=True) if error.is_final else error
+
 
 #: An operator needs less than that from one object to the next, as a rule.
 LOOK_SECONDS = 2.0
