@@ -17,7 +17,7 @@ from airflow_elastic.runtime.fit import TO_READ, check_fit, with_room_for_extra
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.loading import Told, untold
 from airflow_elastic.runtime.naming import set_weights, weights_of
-from airflow_elastic.runtime.restoring import check_run, read_indexes
+from airflow_elastic.runtime.stock import check_run, read_indexes
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from airflow_elastic.spec.manifest import Manifest

@@ -12,17 +12,16 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from airflow_elastic.adapters import checkpoints, journal, keeping
+from airflow_elastic.adapters import keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
 from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime import randomness
@@ -31,18 +30,22 @@ from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fetching import Fetching
 from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given, check_groups, with_room_for_extra
-from airflow_elastic.runtime.flat_reader import FlatReader, index_files
+from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.in_place import load
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizer_states import Saved, ask_for, load_states, make_room_for, put_back
 from airflow_elastic.runtime.optimizers import as_read, load_as_saved
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.saving import ORDER, VERSIONS, Stateful, other_key, state_of
+from airflow_elastic.runtime.saving import ORDER, Stateful, other_key, state_of
 from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.runtime.stock import Stock
+from airflow_elastic.runtime.surroundings import Surroundings
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
 from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.resumed import Resumed, resumed_from
+from airflow_elastic.spec.run import RESTART_ME
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +83,12 @@ class Restorer:
         told: called with the bytes that this rank has fetched for its worker and read so far, and all that it is to.
 
     Attributes:
+        stock: the checkpoints that there are.
         verified: whether all that all ranks have restored came from storage, and was what was committed.
+        relied: whether this rank's script builds upon what the newest checkpoint is.
     """
 
-    verified = False
+    verified = relied = False
 
     def __init__(
         self,
@@ -97,9 +102,27 @@ class Restorer:
     ) -> None:
         self._store, self._ranks, self._attempt, self._room = store, ranks, attempt, room
         self._stage, self._told = stage, told
+        self._facts: Resumed | None = None
+        self.stock = Stock(store, ranks, attempt=attempt, worker=room.worker, told=told)
         self._is_local = store.local_path(layout.STATUS) is not None
         alone = self._is_local or room.procs == 1
         self._fetching = None if alone else Fetching(store, ranks, room.procs, room.folder)
+
+    @classmethod
+    def of(cls, surroundings: Surroundings, ranks: Ranks, stage: Stage | None, told: Told) -> Restorer | None:
+        """That of a rank where it finds itself; None where there is no run."""
+        if not surroundings.run_uri:
+            return None
+        room = Room(
+            surroundings.restore_folder,
+            stage.procs if stage else 1,
+            surroundings.disk,
+            surroundings.loans,
+            surroundings.worker,
+            surroundings.processors,
+        )
+        store = open_store(surroundings.run_uri)
+        return cls(store, ranks, attempt=surroundings.attempt, room=room, stage=stage, told=told)
 
     def restore(self, objects: Stateful) -> Manifest | None:
         """Load the newest checkpoint that is what was committed, into `objects`; None where there is none.
@@ -108,6 +131,7 @@ class Restorer:
 
         Raises:
             CheckpointDamaged: there are checkpoints, and not one of them is whole. `objects` is of no use any more.
+            SystemExit: the newest is damaged, and the script builds upon it: it is set aside, for the next attempt.
             InvalidInput: the newest one is of another model, of another run, has other groups of parameters, or values
                 of types that the script does not trust. Nothing that is stored has been changed, and `objects` only in
                 the last two cases.
@@ -115,19 +139,40 @@ class Restorer:
         with self._tidied() if self._ranks.rank == 0 else contextlib.nullcontext():
             return self._restore(objects)
 
+    def look(self) -> None:
+        """See which checkpoints there are. All ranks call this together."""
+        self.stock.look()
+        with contextlib.suppress(ElasticError):  # is raised when somebody asks
+            newest = self.stock.newest
+            self._facts = None if newest is None else resumed_from(newest)
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """The facts of the checkpoint that is restored. From here on the script relies on them.
+
+        Raises what looking has met with.
+        """
+        self.relied = True
+        if self.stock.trouble is not None:
+            raise self.stock.trouble
+        return self._facts
+
     def _restore(self, objects: Stateful) -> Manifest | None:
-        (steps, newest), damaged = self._ranks.from_first(self._take_stock), {}
+        stock, damaged = self.stock, {}
+        steps, told = stock.steps, stock.newest
         for step in reversed(steps):
             try:
-                found, newest = newest or self._ranks.from_first(partial(self._read_first, step)), None
-                manifest, indexes = found
+                manifest, indexes = stock.open(step)
                 self._load(FlatReader(manifest, indexes), manifest, objects)
             except CheckpointDamaged as error:
                 log.warning("checkpoint %d is damaged, trying the one before it: %s", step, error)
                 damaged[step] = str(error)
+                if told is not None and step == told.step and step > steps[0]:
+                    self._begin_again(damaged, max(one for one in steps if one < step))
             else:
                 if damaged:
-                    self._ranks.from_first(partial(self._set_aside, damaged, manifest.step))
+                    stock.set_aside(damaged, manifest.step)
+                stock.forget()
                 return manifest
         if steps:
             why = "; ".join(f"{step}: {damaged[step]}" for step in steps)
@@ -135,7 +180,21 @@ class Restorer:
                 f"none of the checkpoints {steps} of {self._store.uri} is whole ({why}). They are left as they are: "
                 "look with `airflow-elastic verify`; to train from the beginning, use another run URI"
             )
+        stock.forget()
         return None
+
+    def _begin_again(self, damaged: Mapping[int, str], before: int) -> None:
+        """Where a script has been told of the checkpoint that is damaged, what it has built upon that is of no use: the
+        next attempt is told of the one before.
+        """
+        if self._ranks.any(self.relied):
+            self.stock.set_aside(damaged, before)
+            log.error(
+                "checkpoint %d, which run.resumed told of, is damaged and set aside: this attempt ends with exit code "
+                "%d, and the next one is told of checkpoint %d",
+                *(max(damaged), RESTART_ME, before),
+            )
+            raise SystemExit(RESTART_ME)
 
     def seconds_between_failures(self) -> float:
         """How often the run fails, as its journal tells. All ranks call this together."""
@@ -149,13 +208,6 @@ class Restorer:
             return seconds_between_failures(state, time.time()) if state else EXPECTED_SECONDS
 
         return self._ranks.from_first(read)
-
-    def _take_stock(self) -> tuple[list[int], tuple[Manifest, dict[str, bytes]] | None]:
-        """On rank 0: the steps there are, and the newest's manifest and indexes, where these are whole."""
-        steps, newest = checkpoints.steps(self._store), None
-        with contextlib.suppress(CheckpointDamaged):  # it is told when its turn comes
-            newest = self._read_first(steps[-1]) if steps else None
-        return steps, newest
 
     @contextlib.contextmanager
     def _tidied(self) -> Iterator[None]:
@@ -179,58 +231,6 @@ class Restorer:
         else:
             if removed:
                 log.info("removed %d files of saves that were cut off", removed)
-
-    def _set_aside(self, damaged: Mapping[int, str], newest: int) -> None:
-        """On rank 0: damaged checkpoints are in nobody's way any more, and the controller knows."""
-        for step, reason in damaged.items():
-            try:
-                if not self._is_damaged(step, reason):
-                    log.warning("checkpoint %d is whole where it is stored, and stays: %s", step, reason)
-                    self._tell_refused(step, f"{reason}. Where it is stored it is whole, and stays", newest)
-                    continue
-                trouble = CheckpointTrouble(self._attempt, step, reason, newest)
-                keeping.set_aside(self._store, trouble, by="rank 0")
-            except StoreError as error:
-                log.warning("checkpoint %d could not be set aside: %s", step, error)
-
-    def _is_damaged(self, step: int, reason: str) -> bool:
-        """Whether it is so for everybody: one machine's disk, or memory, may be what is bad.
-
-        All other ranks wait for this, so of a large checkpoint it reads those files that they have named.
-        """
-        try:
-            manifest = checkpoints.read(self._store, step)
-            files = list(enumerate(manifest.files))
-            named = [(at, file) for at, file in files if file.key in reason] or files
-            done, whole = 0, sum(file.size for _, file in named)
-            for at, file in named:
-                if checkpoints.problems(self._store, manifest, only=at.__eq__):
-                    return True
-                done += file.size
-                self._told(done, whole)
-            FlatReader(manifest, read_indexes(self._store, manifest)).check_values(self._store)
-            return False
-        except (checkpoints.OtherVersion, InvalidInput):
-            return False
-        except CheckpointDamaged:
-            return True
-
-    def _read_first(self, step: int) -> tuple[Manifest, dict[str, bytes]]:
-        """On rank 0: a manifest, and what its index files hold."""
-        manifest = checkpoints.read(self._store, step)
-        then = (
-            "To go on from it, copy `checkpoints/` into the folder of a new run before that begins; to go on from this "
-            f"run's own, remove {layout.manifest(step)}. Nothing was changed"
-        )
-        check_run(self._store, manifest, then)
-        saved_with = manifest.versions.get("torch")
-        if saved_with not in (None, VERSIONS["torch"]):
-            log.warning(
-                "checkpoint %d was saved with torch %s, and this is %s, which need not compute the same bits, nor "
-                "shuffle an epoch that has begun in the same order",
-                *(step, saved_with, VERSIONS["torch"]),
-            )
-        return manifest, read_indexes(self._store, manifest)
 
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         """Raises CheckpointDamaged on all ranks alike."""
@@ -270,7 +270,7 @@ class Restorer:
             mine = damages[self._ranks.rank]
             damages = self._read(reader.plan(state, {}), Nearby())
             if mine is not None and not any(damages):
-                self._tell_refused(manifest.step, f"{mine}. It was read from storage instead")
+                self.stock.tell_refused(manifest.step, f"{mine}. It was read from storage instead")
         if any(damages):
             raise CheckpointDamaged(_all_of(damages))
         loaded = {name: self._object(name, state[other_key(name)], manifest) for name in others}
@@ -319,14 +319,6 @@ class Restorer:
             if file.key in loans and file.key not in disk and loans[file.key].size == file.size
         }
         return Nearby(disk, lent)
-
-    def _tell_refused(self, step: int, reason: str, newest: int | None = None) -> None:
-        """Have the controller know of a copy that was not what was committed: it may be a machine that is bad."""
-        trouble = CheckpointTrouble(self._attempt, step, reason, newest)
-        try:
-            Mailbox(self._store).post("refused", by=self._room.worker, checkpoint=trouble)
-        except StoreError as error:
-            log.warning("that a copy of checkpoint %d was not used cannot be told: %s", step, error)
 
     def _read(self, loading: Loading, nearby: Nearby) -> list[str | None]:
         """Returns what each rank has found to be damaged, to all ranks; none of them reads any more after this."""
@@ -378,18 +370,3 @@ class Restorer:
 
 def _all_of(damages: Iterable[str | None]) -> str:
     return "; ".join(sorted({one for one in damages if one}))
-
-
-def check_run(store: Store, manifest: Manifest, then: str) -> None:
-    """Refuse a checkpoint that is not of the run at `store`; `then` tells how to go on. Raises InvalidInput."""
-    if not journal.is_ours(store)(manifest):
-        raise InvalidInput(
-            f"checkpoint {manifest.step} in {store.uri} is of another run ({manifest.run}; this one is "
-            f"{journal.identity(store)}), copied there after this one had begun. {then}"
-        )
-
-
-def read_indexes(store: Store, manifest: Manifest) -> dict[str, bytes]:
-    """What the index files of a checkpoint hold, by key; nothing where one is missing."""
-    keys = [file.key for file in index_files(manifest)]
-    return {key: data or b"" for key, data in zip(keys, checkpoints.at_once(store.get, keys), strict=True)}

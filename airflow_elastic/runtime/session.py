@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.accounting import Accountant
 from airflow_elastic.runtime.agreement import Agreement
 from airflow_elastic.runtime.averaging import Averaging
@@ -22,7 +21,7 @@ from airflow_elastic.runtime.each_rank import told_by_each
 from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.ranks import join
-from airflow_elastic.runtime.restoring import Restorer, Room
+from airflow_elastic.runtime.restoring import Restorer
 from airflow_elastic.runtime.saving import BREAKPOINT, ORDER, Position, Saver, Stateful, in_between
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.stream import ShardedStream
@@ -30,6 +29,7 @@ from airflow_elastic.runtime.surroundings import Surroundings
 from airflow_elastic.runtime.voice import Voice, finite, number_of
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.resumed import Resumed
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,6 @@ class Session:
         world_size: all ranks.
         device: where this rank's tensors belong.
         attempt: number of the attempt, from 1.
-        steps: optimizer steps done since the run began, over all attempts.
     """
 
     def __init__(
@@ -65,51 +64,53 @@ class Session:
     ) -> None:
         self.rank, self.local_rank = surroundings.rank, surroundings.local_rank
         self.world_size, self.attempt = surroundings.world_size, surroundings.attempt
-        self.device = (
-            torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
-        )
-        self.steps = 0
+        cuda = torch.cuda.is_available()
+        self.device = torch.device("cuda", self.local_rank) if cuda else torch.device("cpu")
+        self._steps = 0
         self._ranks = join(self.rank, self.world_size, self.device, backend, timeout)
         self._policy = surroundings.checkpoint or CheckpointPolicy()
         self._voice = Voice(surroundings, total_steps)
-        self._accountant: Accountant | None = None
-        if self._policy.account_samples:
-            self._accountant = Accountant(surroundings, self._voice.words)
+        accounts = self._policy.account_samples
+        self._accountant = Accountant(surroundings, self._voice.words) if accounts else None
         self._feed = Feed(self._ranks, self._accountant, self._voice.expect)
-        uri, stage = surroundings.run_uri, Stage.found(self.local_rank)
-        self._restorer: Restorer | None = None
-        if uri:
-            procs = stage.procs if stage else 1
-            disk, loans, worker = surroundings.disk, surroundings.loans, surroundings.worker
-            room = Room(surroundings.restore_folder, procs, disk, loans, worker, surroundings.processors)
-            self._restorer = Restorer(
-                open_store(uri),
-                self._ranks,
-                attempt=self.attempt,
-                room=room,
-                stage=stage,
-                told=self._voice.restoring,
-            )
+        stage = Stage.found(self.local_rank)
+        self._restorer = Restorer.of(surroundings, self._ranks, stage, self._voice.restoring)
+        if self._restorer is not None:
+            self._restorer.look()
         self._saver: Saver | None = None
-        self._announced = False
+        self._announced, self._saves_done = False, 0
         self._pace: Pace | None = None
         self._loss: torch.Tensor | float | None = None
         if stage is not None:
-            self._saver = Saver(
-                self._ranks,
-                generation=surroundings.generation,
-                stage=stage,
-                words=self._voice.words,
-                policy=self._policy,
-            )
+            words, number = self._voice.words, surroundings.generation
+            self._saver = Saver(self._ranks, generation=number, stage=stage, words=words, policy=self._policy)
         self._objects: Stateful | None = None
         self._saved_step, self._saved_at = -1, time.monotonic()
         self._agreement = Agreement(self._ranks)
         self._averaging: Averaging | None = None
-        self._saves_done = 0
         self._metrics: dict[str, float] = {}  # newest numbers of the script's own, for the manifest
 
     # -- restoring -----------------------------------------------------------------------------------------------
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """What `restore` is going to load, before anything is built for it; None where the run begins.
+
+        The same on all ranks. Where that checkpoint turns out to be damaged, what was built by it is of no use: it is
+        set aside, the rank ends with exit code 138, and the next attempt is told of the checkpoint before it.
+
+        Raises:
+            InvalidInput: the newest checkpoint is of another run.
+            StoreError: the run's storage cannot be read.
+        """
+        return self._restorer.resumed if self._restorer else None
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps done since the run began, over all attempts; before `restore` those of `resumed`."""
+        if self._objects is None and not self._steps and (resumed := self.resumed) is not None:
+            return resumed.step
+        return self._steps
 
     def restore(self, model: torch.nn.Module, *optimizers: torch.optim.Optimizer, **others: Any) -> int:
         """Load the newest verified checkpoint; from then on the same objects are what is saved.
@@ -139,20 +140,20 @@ class Session:
             self._saver.attend(self._objects.stepping)
         manifest = self._restorer.restore(self._objects) if self._restorer else None
         if manifest is not None:
-            self.steps = self._saved_step = manifest.step
+            self._steps = self._saved_step = manifest.step
             self._feed.position = Position(manifest.epoch, manifest.offset, manifest.samples)
-            self._agreement.again(self.steps)
+            self._agreement.again(self._steps)
         if self._saver is not None:
             self._saver.check_memory(self._objects)
         if self._accountant is not None:
             self._accountant.goes_on(manifest)
         verified = bool(self._restorer and self._restorer.verified)
-        self._voice.restored(self.steps, self._feed.position, time.monotonic() - began, verified=verified)
+        self._voice.restored(self._steps, self._feed.position, time.monotonic() - began, verified=verified)
         if self._policy.auto_interval and self._restorer:
             between = self._restorer.seconds_between_failures()
             self._pace = Pace(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
         self._saved_at = time.monotonic()
-        return self.steps
+        return self._steps
 
     def average(self, *, every: int, patience: float | None = None) -> None:
         """From here on each rank trains by itself, and all take the mean of their weights every so many steps.
@@ -173,7 +174,7 @@ class Session:
             raise InvalidInput("call run.average once, after run.restore(model, optimizer)")
         model, optimizers = self._objects.model, self._objects.optimizers
         self._averaging = Averaging(
-            model, optimizers, self._ranks, step=self.steps, every=every, patience=patience
+            model, optimizers, self._ranks, step=self._steps, every=every, patience=patience
         )
 
     def settle(self) -> None:
@@ -278,27 +279,26 @@ class Session:
             loss: for the progress; read at most once a second, so it costs no synchronisation.
             metrics: further numbers for the progress.
         """
-        self.steps += 1
-        self._feed.stepped(self.steps)
-        self._voice.stepped(self.steps, self._feed.position, loss, metrics)
+        self._steps += 1
+        self._feed.stepped(self._steps)
+        self._voice.stepped(self._steps, self._feed.position, loss, metrics)
         self._loss = loss
-        if metrics:
-            self._metrics = metrics
+        self._metrics = metrics or self._metrics
         # Where ranks train by themselves, they have as much to do with each other as they average, and no more.
-        together = self._averaging is None or self._averaging.due(self.steps)
+        together = self._averaging is None or self._averaging.due(self._steps)
         if together:
             if self._averaging is not None:
                 self._join_saver()
-                self._averaging.average(self.steps)
+                self._averaging.average(self._steps)
             self._act()
         every = self._policy.every_steps
-        if every is not None and self.steps % every == 0:
+        if every is not None and self._steps % every == 0:
             self.save(reason="steps")
-        between = in_between(self._policy, self.steps)
+        between = in_between(self._policy, self._steps)
         if between is not None:
             self.settle()
             self._save(between)
-        if together and (self._averaging is not None or self._agreement.due(self.steps)):
+        if together and (self._averaging is not None or self._agreement.due(self._steps)):
             self._ask()
         if not self._announced and self._saver is not None and self._objects is not None:
             self._announced = True  # after the first step: optimizers have their state now
@@ -326,7 +326,7 @@ class Session:
             self._saves_done = int(saves)
         elif late:
             self.save(reason="seconds")
-        self._agreement.again(self.steps)
+        self._agreement.again(self._steps)
 
     @property
     def _seconds(self) -> float | None:
@@ -342,13 +342,13 @@ class Session:
         Raises:
             InvalidInput: there is not enough memory for it, or something in it cannot be kept.
         """
-        if self._saved_step == self.steps:
+        if self._saved_step == self._steps:
             self._join_saver()
             return
         self.settle()
         began = time.monotonic()
         if self._save(reason):
-            self._saved_step = self.steps
+            self._saved_step = self._steps
             if self._pace is not None:
                 self._pace.measured(time.monotonic() - began)
         self._saved_at = time.monotonic()
@@ -362,11 +362,12 @@ class Session:
         if self._saver is None or self._objects is None:
             return False
         with self._voice.saving():
-            loss = number_of(self._loss)
-            told = self._metrics if loss is None else {"loss": loss, **self._metrics}
+            told = (
+                self._metrics if (loss := number_of(self._loss)) is None else {"loss": loss, **self._metrics}
+            )
             return self._saver.save(
                 self._objects,
-                self.steps,
+                self._steps,
                 self._feed.position,
                 reason=reason,
                 metrics=finite(told),
@@ -376,17 +377,15 @@ class Session:
     def finish(self, **metrics: float) -> None:
         """Training is complete: save the final checkpoint and hand over the results. All ranks call this together."""
         self._metrics = finite(metrics)
-        if lost := sorted(metrics.keys() - self._metrics.keys()):
-            log.warning(
-                "not finite, and so not kept: %s", ", ".join(f"{name}={metrics[name]}" for name in lost)
-            )
+        if lost := [f"{name}={metrics[name]}" for name in sorted(metrics.keys() - self._metrics.keys())]:
+            log.warning("not finite, and so not kept: %s", ", ".join(lost))
         self._agreement.answer()
         self.settle()
         if self._averaging is not None:
             self._averaging.end()
         self.save(reason="final")
         self._ranks.barrier()
-        self._voice.finished(self.steps, self._metrics)
+        self._voice.finished(self._steps, self._metrics)
         if dist.is_initialized():
             dist.destroy_process_group()
 

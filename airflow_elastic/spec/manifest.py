@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.phases import PhaseRecord
 
 #: Version of a checkpoint's form: of its manifest and its indexes. Readers refuse others than these.
-MANIFEST_VERSION = 3
-READABLE_VERSIONS = (2, MANIFEST_VERSION)  # before 3 an index did not say how large its blocks are
+MANIFEST_VERSION = 4
+#: Before 3 an index did not say how large its blocks are, before 4 there were neither phases nor notes.
+READABLE_VERSIONS = (2, 3, MANIFEST_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Manifest:
         format: how the files are to be read: `flat`, tensors one after another, and an index of them as JSON.
         data: the folder of the files.
         files: every file, with its checksums.
-        epoch: epoch of the next sample.
+        epoch: epoch of the next sample, of the phase that the run is in.
         samples: samples consumed since step 0, each once.
         offset: samples of the current epoch already consumed.
         metrics: numbers that the script gave with the save.
@@ -44,6 +47,9 @@ class Manifest:
         versions: of the libraries that wrote it.
         journal: number of the run's newest journal entry when this was committed; -1 where it has none.
         run: whose it is (`adapters.journal.identity`); empty where it was committed outside of a run.
+        phases: the run's trainings so far, in order; the last one is the one that this was saved in. None in those of
+            earlier releases, which had one without a name.
+        notes: values of the script's own, plain JSON.
     """
 
     step: int
@@ -63,6 +69,8 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     journal: int = -1
     run: str = ""
+    phases: tuple[PhaseRecord, ...] = ()
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def saved_by(self) -> tuple[int, int] | None:

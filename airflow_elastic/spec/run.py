@@ -28,8 +28,11 @@ RESTART_POLICIES = ("Never", "OnFailure", "Always", "ExitCode")
 CLEANUP_POLICIES = ("None", "All", "Unfinished")
 SECRET_SOURCES = ("env", "file", "kubernetes")
 
-#: Exit codes that `ExitCode` restarts: interrupted, killed, terminated, and 138, "restart me", the user's own.
-RETRYABLE_EXIT_CODES = (130, 137, 143, 138)
+#: "Restart me": the exit code of a script that asks for it.
+RESTART_ME = 138
+
+#: Exit codes that `ExitCode` restarts: interrupted, killed, terminated, and "restart me".
+RETRYABLE_EXIT_CODES = (130, 137, 143, RESTART_ME)
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 

@@ -29,8 +29,8 @@ from airflow_elastic.runtime.filling import Filling, Stretch
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.loading import Loading
 from airflow_elastic.runtime.needs import Stored, parts
-from airflow_elastic.runtime.restoring import read_indexes
 from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.stock import read_indexes
 from airflow_elastic.spec import index
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.index import Index, Piece

@@ -139,13 +139,13 @@ def test_a_manifest_that_cannot_be_read_costs_no_files(tmp_path: Path) -> None:
     assert keeping.quarantined(store) == {}, "another release may read it"
 
 
-@pytest.mark.parametrize("bad", ['"versiom": 3', '"version": 2', '"version": 7', '"version": "3"'])
+@pytest.mark.parametrize("bad", ['"versiom": 4', '"version": 2', '"version": 7', '"version": "4"'])
 def test_a_version_that_has_changed_is_no_other_release(bad: str, tmp_path: Path) -> None:
     """Else it would stand in the way of its own step for ever."""
     save(tmp_path, 5, objects(1))
     save(tmp_path, 9, objects(2))
     path = tmp_path / layout.manifest(9)
-    path.write_text(path.read_text().replace('"version": 3', bad))
+    path.write_text(path.read_text().replace('"version": 4', bad))
     assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
     assert checkpoints.steps(store := open_store(str(tmp_path))) == [5]
     assert list(keeping.quarantined(store)) == [9]

@@ -80,15 +80,15 @@ def digest() -> str:
     return found.hexdigest()
 
 
-def trace(word: str) -> None:
-    line = f"{word} {run.steps} {run.world_size} {digest()}\n"
+def trace(word: str, step: int) -> None:
+    line = f"{word} {step} {run.world_size} {digest()}\n"
     if run.rank == 0:
         with open(options.trace, "a", encoding="utf-8") as file:
             file.write(line)
 
 
 if run.restore(model, optimizer, schedule=schedule, average=average):
-    trace("restored")
+    trace("restored", run.steps)
 while run.steps < options.steps:
     torch.manual_seed(run.steps)
     loss = model(torch.randn(12, 7)).square().mean()
@@ -98,8 +98,6 @@ while run.steps < options.steps:
     schedule.step()
     average.update(run.steps)
     time.sleep(options.step_seconds)
-    run.steps += 1  # the state is that of the step to come
-    trace("did")
-    run.steps -= 1
+    trace("did", run.steps + 1)  # the state is that of the step to come
     run.step(loss)
 run.finish()
