@@ -83,6 +83,13 @@ RULES: tuple[Rule, ...] = (
         lambda d: f"{d.worker.name} was preempted ({d.worker.reason or 'no reason given'})",
     ),
     Rule(
+        FailureKind.OVER_LIMIT,
+        lambda d: d.worker.over_limit,
+        lambda d: (
+            f"{d.worker.name} used more than a limit of its own ({d.worker.reason or 'no reason given'})"
+        ),
+    ),
+    Rule(
         FailureKind.OUT_OF_MEMORY,
         lambda d: d.rank.out_of_memory,
         lambda d: f"{_who(d)} was killed by the kernel because memory ran out",
@@ -185,7 +192,7 @@ def _failure(rule: Rule, death: Death, machine: str | None, all_there: bool) -> 
     code = death.rank.exit_code
     if death.signal is not None:
         code = 128 + death.signal
-    elif rule.kind in (FailureKind.WORKER_LOST, FailureKind.OUT_OF_MEMORY):
+    elif rule.kind in (FailureKind.WORKER_LOST, FailureKind.OVER_LIMIT, FailureKind.OUT_OF_MEMORY):
         code = 137
     return Failure(
         kind=rule.kind,

@@ -35,6 +35,7 @@ class FailureKind(StrEnum):
     """The class of a failure, which decides whether and how the run goes on."""
 
     PREEMPTED = "preempted"
+    OVER_LIMIT = "over its limit"
     OUT_OF_MEMORY = "out of memory"
     WORKER_LOST = "worker lost"
     KILLED = "killed"
@@ -57,6 +58,7 @@ REPEATABLE = frozenset(
         FailureKind.CODE_ERROR,
         FailureKind.CRASHED,
         FailureKind.OUT_OF_MEMORY,
+        FailureKind.OVER_LIMIT,
         FailureKind.CANNOT_START,
         FailureKind.UNKNOWN,
     }

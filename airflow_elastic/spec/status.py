@@ -37,7 +37,7 @@ class Wait:
         state: what they wait for.
         workers: how many are in that state.
         of: how many the job has, without those that left.
-        reason: the engine's own words about the first of them.
+        reason: the engine's own words about the first of them that it has any about.
     """
 
     state: Waiting
@@ -81,6 +81,7 @@ class WorkerStatus:
         errors: how its ranks died, if they did.
         reason: the engine's own words, e.g. `Evicted`, or why the worker could not start, or does not start yet.
         preempted: whether the platform took the worker away, for a better use or because its machine goes.
+        over_limit: whether the platform ended the worker for using more than a limit of its own, e.g. of disk.
         unattended: whether it has saved and ended because it saw no controller.
         waiting: what a pending worker waits for, where the engine knows.
         standby: whether its ranks have failed, and its agent is there and can start new ones.
@@ -98,6 +99,7 @@ class WorkerStatus:
     waiting: Waiting | None = None
     standby: bool = False
     replaceable: bool = False
+    over_limit: bool = False
 
     @property
     def index(self) -> int:
@@ -201,12 +203,12 @@ class JobStatus:
 
     @property
     def wait(self) -> Wait | None:
-        """The same with how many workers are in that state, and the engine's words about the first of them."""
+        """The same with how many workers are in that state, and the engine's words about the first it has any about."""
         if (state := self.waiting) is None:
             return None
         there = [w for w in self.workers if w.phase is not WorkerPhase.LEFT]
         held = [w for w in there if w.phase is WorkerPhase.PENDING and w.waiting is state]
-        return Wait(state, len(held), len(there), held[0].reason)
+        return Wait(state, len(held), len(there), next((w.reason for w in held if w.reason), None))
 
 
 @dataclass(frozen=True, slots=True)

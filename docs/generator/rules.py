@@ -29,6 +29,12 @@ def _rank(**changes: Any) -> RankError:
 CLASSES: tuple[tuple[str, JobStatus], ...] = (
     ("the platform took the worker away", _job("lost", preempted=True, reason="Evicted")),
     (
+        "its node ended the worker for using more than a limit of its own: a volume's size, local storage",
+        _job(
+            "lost", over_limit=True, reason='Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "1Gi".'
+        ),
+    ),
+    (
         "the kernel says that it killed for memory in this worker",
         _job(error=_rank(signal=9, out_of_memory=True)),
     ),

@@ -29,15 +29,11 @@ from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
 from airflow_elastic.engines.kube.ownership import adopt, is_ours, owned
 from airflow_elastic.engines.kube.places import Shown, meet_anew, of_all, sized
-from airflow_elastic.engines.kube.pod import (
-    JOB_LABEL,
-    MANAGED_BY,
-    MANAGED_LABEL,
-    MARGIN_SECONDS,
-)
+from airflow_elastic.engines.kube.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.queues.volcano import objects
 from airflow_elastic.engines.kube.trouble import refusal, ticking, trouble
+from airflow_elastic.engines.kube.watch.beside import still_held
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
@@ -49,8 +45,6 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
 log = logging.getLogger(__name__)
-
-_OURS = f"{MANAGED_LABEL}={MANAGED_BY}"
 
 
 class KubeEngine:
@@ -254,7 +248,9 @@ class KubeEngine:
         await asyncio.to_thread(self._files(job).rejoin, attempt)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
-        """Close the job, then remove it. A job that has succeeded stays to be looked at, unless cleanup is All."""
+        """Close the job, then remove it. One that has succeeded stays to be looked at, unless cleanup is All, or a
+        sidecar runs on in its pods: it would keep their GPUs, and such a job is never complete.
+        """
         options = options_of(job.spec, self.kind.options)
         await asyncio.to_thread(self._files(job).create, "closed", {})
         async with hub(self._reach(options)) as shared:
@@ -270,8 +266,10 @@ class KubeEngine:
             return
         keep = owner is not None and job.spec.cleanup != "All"
         if owner is not None and keep and await self._has_succeeded(shared, job, options, owner, pods):
-            await self._keep_logs(shared, job, options, pods)
-            return
+            if not (held := still_held(pods, self.kind.container)):
+                await self._keep_logs(shared, job, options, pods)
+                return
+            log.info("%s is removed: other containers run on in its pods (%s)", job.name, ", ".join(held))
         seconds = math.ceil(max(0.0, grace_seconds))
         await self._end_all(shared, job, options, owner, pods, seconds)
         if seconds > 0:
@@ -380,12 +378,11 @@ class KubeEngine:
 
     def _queries(self, options: KubeOptions) -> tuple[Query, ...]:
         kind, namespace = self.kind, options.namespace
-        labels = _OURS if kind.pod_label == JOB_LABEL else kind.pod_label
         child = self.child and self.child.kind
         return (
-            Query(kind.resource, namespace, _OURS, JOB_LABEL, kind.slim),
-            Query(PODS, namespace, labels, kind.pod_label, read.slim),
-            *([] if child is None else [Query(child.resource, namespace, _OURS, JOB_LABEL, child.slim)]),
+            Query(kind.resource, namespace, JOB_LABEL, JOB_LABEL, kind.slim),
+            Query(PODS, namespace, kind.pod_label, kind.pod_label, read.slim),
+            *([] if child is None else [Query(child.resource, namespace, JOB_LABEL, JOB_LABEL, child.slim)]),
             *([self._workloads(options)] if options.by_kueue else []),
         )
 

@@ -11,7 +11,7 @@ from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines.api import engine_names, find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL, MANAGED_BY, MANAGED_LABEL, URI_ANNOTATION
+from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL, JOB_LABEL, URI_ANNOTATION
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.kube import Access
@@ -50,14 +50,12 @@ async def find(access: Access, namespace: str) -> list[Leftover]:
     async with hub(access) as shared:
         for engine in cluster_engines():
             try:
-                owners, _ = await shared.client.list(
-                    engine.kind.resource, namespace, labels=f"{MANAGED_LABEL}={MANAGED_BY}"
-                )
+                owners, _ = await shared.client.list(engine.kind.resource, namespace, labels=JOB_LABEL)
             except NoSuchKind:
                 continue
             for owner in owners:
                 metadata = owner["metadata"]
-                uri = metadata.get("annotations", {}).get(URI_ANNOTATION)
+                uri = (metadata.get("annotations") or {}).get(URI_ANNOTATION)
                 attempt = metadata["labels"].get(ATTEMPT_LABEL, "")
                 if uri and attempt.isdigit():
                     jobs.append(

@@ -45,18 +45,22 @@ async def keep_output(
         job: whose they are.
         pods: of the job, slim.
     """
-    failed = [pod for pod in pods if read.failed_silently(pod, where.container)]
+    failed = [
+        (pod["metadata"]["name"], container)
+        for pod in pods
+        for container in read.failed_silently(pod, where.container)
+    ]
     if not failed:
         return
     store = await asyncio.to_thread(open_store)
 
-    async def keep(pod: dict[str, Any]) -> None:
-        name = pod["metadata"]["name"]
-        data = await where.client.log(where.namespace, name, where.container, tail=_LINES)
-        await asyncio.to_thread(store.put, f"{layout.attempt_logs(job.attempt)}pod-{name}.log", data)
+    async def keep(pod: str, container: str) -> None:
+        name = f"pod-{pod}" if container == where.container else f"pod-{pod}-{container}"
+        data = await where.client.log(where.namespace, pod, container, tail=_LINES)
+        await asyncio.to_thread(store.put, f"{layout.attempt_logs(job.attempt)}{name}.log", data)
 
     try:
         async with asyncio.timeout(_SECONDS):
-            await asyncio.gather(*map(keep, failed[:_PODS]))
+            await asyncio.gather(*(keep(*one) for one in failed[:_PODS]))
     except (TimeoutError, KubeError, StoreError) as error:
         log.info("the output of %s could not be kept: %s", job.name, error or "no answer")

@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_elastic.adapters.jobfiles import Result
+from airflow_elastic.engines.kube.watch.taken import CONDITIONS, Taken, taken, words
+from airflow_elastic.engines.kube.watch.waits import on_its_node
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.status import RankError, Waiting, WorkerPhase, WorkerStatus
@@ -25,130 +27,133 @@ _PHASES = {
     "lost": WorkerPhase.LOST,
 }
 
-#: Why the platform takes pods away: for a better use, or because their machine goes (condition DisruptionTarget).
-_PREEMPTED = {
-    "PreemptionByScheduler": "preempted by a pod of higher priority",
-    "EvictionByEvictionAPI": "evicted",
-    "TerminationByKubelet": "ended by its node, which is short of something or shuts down",
-}
-
-#: What Kueue says of a plain pod before it deletes it.
-_TAKEN_BY_KUEUE = "TerminationTarget"
-
-#: Why a node refuses, or ends, a pod: its status' own reason.
-_REFUSED = (
-    "Preempting",
-    "Evicted",
-    "NodeShutdown",
-    "Shutdown",
-    "UnexpectedAdmissionError",
-    "NodeAffinity",
-    "OutOf",
-)
-
 _DEFAULT_SCHEDULER = "default-scheduler"
-
-_PULLING = (
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "ErrImageNeverPull",
-    "RegistryUnavailable",
-)
 
 
 def slim(pod: dict[str, Any]) -> dict[str, Any]:
     """What is read of a pod; a triggerer may keep thousands."""
-    metadata, status = pod["metadata"], pod.get("status", {})
+    metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     kept = ("name", "uid", "labels", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+    init = spec.get("initContainers") or ()
     return {
         "metadata": {key: metadata[key] for key in kept if key in metadata},
         "spec": {
-            "nodeName": pod["spec"].get("nodeName"),
-            "schedulingGates": pod["spec"].get("schedulingGates"),
-            "schedulerName": pod["spec"].get("schedulerName"),
+            "nodeName": spec.get("nodeName"),
+            "schedulingGates": spec.get("schedulingGates"),
+            "schedulerName": spec.get("schedulerName"),
+            "sidecars": [one["name"] for one in init if one.get("restartPolicy") == "Always"],
+            "restarts": _restarts(spec),
         },
         "status": {
             "phase": status.get("phase", "Pending"),
             "reason": status.get("reason"),
             "message": status.get("message"),
-            "conditions": [c for c in status.get("conditions", ()) if c["type"] in _CONDITIONS],
-            "containers": [_container(c) for c in status.get("containerStatuses", ())],
-            "init": [_container(c) for c in status.get("initContainerStatuses", ())],
+            "conditions": [c for c in status.get("conditions") or () if c["type"] in _CONDITIONS],
+            "containers": [_container(c) for c in status.get("containerStatuses") or ()],
+            "init": [_container(c) for c in status.get("initContainerStatuses") or ()],
         },
     }
 
 
-_CONDITIONS = ("PodScheduled", "DisruptionTarget", _TAKEN_BY_KUEUE)
+_CONDITIONS = ("PodScheduled", *CONDITIONS)
+
+
+def _restarts(spec: dict[str, Any]) -> dict[str, str]:
+    """By its name the policy of each ordinary container that its node may start again."""
+    whole = spec.get("restartPolicy", "Never")
+    found = {one["name"]: one.get("restartPolicy", whole) for one in spec.get("containers") or ()}
+    return {name: policy for name, policy in found.items() if policy != "Never"}
 
 
 def _container(status: dict[str, Any]) -> dict[str, Any]:
-    ended = status["state"].get("terminated") or status.get("lastState", {}).get("terminated")
+    state = status.get("state") or {}
+    ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
     return {
         "name": status["name"],
-        "state": status["state"],
+        "state": state,
         "ended": ended,
         "ready": status.get("ready", False),
+        "started": status.get("started"),
     }
 
 
 def read_pod(pod: dict[str, Any], container: str, name: str) -> WorkerStatus:
-    """The worker `name` as its (slim) pod shows it."""
+    """The worker `name` as its (slim) pod shows it: as the container that trains does, whatever else is in the pod."""
     node, status = pod["spec"]["nodeName"], pod["status"]
     main = next((one for one in status["containers"] if one["name"] == container), None)
-    taken, lost = _taken(pod)
-    if lost and (main is None or main["ended"] is None):
-        return WorkerStatus(name, WorkerPhase.LOST, node=node, reason=lost)
-    if main is not None and main["ended"] is not None:
-        return _ended(name, node, main["ended"], taken)
-    failed_init = next((one for one in status["init"] if (one["ended"] or {}).get("exitCode")), None)
-    if failed_init is not None and status["phase"] == "Failed":
-        code, what = failed_init["ended"]["exitCode"], failed_init["name"]
-        error = RankError(
-            exit_code=code, at=_when(failed_init["ended"]), error=f"init container {what} failed"
-        )
-        return WorkerStatus(name, WorkerPhase.FAILED, node=node, errors=(error,), preempted=taken is not None)
+    ended, by_platform = None if main is None else main["ended"], taken(pod)
+    if ended is not None:
+        return _ended(name, node, ended, by_platform)
+    if by_platform is not None and (by_platform.node_gone or status["phase"] == "Failed"):
+        return _lost(name, node, by_platform)
     if status["phase"] == "Failed":
-        words = " ".join(filter(None, (status["reason"], status["message"]))) or "it failed without a word"
-        if taken or str(status["reason"]).startswith(_REFUSED):
-            return WorkerStatus(name, WorkerPhase.LOST, node=node, reason=taken or words, preempted=True)
-        return WorkerStatus(name, WorkerPhase.LOST, node=node, reason=words)
+        if (init := _failed_init(pod)) is not None:
+            return WorkerStatus(name, WorkerPhase.FAILED, node=node, errors=(_of_init(init),))
+        told = words(status["reason"], status["message"]) or "it failed without a word"
+        return WorkerStatus(name, WorkerPhase.LOST, node=node, reason=told)
+    if status["phase"] == "Succeeded":
+        return WorkerStatus(name, WorkerPhase.SUCCEEDED, node=node)
     if main is not None and "running" in main["state"]:
         return WorkerStatus(name, WorkerPhase.RUNNING, node=node)
-    waiting, reason = _waiting(pod, main)
+    waiting, reason = _waiting(pod, container)
     return WorkerStatus(name, WorkerPhase.PENDING, node=node, waiting=waiting, reason=reason)
 
 
-def failed_silently(pod: dict[str, Any], container: str) -> bool:
-    """Whether its container failed and our agent has not said how: then its own output is all the evidence."""
-    ended = [one["ended"] for one in pod["status"]["containers"] if one["name"] == container and one["ended"]]
-    return any(one["exitCode"] != 0 and _result(one.get("message")) is None for one in ended)
+def failed_silently(pod: dict[str, Any], container: str) -> list[str]:
+    """Its containers that failed and of which our agent has not said how: their own output is all the evidence.
+
+    They are the one that trains, or the init container that kept it from starting; what fails beside it is no matter of
+    the run's.
+    """
+    found = [one for one in pod["status"]["containers"] if one["name"] == container and one["ended"]]
+    if not found and (init := _failed_init(pod)) is not None:
+        found = [init]
+    return [
+        one["name"]
+        for one in found
+        if one["ended"]["exitCode"] != 0 and _result(one["ended"].get("message")) is None
+    ]
 
 
-def _taken(pod: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Why the platform took the pod away; and why it is lost, where its node is: nobody can tell what it still does."""
-    for condition in pod["status"]["conditions"]:
-        if condition["type"] == _TAKEN_BY_KUEUE and condition["status"] == "True":
-            return condition.get("message") or condition.get("reason", "taken back by Kueue"), None
-        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
-            reason = condition.get("reason", "")
-            if reason in _PREEMPTED:
-                return f"{_PREEMPTED[reason]}: {condition.get('message', reason)}", None
-            return None, f"its node {pod['spec']['nodeName']} is gone ({condition.get('message') or reason})"
-    if pod["status"]["reason"] == "NodeLost":
-        return None, f"its node {pod['spec']['nodeName']} is gone"
-    return None, None
+def _lost(name: str, node: str | None, why: Taken, errors: tuple[RankError, ...] = ()) -> WorkerStatus:
+    return WorkerStatus(
+        name,
+        WorkerPhase.LOST,
+        node=node,
+        errors=errors,
+        reason=why.reason,
+        preempted=why.preempted,
+        over_limit=why.over_limit,
+    )
 
 
-def _ended(name: str, node: str | None, ended: dict[str, Any], taken: str | None) -> WorkerStatus:
+def _failed_init(pod: dict[str, Any]) -> dict[str, Any] | None:
+    """The init container that has failed. Native sidecars are none: they are started again, and ended at the end."""
+    init, sidecars = pod["status"]["init"], pod["spec"]["sidecars"]
+    failed = (one for one in init if (one["ended"] or {}).get("exitCode") and one["name"] not in sidecars)
+    return next(failed, None)
+
+
+def _of_init(init: dict[str, Any]) -> RankError:
+    ended = init["ended"]
+    said = ended.get("message") or None
+    return RankError(
+        exit_code=ended["exitCode"],
+        at=_when(ended),
+        error=words(f"init container {init['name']} failed", _last_line(said)),
+        traceback=said,
+        out_of_memory=ended.get("reason") == "OOMKilled",
+    )
+
+
+def _ended(name: str, node: str | None, ended: dict[str, Any], by_platform: Taken | None) -> WorkerStatus:
     result = _result(ended.get("message"))
     code, reason = ended["exitCode"], ended.get("reason")
+    why = None if by_platform is None or by_platform.node_gone else by_platform
     if result is not None:
         phase = _PHASES.get(result.outcome, WorkerPhase.FAILED)
-        if taken and phase is not WorkerPhase.SUCCEEDED:
-            return WorkerStatus(
-                name, WorkerPhase.LOST, node=node, errors=result.errors, reason=taken, preempted=True
-            )
+        if why is not None and phase is not WorkerPhase.SUCCEEDED:
+            return _lost(name, node, why, result.errors)
         return WorkerStatus(
             name,
             phase,
@@ -157,8 +162,8 @@ def _ended(name: str, node: str | None, ended: dict[str, Any], taken: str | None
             reason=result.reason,
             unattended=result.outcome == "unattended",
         )
-    if taken:
-        return WorkerStatus(name, WorkerPhase.LOST, node=node, reason=taken, preempted=True)
+    if why is not None:
+        return _lost(name, node, why)
     if code == 0:
         return WorkerStatus(name, WorkerPhase.SUCCEEDED, node=node)
     if reason == "OOMKilled":
@@ -169,6 +174,8 @@ def _ended(name: str, node: str | None, ended: dict[str, Any], taken: str | None
             name, WorkerPhase.LOST, node=node, reason=f"its node {node} went away, and came back"
         )
     said = ended.get("message") or None
+    if reason == "ContainerStatusUnknown":
+        return WorkerStatus(name, WorkerPhase.LOST, node=node, reason=words(reason, said))
     if reason in ("StartError", "ContainerCannotRun"):
         error = RankError(exit_code=127, at=_when(ended), error=said)
         return WorkerStatus(name, WorkerPhase.FAILED, node=node, errors=(error,), reason=reason)
@@ -195,7 +202,7 @@ def _result(message: str | None) -> Result | None:
         return None
 
 
-def _waiting(pod: dict[str, Any], main: dict[str, Any] | None) -> tuple[Waiting, str | None]:
+def _waiting(pod: dict[str, Any], container: str) -> tuple[Waiting, str | None]:
     if pod["spec"]["schedulingGates"]:
         gates = ", ".join(gate["name"] for gate in pod["spec"]["schedulingGates"])
         return Waiting.QUEUED, f"held by {gates}"
@@ -205,12 +212,7 @@ def _waiting(pod: dict[str, Any], main: dict[str, Any] | None) -> tuple[Waiting,
     scheduler = pod["spec"].get("schedulerName") or _DEFAULT_SCHEDULER
     if pod["spec"]["nodeName"] is None and scheduler != _DEFAULT_SCHEDULER:
         return Waiting.QUEUED, f"the scheduler {scheduler} has not taken it up yet"
-    state = (main or {}).get("state", {}).get("waiting", {})
-    reason, text = state.get("reason"), state.get("message")
-    words = ": ".join(filter(None, (reason, text))) or None
-    if reason in _PULLING or "pull" in str(text).lower():
-        return Waiting.PULLING, words
-    return Waiting.STARTING, None if reason in (None, "ContainerCreating", "PodInitializing") else words
+    return on_its_node(pod, container)
 
 
 def _when(ended: dict[str, Any]) -> float:

@@ -1,0 +1,92 @@
+"""Why a pod was ended by the platform and not by its own containers: its conditions, and its status' own reason.
+
+A pod that its node ends for using more than a limit of its own is told apart from one that is taken away for a better
+use: the first comes again with the same program, as memory that runs out does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+#: Why the platform takes pods away: for a better use, or because their machine goes (condition DisruptionTarget).
+_PREEMPTED = {
+    "PreemptionByScheduler": "preempted by a pod of higher priority",
+    "EvictionByEvictionAPI": "evicted",
+    "TerminationByKubelet": "ended by its node, which is short of something or shuts down",
+}
+
+#: The same condition where the node does not answer, is tainted, or is no more: nobody can tell what a pod still does.
+_NODE_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
+
+#: What Kueue says of a plain pod before it deletes it.
+_TAKEN_BY_KUEUE = "TerminationTarget"
+
+#: Conditions that are read here.
+CONDITIONS = ("DisruptionTarget", _TAKEN_BY_KUEUE)
+
+#: Why a node refuses, or ends, a pod: its status' own reason.
+_BY_NODE = (
+    "Preempting",
+    "Evicted",
+    "NodeShutdown",
+    "Terminated",
+    "Shutdown",
+    "UnexpectedAdmissionError",
+    "NodeAffinity",
+    "TopologyAffinityError",
+    "OutOf",
+)
+
+#: What a kubelet says of a pod that it evicts for more than the pod itself was to have, up to 1.37: a volume's size, a
+#: container's local storage, that of all containers together. Its node is not short of anything.
+_OVER_LIMIT = re.compile(
+    r"exceeds the limit|exceeds the total limit of containers|exceeded its local ephemeral storage limit"
+)
+
+
+class Taken(NamedTuple):
+    """Why the platform ended a pod.
+
+    Attributes:
+        reason: in the cluster's words.
+        over_limit: whether the pod had used more than a limit of its own.
+        node_gone: whether its node is, so that the pod may still run.
+    """
+
+    reason: str
+    over_limit: bool = False
+    node_gone: bool = False
+
+    @property
+    def preempted(self) -> bool:
+        """Whether it was taken away for a better use, or because its machine goes, and comes again at no cost."""
+        return not self.over_limit and not self.node_gone
+
+
+def taken(pod: dict[str, Any]) -> Taken | None:
+    """Why the platform ended this (slim) pod; None where it did not."""
+    status, node = pod["status"], pod["spec"]["nodeName"]
+    own = words(status["reason"], status["message"])
+    if status["reason"] == "Evicted" and _OVER_LIMIT.search(status["message"] or ""):
+        return Taken(own or "Evicted", over_limit=True)
+    for condition in status["conditions"]:
+        if condition["type"] not in CONDITIONS or condition["status"] != "True":
+            continue
+        reason, message = condition.get("reason", ""), condition.get("message")
+        if condition["type"] == _TAKEN_BY_KUEUE:
+            return Taken(message or reason or "taken back by Kueue")
+        if reason in _NODE_GONE:
+            return Taken(f"its node {node} is gone ({message or reason})", node_gone=True)
+        told = own if status["phase"] == "Failed" and status["message"] else message or reason
+        return Taken(f"{_PREEMPTED.get(reason, 'taken away by the cluster')}: {told}")
+    if status["reason"] == "NodeLost":
+        return Taken(f"its node {node} is gone", node_gone=True)
+    if status["phase"] == "Failed" and str(status["reason"]).startswith(_BY_NODE):
+        return Taken(own or "its node has ended it")
+    return None
+
+
+def words(*parts: str | None) -> str | None:
+    """A reason and its message, as one line; None where both are missing."""
+    return ": ".join(" ".join(part.split()) for part in parts if part and part.strip()) or None
