@@ -45,6 +45,8 @@ def read_plain(path: str) -> dict[str, Any]:
         plain = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise InvalidInput(f"{path}: it is no YAML: {_in_one_line(error)}") from None
+    except ValueError as error:  # of thousands of digits, or in the thirteenth month
+        raise InvalidInput(f"{path}: it has a number or a date that cannot be read: {error}") from None
     except RecursionError:
         raise InvalidInput(f"{path}: it is nested too deeply for a specification") from None
     if plain is None:

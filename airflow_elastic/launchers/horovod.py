@@ -15,6 +15,9 @@ from airflow_elastic.spec.checks import Checks, positive_int
 if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
+#: What Horovod waits for, and counts, in integers of C.
+_int32 = positive_int._replace(most=2**31 - 1, why="Horovod keeps it in 32 bits")
+
 #: In the driver's command it stands for the path of the discovery script, which is known on the worker only.
 DISCOVERY = "{discovery}"
 
@@ -47,7 +50,7 @@ class HorovodOptions:
         with Checks() as check:
             for name in ("reset_limit", "elastic_timeout", "start_timeout"):
                 if getattr(self, name) is not None:
-                    check(name, getattr(self, name), positive_int)
+                    check(name, getattr(self, name), _int32)
             check.that(1 <= self.ssh_port <= 65535, "ssh_port", self.ssh_port, "an integer from 1 to 65535")
             check.that(bool(self.sshd), "sshd", self.sshd, "a program and its arguments")
 

@@ -179,7 +179,7 @@ def _own_problems(fixed: Mapping[str, Any]) -> list[Problem]:
     if not isinstance(fixed["deferrable"], bool):
         problems.append(Problem("deferrable", fixed["deferrable"], "True or False"))
     seconds = _plain("poll_interval", fixed["poll_interval"])
-    if not finite_positive.holds(seconds) or seconds < LEAST_POLL_SECONDS:
+    if finite_positive.broken(seconds) or seconds < LEAST_POLL_SECONDS:
         allowed = f"seconds, a finite number of at least {LEAST_POLL_SECONDS}, or a timedelta"
         problems.append(Problem("poll_interval", fixed["poll_interval"], allowed))
     return [problem for problem in problems if problem is not None]

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,8 +26,9 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.echo import Echo
 from airflow_elastic.runtime.node import Node
 from airflow_elastic.runtime.spares import Spares
+from airflow_elastic.spec.checks import number_in
 from airflow_elastic.spec.codec import encode
-from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.errors import ElasticError, SpecError
 
 #: What every pod of ours has in its environment.
 _NEEDED = tuple(f"AIRFLOW_ELASTIC_{name}" for name in ("RUN_URI", "JOB", "ATTEMPT", "INDEX", "POD_IP"))
@@ -60,11 +62,11 @@ def main() -> int:
         )
         return 2
     uri, name = env["AIRFLOW_ELASTIC_RUN_URI"], env["AIRFLOW_ELASTIC_JOB"]
-    attempt = int(env["AIRFLOW_ELASTIC_ATTEMPT"])
-    # A number; or a name that ends in one, where the cluster tells no more.
-    index = int(env["AIRFLOW_ELASTIC_INDEX"].rpartition("-")[2]) + int(
-        env.get("AIRFLOW_ELASTIC_WORKERS_BEFORE", "0")
-    )
+    try:
+        attempt, index = number_in(env, "AIRFLOW_ELASTIC_ATTEMPT"), _index(env)
+    except SpecError as error:
+        sys.stderr.write(f"{error}: airflow-elastic sets these in the pods that it makes\n")
+        return 2
     for theirs in [key for key in env if key.startswith("PET_")]:
         del env[theirs]  # an operator's options of torchrun: ranks are started by ours
     results: list[Result] = []
@@ -98,6 +100,13 @@ def main() -> int:
     except ElasticError as error:
         results.append(Result("failed", time.time(), reason=f"the agent failed: {error}"))
     return _end(results[0])
+
+
+def _index(env: Mapping[str, str]) -> int:
+    """The worker's number: as it stands, or at the end of a name, where the cluster tells no more."""
+    end = env["AIRFLOW_ELASTIC_INDEX"].rpartition("-")[2]
+    own = number_in({"AIRFLOW_ELASTIC_INDEX": end}, "AIRFLOW_ELASTIC_INDEX")
+    return own + number_in(env, "AIRFLOW_ELASTIC_WORKERS_BEFORE", 0)
 
 
 def _refused(files: JobObjects, index: int) -> str | None:

@@ -13,7 +13,11 @@ from airflow_elastic.adapters.jobfiles import RESTORE
 from airflow_elastic.runtime.borrowing import Loan, found_loans
 from airflow_elastic.runtime.loading import PROCESSORS
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.checks import MOST_PROCS, MOST_WORKERS, non_negative_int, number_in, positive_int
 from airflow_elastic.spec.codec import decode
+
+_RANKS = non_negative_int._replace(most=MOST_WORKERS * MOST_PROCS, why="no run may have more ranks")
+_PROCESSORS = positive_int._replace(most=2**16, why="no machine has more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +45,21 @@ class Surroundings:
 
     @classmethod
     def read(cls) -> Surroundings:
-        """Read the environment of this process."""
+        """Read the environment of this process. Raises SpecError for what is no number, or none that can be."""
         env = os.environ
-        rank = int(env.get("RANK", "0"))
+        rank = number_in(env, "RANK", 0, rule=_RANKS)
         prefix, policy = env.get("AIRFLOW_ELASTIC_RANK_FILES"), env.get("AIRFLOW_ELASTIC_CHECKPOINT")
         return cls(
             rank=rank,
-            local_rank=int(env.get("LOCAL_RANK", "0")),
-            world_size=int(env.get("WORLD_SIZE", "1")),
+            local_rank=number_in(env, "LOCAL_RANK", 0, rule=_RANKS),
+            world_size=number_in(env, "WORLD_SIZE", 1, rule=_RANKS),
             run_uri=env.get("AIRFLOW_ELASTIC_RUN_URI"),
-            attempt=int(env.get("AIRFLOW_ELASTIC_ATTEMPT", "1")),
-            generation=int(env.get("AIRFLOW_ELASTIC_GENERATION", "1")),
+            attempt=number_in(env, "AIRFLOW_ELASTIC_ATTEMPT", 1),
+            generation=number_in(env, "AIRFLOW_ELASTIC_GENERATION", 1),
             checkpoint=decode(CheckpointPolicy, json.loads(policy)) if policy else None,
             page=Path(f"{prefix}-rank-{rank}.page") if prefix else None,
             worker=env.get("AIRFLOW_ELASTIC_WORKER", "node-0"),
             disk=Path(env["AIRFLOW_ELASTIC_DISK"]) if "AIRFLOW_ELASTIC_DISK" in env else None,
             loans=found_loans(),
-            processors=int(env.get("AIRFLOW_ELASTIC_PROCESSORS", PROCESSORS)),
+            processors=number_in(env, "AIRFLOW_ELASTIC_PROCESSORS", PROCESSORS, rule=_PROCESSORS),
         )

@@ -21,8 +21,9 @@ _folder = Rule(
 #: A worker may have come further than another one, by a state that is for the disk alone and by one that is on its way
 #: to storage.
 _DISK_KEEP = 3
-_disk_keep = Rule(
-    lambda value: type(value) is int and value >= _DISK_KEEP, f"an integer, at least {_DISK_KEEP}"
+_disk_keep = positive_int._replace(
+    holds=lambda value: type(value) is int and value >= _DISK_KEEP,
+    allowed=f"an integer, at least {_DISK_KEEP}",
 )
 
 

@@ -9,15 +9,45 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from airflow_elastic.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
 
+#: What 64 bits hold: steps are kept in tensors and pages of memory.
+MOST_COUNT = 2**63 - 1
+
+#: 285 years. Python's threads can wait for so long, and calendars go on until then.
+MOST_SECONDS = 9e9
+
+#: Kubernetes runs no more pods of one Indexed Job at once, nor clusters of more than half as many nodes.
+MOST_WORKERS = 10_000
+
+#: Each is a process of the worker's machine, of which none has as many devices, nor as many processors to spare.
+MOST_PROCS = 1_000
+
+
 class Rule(NamedTuple):
-    """A predicate over any value, and what it allows, in words."""
+    """A predicate over any value, and what it allows, in words.
+
+    Attributes:
+        holds: the predicate.
+        allowed: what it allows.
+        most: of numbers, the largest one that is taken. Larger ones are slips of the keyboard.
+        why: no larger one can be of use.
+    """
 
     holds: Callable[[object], bool]
     allowed: str
+    most: float | None = None
+    why: str = ""
+
+    def broken(self, value: object) -> str | None:
+        """What is allowed, in words, where this value is not; None where it is."""
+        if not self.holds(value):
+            return self.allowed
+        if self.most is not None and isinstance(value, int | float) and value > self.most:
+            return f"at most {int(self.most)}: {self.why}"
+        return None
 
 
 def _at_least(value: object, bound: int) -> bool:
@@ -25,14 +55,26 @@ def _at_least(value: object, bound: int) -> bool:
 
 
 def _positive(value: object) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    )
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return (number or (isinstance(value, float) and math.isfinite(value))) and value > 0  # type: ignore[operator]
 
 
-positive_int = Rule(lambda value: _at_least(value, 1), "an integer, at least 1")
-non_negative_int = Rule(lambda value: _at_least(value, 0), "an integer, at least 0")
-finite_positive = Rule(_positive, "a finite number greater than 0")
+_bits = "it is kept in 64 bits"
+
+positive_int = Rule(lambda value: _at_least(value, 1), "an integer, at least 1", MOST_COUNT, _bits)
+non_negative_int = Rule(lambda value: _at_least(value, 0), "an integer, at least 0", MOST_COUNT, _bits)
+finite_positive = Rule(
+    _positive, "a finite number greater than 0", MOST_SECONDS, "clocks go no further than 285 years"
+)
+worker_count = positive_int._replace(
+    most=MOST_WORKERS, why="Kubernetes runs no more pods of one job, on its largest clusters"
+)
+procs_count = positive_int._replace(most=MOST_PROCS, why="each is a process of the worker's machine")
+
+#: As Kubernetes has them in its objects.
+int32 = Rule(
+    lambda value: _at_least(value, 0), "an integer, at least 0", 2**31 - 1, "Kubernetes keeps it in 32 bits"
+)
 env_name = Rule(
     lambda value: isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) is not None,
     "the name of an environment variable: letters, digits and _",
@@ -43,6 +85,33 @@ def choice(options: Iterable[str]) -> Rule:
     """One of some words, spelled exactly so."""
     words = tuple(options)
     return Rule(lambda value: value in words, "one of " + ", ".join(words))
+
+
+def number_in(
+    env: Mapping[str, str], name: str, default: int | None = None, *, rule: Rule = non_negative_int
+) -> int:
+    """A count that a variable of an environment holds.
+
+    Args:
+        env: the environment.
+        name: of the variable.
+        default: where it is not set; None: it has to be.
+        rule: what is allowed.
+
+    Raises:
+        SpecError: it is no such number.
+    """
+    text = env.get(name)
+    if text is None and default is not None:
+        return default
+    number = int(text) if text is not None and _DIGITS.fullmatch(text.strip()) else text
+    if (allowed := rule.broken(number)) is not None:
+        raise SpecError(Problem(name, text, allowed))
+    return int(number or 0)
+
+
+#: Enough for what 64 bits hold; Python itself refuses to read thousands of digits.
+_DIGITS = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 
 
 class Checks:
@@ -58,7 +127,8 @@ class Checks:
 
     def __call__(self, path: str, value: object, rule: Rule) -> None:
         """Note a problem unless the rule holds for the value."""
-        self.that(rule.holds(value), path, value, rule.allowed)
+        if (allowed := rule.broken(value)) is not None:
+            self.that(False, path, value, allowed)
 
     def that(self, holds: bool, path: str, given: object, allowed: str, *, across: bool = False) -> None:
         """Note a problem unless `holds`; `across` says that other fields have a part in it."""

@@ -80,7 +80,10 @@ def _decode_plain(hint: Any, data: Any) -> Any:
     if type(data) is hint and hint in _EXACT:
         return data
     if hint is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            raise SpecError(Problem("", data, "a finite number")) from None
     if not isinstance(data, hint) or (hint is int and isinstance(data, bool)):
         raise SpecError(Problem("", data, _PLAIN.get(hint, hint.__name__)))
     if hint is float and not math.isfinite(data):

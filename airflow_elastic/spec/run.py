@@ -21,6 +21,8 @@ from airflow_elastic.spec.checks import (
     finite_positive,
     non_negative_int,
     positive_int,
+    procs_count,
+    worker_count,
 )
 from airflow_elastic.spec.codec import decode, encode
 
@@ -63,12 +65,12 @@ class Workers:
     def __post_init__(self) -> None:
         with Checks() as check:
             check("gather_seconds", self.gather_seconds, finite_positive)
-            check("count", self.count, positive_int)
-            check("procs", self.procs, positive_int)
-            check("node_unit", self.node_unit, positive_int)
+            check("count", self.count, worker_count)
+            check("procs", self.procs, procs_count)
+            check("node_unit", self.node_unit, worker_count)
             for name in ("min", "max"):
                 if getattr(self, name) is not None:
-                    check(name, getattr(self, name), positive_int)
+                    check(name, getattr(self, name), worker_count)
             if check.passed:
                 if self.min is not None and self.max is not None and self.min > self.max:
                     # Whatever count is, which may not even have been given.
@@ -186,7 +188,7 @@ class ScaleStep:
 
     def __post_init__(self) -> None:
         with Checks() as check:
-            check("workers", self.workers, positive_int)
+            check("workers", self.workers, worker_count)
             one = (self.at_step is None) != (self.after_seconds is None)
             exactly = "exactly one of at_step and after_seconds"
             check.that(one, "at_step", self.at_step, exactly, across=True)

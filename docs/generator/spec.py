@@ -62,7 +62,8 @@ _WORDS_BEFORE = """\
 What a run is, whole and frozen. It is written as YAML or JSON (`airflow-elastic run --spec`), made from the parameters
 of the [operator](operator.md), or from the options of [`airflow-elastic run`](cli.md#run). A field that is left out has
 its default. A value that is not allowed is refused before anything is created, with the path of its field, what was
-given and what is allowed; so is a field that does not exist.
+given and what is allowed; so is a field that does not exist. Where nothing else is said, an integer is at most
+2^63 - 1, and a time at most 9000000000 seconds, 285 years.
 
 """
 
@@ -142,10 +143,15 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return "empty" if field.default_factory is not dataclasses.MISSING else "**required**"
 
 
+#: No count of workers or processes may be so large; what any number may be is told once.
+_TOO_MANY = 10**9
+
+
 def _allowed(path: str, name: str, origin: type) -> str:
     """What the specification says is allowed, when it is given something that is not."""
     found = []
-    for wrong in _WRONG_HERE.get((path, name), (_WRONG[origin],)):
+    tries = _WRONG_HERE.get((path, name), (_WRONG[origin],))
+    for wrong in (*tries, *([_TOO_MANY] if origin is int else [])):
         value: Any = {**_RIGHT.get(path, {}), name: wrong}
         if name == "after_seconds":
             del value["at_step"]

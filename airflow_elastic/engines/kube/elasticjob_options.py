@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_elastic.engines.kube.options import KubeOptions
-from airflow_elastic.spec.checks import Checks, choice, non_negative_int, positive_int
+from airflow_elastic.spec.checks import Checks, choice, int32, worker_count
 
 STRATEGIES = ("AllreduceStrategy", "ParameterServerStrategy", "CustomStrategy", "Local")
 MODES = ("manual", "single-job", "cluster")
@@ -49,9 +49,10 @@ class Replicas:
 
     def __post_init__(self) -> None:
         with Checks() as check:
-            check("replicas", self.replicas, positive_int)
+            check("replicas", self.replicas, worker_count)
             check.that(bool(self.command), "command", self.command, "a program and its arguments")
-            check("restart_count", self.restart_count, non_negative_int)
+            check("restart_count", self.restart_count, int32)
+            _check_restart_timeout(check, self.restart_timeout)
             _check_priority(check, self.priority)
 
 
@@ -124,6 +125,7 @@ class ElasticJobOptions(KubeOptions):
         with Checks() as check:
             check("distribution_strategy", self.distribution_strategy, choice(STRATEGIES))
             check("optimize_mode", self.optimize_mode, choice(MODES))
+            _check_restart_timeout(check, self.restart_timeout)
             _check_priority(check, self.priority)
             for name in self.replicas:
                 check(f"replicas.{name}", name, choice(("ps", "chief", "evaluator")))
@@ -131,6 +133,11 @@ class ElasticJobOptions(KubeOptions):
             none = "none, unless distribution_strategy is ParameterServerStrategy"
             check.that(of_ps or not self.replicas, "replicas", sorted(self.replicas), none)
             check.that(not of_ps or "ps" in self.replicas, "replicas", sorted(self.replicas), "ps, at least")
+
+
+def _check_restart_timeout(check: Checks, seconds: int | None) -> None:
+    if seconds is not None:
+        check("restart_timeout", seconds, int32)
 
 
 def _check_priority(check: Checks, priority: str | None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_elastic.engines.kube.read import read_pod
+from airflow_elastic.spec.checks import MOST_WORKERS
 from airflow_elastic.spec.status import Asked, JobStatus, Waiting, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ def read_job(
             by_index[index] = (
                 pod  # the newest: one that was made in place of another tells that it may not start
             )
-    count, held = kind.workers(owner), kind.held(owner)
+    # Somebody may have asked the job itself for any number: more are not to be looked at one by one.
+    count, held = min(kind.workers(owner), MOST_WORKERS), kind.held(owner)
     held = held and (queue or held)
     workers = [_worker(kind, owner, by_index.get(i), i, held, seen, why, queue) for i in range(count)]
     left = [

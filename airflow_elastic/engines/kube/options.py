@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_elastic.adapters.kube import Access
-from airflow_elastic.spec.checks import Checks, choice
+from airflow_elastic.spec.checks import Checks, choice, int32
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
@@ -141,7 +141,7 @@ class KubeOptions:
             check.that(queued, "queue_priority", self.queue_priority, allowed)
             good = self.shared_memory is None or quantity(self.shared_memory)
             check.that(good, "shared_memory", self.shared_memory, "a quantity, e.g. 8Gi")
-            check.that(self.ttl_seconds >= 0, "ttl_seconds", self.ttl_seconds, "an integer, at least 0")
+            check("ttl_seconds", self.ttl_seconds, int32)
 
     @property
     def by_kueue(self) -> bool:

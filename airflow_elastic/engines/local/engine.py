@@ -25,6 +25,7 @@ from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.engines.local.host import NodeHost, secrets
 from airflow_elastic.engines.local.watch import watch
 from airflow_elastic.launchers import find_launcher
+from airflow_elastic.spec.checks import MOST_PROCS
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 
@@ -80,6 +81,11 @@ class LocalEngine:
         elif module is not None and python == sys.executable and not _is_there(module):
             allowed = f"a launcher whose package is installed here: this one needs {module} ({how_to_install(module)})"
             problems.append(Problem("launcher", spec.launcher, allowed))
+        workers = spec.workers
+        if workers.at_most * workers.procs > MOST_PROCS:
+            allowed = f"at most {MOST_PROCS} ranks with the engine local: all are processes of this machine"
+            field = "count" if workers.max is None else "max"
+            problems.append(Problem(f"workers.{field}", workers.at_most, allowed))
         if spec.working_dir is not None and not Path(spec.working_dir).is_dir():
             problems.append(Problem("working_dir", spec.working_dir, "a folder that exists on this machine"))
         problems += [

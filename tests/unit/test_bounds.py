@@ -1,0 +1,143 @@
+"""Every count has an upper bound, and says why, wherever a number comes in."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.cli.specfile import read_plain
+from airflow_elastic.control.runs import Run, start_run
+from airflow_elastic.engines.kube.elasticjob_options import ElasticJobOptions, Replicas
+from airflow_elastic.engines.kube.job import JobKind
+from airflow_elastic.engines.kube.kind import read_job
+from airflow_elastic.engines.kube.options import KubeOptions
+from airflow_elastic.engines.local.engine import LocalEngine
+from airflow_elastic.launchers.horovod import HorovodOptions
+from airflow_elastic.runtime import pod
+from airflow_elastic.runtime.surroundings import Surroundings
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.checks import MOST_WORKERS
+from airflow_elastic.spec.errors import InvalidInput, SpecError
+from airflow_elastic.spec.run import Health, RestartPolicy, RunSpec, ScaleStep, Workers
+
+TOO_MANY = 99_999_999_999
+CLASSES = {"workers": Workers, "checkpoint": CheckpointPolicy, "restart": RestartPolicy, "health": Health}
+
+
+def numbers() -> list[tuple[str, str]]:
+    """Every number of a specification that is no list, by the name of its part and its own."""
+    found = [("", "active_deadline_seconds")]
+    for part, cls in CLASSES.items():
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            alone = {hints[field.name], *typing.get_args(hints[field.name])} - {type(None)}
+            if alone & {int, float} and field.name != "exit_codes":
+                found.append((part, field.name))
+    return found
+
+
+@pytest.mark.parametrize(("part", "name"), numbers())
+def test_no_number_of_a_specification_may_be_any(part: str, name: str) -> None:
+    for wrong in (10**30, 10**400):
+        given: dict[str, Any] = {name: wrong, **({"disk": "/mnt"} if name.startswith("disk") else {})}
+        with pytest.raises(SpecError, match=r"at most [1-9][0-9]*: |a finite number$") as refused:
+            RunSpec.from_dict({"command": ["t.py"], **({part: given} if part else given)})
+        (problem,) = refused.value.problems
+        assert problem.path == f"{part}.{name}".lstrip(".")
+
+
+@pytest.mark.parametrize("name", ["count", "min", "max", "node_unit", "procs"])
+def test_more_workers_than_any_cluster_has_are_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(SpecError, match=rf"{name}: given {TOO_MANY}; allowed: at most 10*: ") as refused:
+        Workers(**{name: TOO_MANY})
+    assert len(refused.value.problems) == 1
+
+
+def test_the_most_are_taken() -> None:
+    assert Workers(MOST_WORKERS, min=1, max=MOST_WORKERS, procs=1000).at_most == MOST_WORKERS
+    assert RestartPolicy(backoff_limit=2**63 - 1).backoff_limit == 2**63 - 1, "taken to mean: no limit"
+
+
+def test_a_scale_step_is_bounded() -> None:
+    with pytest.raises(SpecError, match="at most 10000"):
+        ScaleStep(TOO_MANY, at_step=1)
+    with pytest.raises(SpecError, match="at most 9223372036854775807: it is kept in 64 bits"):
+        ScaleStep(1, at_step=10**30)
+
+
+def test_so_is_one_that_is_asked_for(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "run"))
+    start_run(store, RunSpec(("t.py",)))
+    with pytest.raises(SpecError, match=f"given {TOO_MANY}; allowed: an integer from 1 to 1"):
+        Run(store).ask_scale(TOO_MANY, by="test")
+
+
+def test_one_machine_is_not_given_the_processes_of_a_cluster() -> None:
+    LocalEngine().check(RunSpec(("t.py",), workers=Workers(1, max=1000)))
+    for workers, field in ((Workers(501, procs=2), "count"), (Workers(1, max=1001), "max")):
+        with pytest.raises(SpecError, match=f"workers.{field}.*at most 1000 ranks with the engine local"):
+            LocalEngine().check(RunSpec(("t.py",), workers=workers))
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        (KubeOptions, {"image": "t:1", "ttl_seconds": TOO_MANY}),
+        (ElasticJobOptions, {"image": "t:1", "restart_timeout": TOO_MANY}),
+        (Replicas, {"replicas": TOO_MANY, "command": ("ps",)}),
+        (Replicas, {"replicas": 1, "command": ("ps",), "restart_count": TOO_MANY}),
+        (Replicas, {"replicas": 1, "command": ("ps",), "restart_timeout": TOO_MANY}),
+        (HorovodOptions, {"reset_limit": TOO_MANY}),
+        (HorovodOptions, {"start_timeout": TOO_MANY}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else str(max(value, key=str)),
+)
+def test_options_of_engines_and_launchers_are_bounded(options: type, given: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"at most [0-9]+: .+"):
+        options(**given)
+
+
+def test_a_job_that_somebody_has_scaled_beyond_all_bounds_is_not_looked_at_pod_by_pod() -> None:
+    """The API server takes any number of an operator's job, and of an autoscaler's."""
+    owner = {"metadata": {"name": "j", "uid": "1"}, "spec": {"completions": 2**31 - 1}}
+    kind = JobKind()
+    assert len(read_job(kind, kind.slim(owner), [], {}).workers) == MOST_WORKERS
+
+
+VARIABLES = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    *("AIRFLOW_ELASTIC_ATTEMPT", "AIRFLOW_ELASTIC_GENERATION", "AIRFLOW_ELASTIC_PROCESSORS"),
+)
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("text", ["9" * 40, "9" * 5000, "-1", "two", "", "1.5", "٣"])
+def test_the_environment_of_a_rank_is_bounded(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(SpecError, match=f"^{name}: given .*; allowed: "):
+        Surroundings.read()
+
+
+@pytest.mark.parametrize("name", ["ATTEMPT", "INDEX", "WORKERS_BEFORE"])
+@pytest.mark.parametrize("text", ["9" * 40, "two"])
+def test_the_environment_of_an_agent_is_bounded(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = {"RUN_URI": "/nowhere", "JOB": "j", "ATTEMPT": "1", "INDEX": "j-worker-0", "POD_IP": "::1"}
+    for variable, value in {**good, name: text}.items():
+        monkeypatch.setenv(f"AIRFLOW_ELASTIC_{variable}", value)
+    assert pod.main() == 2
+    assert f"AIRFLOW_ELASTIC_{name}: given '{text}'; allowed: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "2026-13-45"])
+def test_a_file_with_a_number_or_a_date_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"command: [t.py]\nworkers: {{count: {text}}}\n")
+    with pytest.raises(InvalidInput, match=r"spec.yaml: it has a number or a date that cannot be read: "):
+        read_plain(str(path))
