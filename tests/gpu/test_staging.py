@@ -1,4 +1,7 @@
-"""Copying out of a GPU: what ends up in the agent's memory is what the GPU had, whatever it does meanwhile."""
+"""Copying out of a GPU: what ends up in the agent's memory is what the GPU had, whatever it does meanwhile.
+
+What needs no GPU for that runs on processors, too, with less of it: so it is known to be right where there is none.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from airflow_elastic.runtime.saving import Position, Saver, Stateful
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.saving import Worker
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 class Large(torch.nn.Module):
@@ -22,33 +25,38 @@ class Large(torch.nn.Module):
     and one on the CPU.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         super().__init__()
-        whole = torch.randn(2048, 4096, device="cuda")
-        self.long = torch.nn.Parameter(torch.randn(64 << 20, device="cuda"))
+        times = 8 if device == "cuda" else 1  # a GPU is to be at it for a while
+        whole = torch.randn(256 * times, 512 * times, device=device)
+        self.long = torch.nn.Parameter(torch.randn(times * times << 20, device=device))
         self.turned = torch.nn.Parameter(whole.t())
         self.channels = torch.nn.Parameter(
-            torch.randn(8, 64, 32, 32, device="cuda").to(memory_format=torch.channels_last)
+            torch.randn(8, 64, 32, 32, device=device).to(memory_format=torch.channels_last)
         )
-        self.halved = torch.nn.Parameter(torch.randn(1001, 77, device="cuda", dtype=torch.bfloat16))
-        self.none = torch.nn.Parameter(torch.empty(0, 3, device="cuda"))
+        self.halved = torch.nn.Parameter(torch.randn(1001, 77, device=device, dtype=torch.bfloat16))
+        self.none = torch.nn.Parameter(torch.empty(0, 3, device=device))
         self.here = torch.nn.Parameter(torch.randn(300, 300))
-        self.register_buffer("seen", torch.zeros(5, device="cuda"))
-        self.waves = torch.nn.Parameter(torch.randn(2049, device="cuda", dtype=torch.complex64).conj())
+        self.register_buffer("seen", torch.zeros(5, device=device))
+        # No optimizer of torch's takes one that is conjugated when it is read, on any device.
+        self.waves = torch.nn.Parameter(torch.randn(2049, device=device, dtype=torch.complex64).conj())
 
 
-def trained() -> Stateful:
-    model = Large()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+def trained(device: str) -> Stateful:
+    model = Large(device)
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one is not model.waves], lr=0.1)
     return Stateful(model, (optimizer,), {})
 
 
 def step(objects: Stateful) -> None:
-    """Gradients that take the GPU a while, and a step: all of it is only queued when this returns."""
-    slow = torch.randn(4096, 4096, device="cuda")
+    """Gradients that take a GPU a while, and a step: there all of it is only queued when this returns."""
+    model = objects.model
+    assert isinstance(model, Large)
+    size = 4096 if model.long.is_cuda else 64
+    slow = torch.randn(size, size, device=model.long.device)
     for _ in range(20):
         slow = slow @ slow / 64
-    for parameter in objects.model.parameters():
+    for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter) * (1 + slow[0, 0].nan_to_num() * 0).to(parameter)
     objects.optimizers[0].step()
 
@@ -58,8 +66,11 @@ def state(objects: Stateful) -> list[torch.Tensor]:
     return [tensor.detach().clone() for tensor in [*objects.model.state_dict().values(), *kept]]
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
 @pytest.mark.parametrize("overlap", [False, True], ids=["at-once", "overlap"])
-def test_what_is_saved_is_what_the_gpu_had_while_it_is_kept_busy(tmp_path: Path, overlap: bool) -> None:
+def test_what_is_saved_is_what_the_device_had_while_it_is_kept_busy(
+    tmp_path: Path, overlap: bool, device: str
+) -> None:
     torch.manual_seed(5)
     worker = Worker(str(tmp_path / "run"), keep_last=1)
     saver = Saver(
@@ -69,7 +80,7 @@ def test_what_is_saved_is_what_the_gpu_had_while_it_is_kept_busy(tmp_path: Path,
         words=worker.words,
         policy=CheckpointPolicy(overlap=overlap),
     )
-    objects = trained()
+    objects = trained(device)
     saver.attend(objects.optimizers)
     step(objects)
     for number in range(1, 6):
@@ -80,7 +91,7 @@ def test_what_is_saved_is_what_the_gpu_had_while_it_is_kept_busy(tmp_path: Path,
         saver.join()
         worker.persister.flush()
         assert max(checkpoints.steps(worker.store)) == number
-        other = trained()
+        other = trained(device)
         Restorer(worker.store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(other)
         restored = state(other)
         assert len(restored) == len(expected)
@@ -88,8 +99,9 @@ def test_what_is_saved_is_what_the_gpu_had_while_it_is_kept_busy(tmp_path: Path,
             assert torch.equal(one, its)
 
 
+@needs_gpu
 def test_memory_that_is_copied_into_is_pinned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    worker, objects = Worker(str(tmp_path / "run"), keep_last=1), trained()
+    worker, objects = Worker(str(tmp_path / "run"), keep_last=1), trained("cuda")
     step(objects)
     worker.saver.save(objects, 1, Position(), reason="script", metrics={})
     (slot,) = [slot for slot in worker.stage._slots if slot.age == (1, 1)]
