@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from airflow_elastic.runtime.composites import innermost
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
 
 if TYPE_CHECKING:
@@ -123,19 +124,13 @@ def wait_before_steps(optimizers: Iterable[Any], wait: Callable[[], None]) -> bo
     def before(*_: Any) -> None:
         wait()
 
-    inner = [_innermost(optimizer) for optimizer in optimizers]
-    if not all(isinstance(optimizer, torch.optim.Optimizer) for optimizer in inner):
+    inner = [each for optimizer in optimizers for each in innermost(optimizer)]
+    # One that has not been made by torch's own `__init__` has no hooks.
+    if not all(hasattr(optimizer, "_optimizer_step_pre_hooks") for optimizer in inner):
         return False
     for optimizer in inner:
         optimizer.register_step_pre_hook(before)
     return True
-
-
-def _innermost(optimizer: Any) -> Any:
-    """The one that steps, in wrappers like Accelerate's."""
-    while (wrapped := getattr(optimizer, "optimizer", None)) is not None:
-        optimizer = wrapped
-    return optimizer
 
 
 def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from airflow_elastic.runtime.composites import innermost, is_optimizer
 from airflow_elastic.runtime.fit import Kind
 from airflow_elastic.runtime.naming import names_of
 from airflow_elastic.runtime.optimizers import make_room, make_room_by_a_step, room_as_stored
@@ -51,9 +53,8 @@ def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, others: Map
             others has parameters that are sharded.
     """
     for name, other in others.items():
-        if isinstance(other, torch.optim.Optimizer) and any(
-            isinstance(p, DTensor) for p in _parameters(other)
-        ):
+        parts = innermost(other) if is_optimizer(other) else []
+        if any(isinstance(p, DTensor) for one in parts for p in _parameters(one)):
             raise InvalidInput(
                 f"{name} is an optimizer ({type(other).__name__}) of parameters that are sharded, which can be "
                 "put back by their own names alone: run.restore(model, optimizer). One that cannot be given so "
@@ -240,19 +241,43 @@ def load_states(
             _check_class(one, own, kind, theirs)
     for one, found in zip(optimizers, taken, strict=True):
         numbers = {names[each]: number for number, each in enumerate(_parameters(one))}
-        one.load_state_dict(
-            {
-                "state": {numbers[name]: kept for name, kept in state["state"].items() if name in numbers},
-                "param_groups": [
-                    {**own, **_where(own, theirs), "params": [numbers[names[each]] for each in own["params"]]}
-                    for own, (theirs, _) in zip(one.param_groups, found, strict=True)
-                ],
-            }
-        )
+        with _same_groups(one):
+            one.load_state_dict(
+                {
+                    "state": {
+                        numbers[name]: kept for name, kept in state["state"].items() if name in numbers
+                    },
+                    "param_groups": [
+                        {
+                            **own,
+                            **_where(own, theirs),
+                            "params": [numbers[names[each]] for each in own["params"]],
+                        }
+                        for own, (theirs, _) in zip(one.param_groups, found, strict=True)
+                    ],
+                }
+            )
+
+
+@contextmanager
+def _same_groups(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Groups are loaded into the dicts that they were: what holds this optimizer, or is held by it, may have the same
+    ones, and torch makes others.
+    """
+    former = optimizer.param_groups
+    dicts = [*former]
+    yield
+    now = optimizer.param_groups
+    if "param_groups" in vars(optimizer) and now is not former and len(now) == len(dicts):
+        for own, loaded in zip(dicts, now, strict=True):
+            own.clear()
+            own.update(loaded)
+        former[:] = dicts
+        optimizer.param_groups = former
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter]:
-    return (each for group in optimizer.param_groups for each in group["params"])
+    return (each for group in getattr(optimizer, "param_groups", []) for each in group["params"])
 
 
 def _taken(

@@ -24,6 +24,7 @@ import airflow_elastic
 from airflow_elastic.adapters import page
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
+from airflow_elastic.runtime.composites import is_optimizer, saved_in_place_of
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.footprint import check_memory, footprint
 from airflow_elastic.runtime.held_memory import HeldMemory
@@ -71,7 +72,8 @@ class Position:
 class Stateful:
     """What a script wants saved: a model with its optimizer, and further objects with state_dict/load_state_dict.
 
-    `left` names such objects as older checkpoints may have, and the script has no more.
+    `left` names such objects as older checkpoints may have, and the script has no more. Of optimizers that hold others,
+    `optimizers` are these.
 
     Raises:
         InvalidInput: the states of the optimizers have no place in a checkpoint, or an object has no state.
@@ -84,7 +86,7 @@ class Stateful:
 
     def __post_init__(self) -> None:
         for one in self.optimizers:
-            if not hasattr(one, "param_groups"):
+            if not (hasattr(one, "param_groups") or is_optimizer(one)):
                 raise InvalidInput(
                     f"run.restore: given a {type(one).__name__} where optimizers stand; whatever else has a state is "
                     "given by a name of the script's own: run.restore(model, optimizer, schedule=schedule)"
@@ -96,12 +98,14 @@ class Stateful:
                     "load_state_dict. What changes with training is to be kept by such an object, anything else need "
                     "not be given"
                 )
+        within = saved_in_place_of(self.optimizers, self.others.values())
+        object.__setattr__(self, "optimizers", within)
         check_optimizers(self.model, self.optimizers, self.others)
 
     @property
-    def stepping(self) -> list[torch.optim.Optimizer]:
+    def stepping(self) -> list[Any]:
         """All that changes the weights: optimizers, and those that are given by a name."""
-        by_name = (one for one in self.others.values() if isinstance(one, torch.optim.Optimizer))
+        by_name = (one for one in self.others.values() if is_optimizer(one))
         return [*self.optimizers, *by_name]
 
 

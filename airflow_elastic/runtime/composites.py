@@ -1,0 +1,174 @@
+"""Optimizers that hold others: several in one object, as trainings with Muon have them, and what wraps a single one.
+
+Their state dicts have forms of their own. Where such a dict is made of those of the optimizers within, and of nothing
+else, these are saved in the object's place, by the names of their parameters: so they come back at any world size, and
+sharded, too. Anything else is refused before the first step, with what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from airflow_elastic.spec.errors import InvalidInput
+
+_FORM = {"state", "param_groups"}
+
+#: Attributes of an optimizer in which none is held.
+_OWN = (*_FORM, "defaults")
+
+
+def is_optimizer(one: Any) -> bool:
+    """Whether it steps: one of torch's, or something that does as they do."""
+    return isinstance(one, torch.optim.Optimizer) or all(
+        callable(getattr(one, name, None)) for name in ("step", "zero_grad", "state_dict", "load_state_dict")
+    )
+
+
+def innermost(one: Any) -> list[Any]:
+    """The optimizers that hold no others, in this one; itself where it holds none. Each of them once."""
+    inner = [each for _, held in _held(one) for each in held]
+    found = {id(each): each for one in inner for each in innermost(one)} if inner else {id(one): one}
+    return [*found.values()]
+
+
+def saved_in_place_of(optimizers: Sequence[Any], others: Iterable[Any]) -> tuple[torch.optim.Optimizer, ...]:
+    """The optimizers whose states are saved for those that a script has given: as a rule these themselves.
+
+    Args:
+        optimizers: as they are given.
+        others: objects that are given by a name.
+
+    Raises:
+        InvalidInput: the state dict of one has another form than torch's, and is not made of those within it; or one
+            steps by another, whose state its own leaves out.
+    """
+    given = {id(each) for each in (*optimizers, *others)}
+    return tuple(each for one in optimizers for each in _resolved(one, given))
+
+
+def _resolved(one: Any, given: set[int]) -> list[torch.optim.Optimizer]:
+    held = _held(one)
+    if not held and type(one).state_dict is torch.optim.Optimizer.state_dict:
+        return [one]
+    inner = [each for _, some in held for each in some]
+    found = {id(each): each for some in inner for each in _resolved(some, given)}
+    within = [*found.values()]
+    with _filled(within):  # in the beginning all of them are alike: empty
+        kept = one.state_dict()
+        if within and _is_made_of(kept, within):
+            return within
+    if not isinstance(kept, Mapping) or not kept.keys() >= _FORM:
+        raise InvalidInput(_other_form(one, kept, held))
+    if not within or all(id(each) in given for each in inner) or not hasattr(one, "param_groups"):
+        return [one]
+    if kept.keys() == _FORM and "state" not in vars(one) and _parameters([one]) == _parameters(within):
+        return within  # what it shows is theirs
+    if all(one.state is each.state for each in within):
+        return [one]
+    raise InvalidInput(
+        f"an optimizer ({_kind(one)}) steps by what it holds as {held[0][0]} ({_kind(inner[0])}), whose state its own "
+        "state_dict() leaves out: it would be lost with each restart. Give that in its place: "
+        f"run.restore(model, {_words(held)})"
+    )
+
+
+def _other_form(one: Any, kept: Any, held: Sequence[tuple[str, list[Any]]]) -> str:
+    keys = (
+        f"the keys {', '.join(map(repr, [*kept][:3]))}" if isinstance(kept, Mapping) else type(kept).__name__
+    )
+    within = f", or what is in it: run.restore(model, {_words(held)})" if held else ""
+    return (
+        f"an optimizer ({_kind(one)}) has a state dict of a form of its own ({keys}; torch's has 'state' and "
+        "'param_groups'). Give it by a name of its own, by which its state is kept as it is: "
+        f"run.restore(model, own=optimizer){within}"
+    )
+
+
+def _words(held: Sequence[tuple[str, list[Any]]]) -> str:
+    """As one would give them."""
+    return ", ".join(f"*optimizer.{name}" if len(some) > 1 else f"optimizer.{name}" for name, some in held)
+
+
+def _kind(one: Any) -> str:
+    return type(one).__name__
+
+
+def _parameters(optimizers: Iterable[Any]) -> set[int]:
+    return {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
+
+
+def _held(one: Any) -> list[tuple[str, list[Any]]]:
+    """The optimizers that an object has as attributes, or in lists, tuples and dicts there, by these names."""
+    own = vars(one) if hasattr(one, "__dict__") else {}
+    found = ((name, [*_within(value)]) for name, value in own.items() if name not in _OWN)
+    return [(name, some) for name, some in found if some and all(each is not one for each in some)]
+
+
+def _within(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.optim.Optimizer):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _within(each)
+    elif type(value) in (list, tuple):
+        for each in value:
+            yield from _within(each)
+    elif not isinstance(value, type) and is_optimizer(value):
+        yield value
+
+
+@contextmanager
+def _filled(optimizers: Iterable[Any]) -> Iterator[None]:
+    """Those that keep nothing yet keep something meanwhile, by which it is told whose a state is."""
+    empty = [one for one in optimizers if isinstance(getattr(one, "state", None), dict) and not one.state]
+    for one in empty:
+        first = next((each for group in one.param_groups for each in group["params"]), None)
+        if first is not None:
+            one.state[first] = {"kept": torch.zeros(())}
+    try:
+        yield
+    finally:
+        for one in empty:
+            one.state.clear()
+
+
+def _is_made_of(kept: Any, within: Sequence[Any]) -> bool:
+    """Whether a state dict holds those of these optimizers, each once, and nothing else."""
+    parts = _parts(kept)
+    if parts is None or len(parts) != len(within):
+        return False
+    left = [_fingerprint(one.state_dict()) for one in within]
+    for mine in map(_fingerprint, parts):
+        if mine not in left:
+            return False
+        left.remove(mine)
+    return True
+
+
+def _parts(kept: Any) -> list[Mapping[str, Any]] | None:
+    """The state dicts of torch's form in one of another; None where something else is in it."""
+    if isinstance(kept, Mapping) and kept.keys() == _FORM:
+        return [kept]
+    if not isinstance(kept, Mapping | list | tuple):
+        return None
+    found: list[Mapping[str, Any]] = []
+    for each in kept.values() if isinstance(kept, Mapping) else kept:
+        if (some := _parts(each)) is None:
+            return None
+        found += some
+    return found
+
+
+def _fingerprint(kept: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Alike for two state dicts of the same optimizer, whose tensors are not copied."""
+    tensors = {
+        (number, name): id(value) if torch.is_tensor(value) else None
+        for number, state in kept["state"].items()
+        if isinstance(state, Mapping)
+        for name, value in state.items()
+    }
+    return [[*group["params"]] for group in kept["param_groups"]], tensors
