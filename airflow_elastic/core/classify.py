@@ -45,6 +45,17 @@ _REFUSED_BY_SCRIPT = re.compile(
 )
 
 
+#: With this code, and such a message, parsers of arguments end a script: argparse, click, typer, fire.
+_BAD_USAGE, _USAGE = 2, re.compile(r"^\s*usage: ?", re.MULTILINE | re.IGNORECASE)
+
+#: A line of output that names an error; it is looked for in so many of the last lines, and told up to so many letters.
+_NAMES_ERROR = re.compile(r"(error|fatal|exception): \S", re.IGNORECASE)
+_LAST, _LETTERS = 8, 300
+
+#: Around lines that are drawn in a box.
+_FRAME = " ─│╭╮╰╯"
+
+
 class Death(NamedTuple):
     """One death that somebody saw: the worker, and the rank's own evidence where there is any."""
 
@@ -65,6 +76,25 @@ def _is_refused(death: Death) -> bool:
     if not death.rank.traceback:
         return _says(death, _REFUSED_BY_US)
     return _says(death, _REFUSED) and not _REFUSED_BY_SCRIPT.search(death.rank.traceback)
+
+
+def _has_bad_arguments(death: Death) -> bool:
+    """Whether the script's own parser has refused its arguments: exit code 2 below a usage message."""
+    printed = death.rank.traceback or ""
+    raised = "Traceback (most recent call last)" in printed
+    return death.rank.exit_code == _BAD_USAGE and not raised and _USAGE.search(printed) is not None
+
+
+def _line_that_says_why(printed: str | None) -> str:
+    """Of the last lines that a script printed the one that names an error, else the last; with a colon before it."""
+    lines = [line for line in (one.strip(_FRAME) for one in (printed or "").splitlines()) if line][-_LAST:]
+    telling = [line for line in lines if _NAMES_ERROR.search(line)] or lines
+    return f": {telling[-1][:_LETTERS]}" if telling else ""
+
+
+def _how_it_failed(death: Death) -> str:
+    rank = death.rank
+    return rank.error or f"exit code {rank.exit_code}{_line_that_says_why(rank.traceback)}"
 
 
 class Rule(NamedTuple):
@@ -117,7 +147,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         FailureKind.CRASHED,
         lambda d: d.signal in _CRASHES,
-        lambda d: f"{_who(d)} crashed with {_SIGNALS[d.signal or 0]}",
+        lambda d: f"{_who(d)} crashed with {_SIGNALS[d.signal or 0]}{_line_that_says_why(d.rank.traceback)}",
+    ),
+    Rule(
+        FailureKind.BAD_ARGUMENTS,
+        _has_bad_arguments,
+        lambda d: f"{_who(d)} refused its arguments, {_how_it_failed(d)}",
     ),
     Rule(
         FailureKind.BAD_INPUT,
@@ -127,7 +162,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         FailureKind.CODE_ERROR,
         lambda d: d.rank.exit_code is not None and not _says(d, _STORAGE) and not _says(d, _PEER_GONE),
-        lambda d: f"{_who(d)} failed: {d.rank.error or f'exit code {d.rank.exit_code}'}",
+        lambda d: f"{_who(d)} failed: {_how_it_failed(d)}",
     ),
     Rule(
         FailureKind.STORAGE,

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.status import Progress
 
 
+#: What is refused before the first step of the run is refused again, whoever starts it.
+REFUSED_AT_ONCE = (FailureKind.BAD_INPUT, FailureKind.BAD_ARGUMENTS)
+
 #: An attempt that told no step and failed within this is taken to have failed at its start.
 SOON_SECONDS = 300.0
 
@@ -55,9 +58,7 @@ def decide(state: RunState) -> Restart | End:
         return Restart(cost=0, delay=0.0)
     if failure is None:
         return End("failed", "the attempt ended and left no evidence of why")
-    if failure.kind is FailureKind.REFUSED or (
-        failure.kind is FailureKind.BAD_INPUT and not has_begun(state)
-    ):
+    if failure.kind is FailureKind.REFUSED or (failure.kind in REFUSED_AT_ONCE and not has_begun(state)):
         return End("failed", failure.reason)
     if policy.policy == "Never":
         return End("failed", f"{failure.reason}; the restart policy is Never")

@@ -42,6 +42,7 @@ class FailureKind(StrEnum):
     CRASHED = "crashed"
     RESTART_ASKED = "restart asked for"
     CANNOT_START = "cannot start"
+    BAD_ARGUMENTS = "bad arguments"
     BAD_INPUT = "bad input"
     CODE_ERROR = "code error"
     STORAGE = "storage failed"
@@ -54,6 +55,7 @@ class FailureKind(StrEnum):
 #: Failures that come from the program and its input, and so come again: the crash-loop rule looks at these.
 REPEATABLE = frozenset(
     {
+        FailureKind.BAD_ARGUMENTS,
         FailureKind.BAD_INPUT,
         FailureKind.CODE_ERROR,
         FailureKind.CRASHED,
@@ -93,7 +95,7 @@ class Failure:
         node: the machine that may be to blame, where the engine has several.
         rank: global rank of the first failing rank.
         error: type and text of its exception.
-        traceback: its traceback.
+        traceback: its traceback; where it left none, the last lines that it printed.
         all_there: whether each worker's agent has told of its own, as where the network between them has failed.
     """
 

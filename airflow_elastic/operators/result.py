@@ -22,6 +22,7 @@ _USERS_OWN = frozenset(
         FailureKind.CODE_ERROR,
         FailureKind.CRASHED,
         FailureKind.CANNOT_START,
+        FailureKind.BAD_ARGUMENTS,
         FailureKind.BAD_INPUT,
         FailureKind.REFUSED,
     }

@@ -6,22 +6,23 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.jobfiles import Meeting, Result
 from airflow_elastic.launchers import Place, find_launcher
+from airflow_elastic.runtime.evidence import LAUNCHERS_LINES, concealed, last_lines, of_rank, values
 from airflow_elastic.runtime.last_state import keep_last
 from airflow_elastic.runtime.node import Stopped
 from airflow_elastic.runtime.rendezvous import free_port, meet
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.status import RankError
 
 if TYPE_CHECKING:
     from airflow_elastic.runtime.node import Node
+    from airflow_elastic.spec.status import RankError
 
 _POLL_SECONDS = 0.05
-_TAIL_BYTES = 4000
 
 
 def run_command(node: Node) -> Result:
@@ -97,16 +98,13 @@ def _error(node: Node, rank: int, code: int, log: Path) -> RankError:
     kept = node.rank_error(rank, code)
     if kept.error is not None:
         return kept
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-        tail = file.read().decode(errors="replace")
+    code, tail = of_rank(code, last_lines(log, LAUNCHERS_LINES) or "")
     errors = [line.strip() for line in tail.splitlines() if "Error" in line and not line.startswith(" ")]
-    return RankError(
-        rank=rank,
-        exit_code=kept.exit_code,
-        signal=kept.signal,
-        at=kept.at,
-        error=errors[0][:2000] if errors else None,
-        traceback=tail,
-        out_of_memory=kept.out_of_memory,
+    raised = "Traceback (most recent call last)" in tail
+    return replace(
+        kept,
+        exit_code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        error=errors[0][:2000] if errors and raised else None,
+        traceback=concealed(tail or None, values(node.record.spec.secrets)),
     )

@@ -21,6 +21,7 @@ from airflow_elastic.adapters.reports import read_orders
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime.borrowing import ENVIRONMENT as LOANS
 from airflow_elastic.runtime.disk import Disk
+from airflow_elastic.runtime.evidence import rank_error
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.ring import Neighbour
 from airflow_elastic.runtime.slots import KEEPS, Slots
@@ -356,17 +357,4 @@ class Node:
 
     def rank_error(self, rank: int, exit_code: int) -> RankError:
         """How a rank died. `exit_code` is as subprocess gives it: negative for a signal."""
-        number = -exit_code if exit_code < 0 else None
-        try:
-            kept = json.loads(Path(f"{self.rank_files}-rank-{rank}.error.json").read_bytes())
-        except (OSError, ValueError):
-            kept = {}
-        return RankError(
-            rank=rank,
-            exit_code=exit_code if exit_code >= 0 else None,
-            signal=number,
-            at=kept.get("at") or time.time(),
-            error=kept.get("error"),
-            traceback=kept.get("traceback"),
-            out_of_memory=number == 9 and out_of_memory_kills() > self._oom_kills,
-        )
+        return rank_error(self, rank, exit_code, self._oom_kills)

@@ -56,7 +56,7 @@ class RankError:
         signal: number of the signal that ended it.
         at: when, epoch seconds: of the exception where there is a traceback, else of the detection.
         error: type and text of the exception.
-        traceback: its traceback.
+        traceback: its traceback; where it left none, the last lines that it printed.
         out_of_memory: whether the kernel says that it killed for memory in this worker.
     """
 

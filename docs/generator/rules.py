@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_elastic.core import classify, restart
 from airflow_elastic.core.machine import replay
-from airflow_elastic.core.state import REPEATABLE
+from airflow_elastic.core.state import REPEATABLE, FailureKind
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Progress, RankError, Stretch, WorkerPhase, WorkerStatus
@@ -49,6 +49,15 @@ CLASSES: tuple[tuple[str, JobStatus], ...] = (
         _job(error=_rank(exit_code=127, error="train.py: no such file")),
     ),
     ("SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV ended a rank", _job(error=_rank(signal=11))),
+    (
+        "exit code 2 and a usage message: the script's own parser refuses its arguments",
+        _job(
+            error=_rank(
+                exit_code=2,
+                traceback="usage: train.py [--lr LR]\ntrain.py: error: unrecognized arguments: --rate 0.1",
+            )
+        ),
+    ),
     (
         "the runtime refuses what it was given, e.g. a checkpoint of another model",
         _job(
@@ -125,7 +134,8 @@ def _fails(attempt: int, at: float, job: JobStatus, step: int = 0) -> tuple[ev.E
 
 
 _DONE = JobStatus((WorkerStatus("node-0", WorkerPhase.SUCCEEDED),))
-_LOST, _CODE = CLASSES[2][1], CLASSES[8][1]
+_OF_KIND = {rule.kind: job for rule, (_, job) in reversed(list(zip(classify.RULES, CLASSES, strict=True)))}
+_LOST, _CODE = _OF_KIND[FailureKind.WORKER_LOST], _OF_KIND[FailureKind.CODE_ERROR]
 _LIVE = ev.AttemptSubmitted(1.0, 1, "job-1")
 _GONE = ev.AttemptGone(4.0, 1)
 
@@ -167,7 +177,7 @@ RULES: tuple[tuple[str, Callable[[], Any]], ...] = (
     ),
     ("the attempt ended, and nobody can tell why", lambda: None),
     (
-        "the engine refuses the job for good, or the runtime what it was given, before the first step of the run",
+        "the engine refuses the job for good; or before the run's first step its input or arguments are refused",
         _refused,
     ),
     ("the policy is `Never`", _once(_LOST, "Never")),

@@ -162,3 +162,18 @@ async def test_a_training_that_diverges_is_still_told_and_its_checkpoints_still_
     assert [
         checkpoints.problems(store, checkpoints.read(store, step)) for step in checkpoints.steps(store)
     ] == [[]] * 3
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "torchrun-plain"])
+async def test_a_wrong_argument_is_told_in_the_scripts_own_words_and_not_tried_again(
+    tmp_path: Path, launcher: str
+) -> None:
+    async with driving(tmp_path, training("--epochs=three", launcher=launcher)) as driven:
+        state = await driven.end()
+    assert state.outcome == "failed"
+    assert len(state.attempts) == 1
+    failure = state.attempt.failure
+    assert failure is not None
+    assert (failure.kind, failure.exit_code) == (FailureKind.BAD_ARGUMENTS, 2)
+    assert "error: " in (state.reason or "")
+    assert "usage: train.py" in (failure.traceback or "")

@@ -14,6 +14,16 @@ from airflow_elastic.spec.status import JobStatus, WorkerStatus
 from tests.support.builders import at_step, done, failed, job, lost, rank, spec, story, worker
 
 REFUSED = "airflow_elastic.spec.errors.InvalidInput: another model"
+#: What parsers print, and the line of it that says why.
+PARSERS = (
+    ("starting\nusage: t.py [-h]\n            [--lr LR]\nt.py: error: bad --r", "t.py: error: bad --r"),
+    ("Usage: t.py [OPTIONS]\nTry 't.py --help'.\n\nError: No such option: --r", "Error: No such option: --r"),
+    ("Usage: t.py [OPTIONS]\n╭─ Error ─╮\n│ No such option: --r │\n╰─────────╯", "No such option: --r"),
+    (
+        "ERROR: Could not consume arg: --r\nUsage: t.py -\n\nFor more, run:\n  t.py --help",
+        "ERROR: Could not consume arg: --r",
+    ),
+)
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:3344"
 
 
@@ -50,6 +60,31 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
             "rank 1 on node-1 failed: ValueError: x",
         ),
         ([worker(errors=(rank(3),))], "code error", 3, "exit code 3"),
+        ([worker(errors=(rank(3, traceback="loading\nno GPU"),))], "code error", 3, "exit code 3: no GPU"),
+        (
+            [worker(errors=(rank(None, signal=6, traceback="what(): bad"),))],
+            "crashed",
+            134,
+            "SIGABRT: what(): bad",
+        ),
+        *(
+            ([worker(errors=(rank(2, traceback=printed),))], "bad arguments", 2, f"exit code 2: {line}")
+            for printed, line in PARSERS
+        ),
+        # A script's own 2, and one that was raised, say nothing of arguments.
+        ([worker(errors=(rank(2, traceback="step 3\nbad data"),))], "code error", 2, "exit code 2: bad data"),
+        (
+            [
+                worker(
+                    errors=(
+                        rank(2, error="X: y", traceback="Traceback (most recent call last):\nusage: a\nX: y"),
+                    )
+                )
+            ],
+            "code error",
+            2,
+            "failed: X: y",
+        ),
         (
             [worker(errors=(rank(1, error="InvalidInput: another model", traceback=f"File 1\n{REFUSED}"),))],
             "bad input",
