@@ -13,6 +13,7 @@ from airflow_elastic.adapters.kube.resources import PODS, Resource
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Finding
 from airflow_elastic.engines.kube.options import KubeOptions, options_of, quantity
+from airflow_elastic.engines.kube.queues import native
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 
@@ -42,7 +43,7 @@ def check_spec(kind: Kind, spec: RunSpec) -> None:
                 "kubernetes (key: secret/key), or file, on a cluster: workers inherit nothing of this process"
             )
             problems.append(Problem(f"secrets.{i}.source", secret.source, allowed))
-    problems += kind.check(spec, options)
+    problems += [*kind.check(spec, options), *native.check(kind.name, options)]
     if problems:
         raise SpecError(*problems)
 

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_elastic.adapters.jobfiles import JobRecord, Members
 from airflow_elastic.adapters.jobobjects import JobObjects
-from airflow_elastic.adapters.kube import Conflict, KubeError, Missing
+from airflow_elastic.adapters.kube import KubeError, Missing
 from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.engines.kube import read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
+from airflow_elastic.engines.kube.creating import create, objects
 from airflow_elastic.engines.kube.kind import Child, Kind, Object, asked, lacks_pods, read_job
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
-from airflow_elastic.engines.kube.ownership import adopt, is_ours, owned
+from airflow_elastic.engines.kube.ownership import is_ours
 from airflow_elastic.engines.kube.places import Shown, meet_anew, of_all, sized
 from airflow_elastic.engines.kube.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.queues import kueue
-from airflow_elastic.engines.kube.queues.volcano import objects
 from airflow_elastic.engines.kube.trouble import refusal, ticking, trouble
 from airflow_elastic.engines.kube.watch.beside import still_held
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
@@ -131,22 +131,7 @@ class KubeEngine:
         return objects(self.kind, job, options)
 
     async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
-        owner: dict[str, Any] | None = None
-        before: list[Resource] = []
-        for resource, rendered in await self._objects(shared, job, options):
-            body = rendered if owner is None else owned(rendered, owner)
-            try:
-                made = await shared.client.create(resource, options.namespace, body)
-            except Conflict as conflict:
-                made = await shared.client.get(resource, options.namespace, job.name)
-                adopt(made, job, conflict)
-            if resource == self.kind.resource:
-                owner = {"apiVersion": resource.api_version, "kind": resource.kind, **made}
-            elif owner is None:
-                before.append(resource)
-        for resource in before:
-            body = owned({"metadata": {}}, owner or {})
-            await shared.client.patch(resource, options.namespace, job.name, body)
+        await create(shared, self.kind, job, options)
 
     # -- watch ---------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.places import fresh, size_of
 from airflow_elastic.engines.kube.pod import JOB_LABEL, named, owner_labels, pod_template
-from airflow_elastic.engines.kube.queues import kueue
+from airflow_elastic.engines.kube.queues import kueue, native
 from airflow_elastic.spec.errors import Problem, SubmitRefused
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import Waiting, WorkerPhase, WorkerStatus
@@ -61,6 +61,7 @@ class JobKind:
                 "parallelism": job.workers,
                 "backoffLimitPerIndex": 0,
                 "ttlSecondsAfterFinished": options.ttl_seconds,
+                **native.scheduling(job, options),
                 "template": template,
             },
         }
@@ -87,8 +88,9 @@ class JobKind:
         return None if value is None else int(value)
 
     def scaled(self, owner: Object, workers: int) -> Change:
-        """Both numbers together, as they must be equal."""
-        return Change({"spec": {"parallelism": workers, "completions": workers}})
+        """Both numbers together, as they must be equal; and no gang may need more."""
+        numbers = {"parallelism": workers, "completions": workers}
+        return Change({"spec": {**numbers, **native.scaled(owner, workers)}})
 
     def held(self, owner: Object) -> str | None:
         """Suspended: by a queue, or by a person."""
@@ -124,6 +126,7 @@ class JobKind:
                 "admitted": admitted,
                 "suspend": suspend,
                 "queued": kueue.has_taken(owner),
+                "gang": native.gang_of(owner),
             },
             "status": {
                 "completedIndexes": status.get("completedIndexes", ""),
@@ -153,8 +156,9 @@ class JobEngine(KubeEngine):
         """Not where a queue has admitted so many pods, and one more may be one too many; nor where it has to be beside
         the others, and there may be no room: a new job can go elsewhere.
         """
-        queued = owner["spec"]["queued"] or options.queueing != "kueue"
-        return job.standby and not queued and options.topology is None
+        queued = owner["spec"]["queued"] or options.queueing == "volcano"
+        may = not queued and native.lets_replace(owner["spec"]["gang"], job)
+        return job.standby and may and options.topology is None
 
     async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
         """Begin a generation that belongs to this attempt; lost workers' pods go, and pods of further indexes come."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from airflow_elastic.engines.kube.queues import native
 from airflow_elastic.engines.kube.read import read_pod
 from airflow_elastic.spec.checks import MOST_WORKERS
 from airflow_elastic.spec.status import Asked, JobStatus, Waiting, WorkerPhase, WorkerStatus
@@ -145,7 +146,7 @@ def read_job(
             seen.setdefault(i, by_index[i]["metadata"]["uid"])
     for i in [i for i in seen if i >= count]:
         del seen[i]
-    return JobStatus((*workers, *left), asked(owner, count))
+    return JobStatus((*native.in_plain_words(workers), *left), asked(owner, count))
 
 
 def asked(owner: Object, workers: int) -> Asked | None:
@@ -178,7 +179,10 @@ def _worker(
     if pod is not None and seen.get(index, pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
         # Which may wait for a place: nobody is to wait for a worker that has had its life.
         return WorkerStatus(name, WorkerPhase.LOST, reason="its pod is gone, and was made anew")
-    if read is not None:
+    if read is not None and pod is not None:
+        gang = (owner.get("child") or owner)["spec"].get("gang")
+        if (waits := native.waits(gang, pod)) is not None:
+            return replace(read, waiting=Waiting.QUEUED, reason=f"{waits}: {why}" if why else waits)
         return replace(read, reason=queue) if queue and read.waiting is Waiting.QUEUED else read
     told = kind.gone(owner, index)
     if told is not None and not (index in seen and told.phase is WorkerPhase.PENDING):

@@ -16,7 +16,7 @@ from airflow_elastic.spec.run import RunSpec
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _QUANTITY = re.compile(r"\d+(\.\d+)?([EPTGMk]i?|Ki|m)?")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
-_QUEUEING = ("kueue", "volcano")
+_QUEUEING = ("kueue", "volcano", "native")
 
 #: What Kueue finds a queue by, and the option that says it: as a label alone we would not know that the job is queued.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -24,6 +24,10 @@ QUEUE_LABELS = {
     QUEUE_LABEL: "queue",
     "kueue.x-k8s.io/priority-class": "queue_priority",
 }
+
+#: What preemption takes of a gang of Kubernetes' own.
+DISRUPTION_MODES = ("all", "single")
+
 _SOURCES = ("claim", "secret", "config_map", "host_path", "empty_dir")
 
 
@@ -79,9 +83,12 @@ class KubeOptions:
         topology: a node label, e.g. `topology.kubernetes.io/zone`: all workers of an attempt are put where it is equal.
         priority_class: name of a PriorityClass.
         scheduler: name of the scheduler. Default: the cluster's; with `queueing: volcano`, volcano.
-        queueing: whose queue it is: kueue, or volcano, which starts the workers as a gang, also without a queue named.
+        queueing: whose queue it is: kueue, or volcano, which starts the workers as a gang, also without a queue named;
+            native: a gang of Kubernetes' own, without a queue (Kubernetes 1.37, engine `job`).
         queue: name of a queue, where the job waits until it is admitted: a LocalQueue of Kueue, or a Queue of Volcano.
         queue_priority: name of a WorkloadPriorityClass of Kueue.
+        disruption_mode: what preemption takes of a gang of Kubernetes' own: `all` workers, or `single` ones. Default:
+            single where fewer of them can train, else all.
         shared_memory: size of /dev/shm, in memory, e.g. `8Gi`. Default: 64 MiB, little for data loaders and NCCL.
         host_network: use the node's network, e.g. for RDMA.
         ipc_lock: allow locking of memory, which RDMA needs.
@@ -111,6 +118,7 @@ class KubeOptions:
     queueing: str = "kueue"
     queue: str | None = None
     queue_priority: str | None = None
+    disruption_mode: str | None = None
     shared_memory: str | None = None
     host_network: bool = False
     ipc_lock: bool = False
@@ -131,6 +139,8 @@ class KubeOptions:
             if self.image_pull_policy is not None:
                 check("image_pull_policy", self.image_pull_policy, choice(_PULL_POLICIES))
             check("queueing", self.queueing, choice(_QUEUEING))
+            if self.disruption_mode is not None:
+                check("disruption_mode", self.disruption_mode, choice(DISRUPTION_MODES))
             of_pods = self.pod_template.get("metadata", {}).get("labels", {})
             for where, labels in (("labels", self.labels), ("pod_template.metadata.labels", of_pods)):
                 for label, option in QUEUE_LABELS.items():

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from airflow_elastic.engines.api import Job
 
 
-def owned(body: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:
-    """The object, to be removed by the cluster together with its owner."""
-    reference = {key: owner[key] for key in ("apiVersion", "kind")}
+def owned(body: dict[str, Any], owner: dict[str, Any], *, controls: bool = False) -> dict[str, Any]:
+    """The object, to be removed by the cluster together with its owner; which `controls` it, if that is said."""
+    reference: dict[str, Any] = {key: owner[key] for key in ("apiVersion", "kind")}
     reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
+    if controls:
+        reference["controller"] = True
     return {**body, "metadata": {**body["metadata"], "ownerReferences": [reference]}}
 
 

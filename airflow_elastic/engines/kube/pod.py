@@ -198,7 +198,7 @@ def _mounts(options: KubeOptions) -> list[dict[str, Any]]:
 def _affinity(job: Job, options: KubeOptions) -> dict[str, Any]:
     """Together where `topology` is equal, not on machines to avoid, and what the user says beside that."""
     laid: dict[str, Any] = dict(options.affinity)
-    if options.topology is not None:
+    if options.topology is not None and options.queueing != "native":  # which says it of the gang
         term = {"labelSelector": {"matchLabels": {JOB_LABEL: job.name}}, "topologyKey": options.topology}
         laid = overlay({"podAffinity": {_REQUIRED: [term]}}, laid)
     last_choice = {job.suspect} if job.suspect else set()

@@ -47,6 +47,7 @@ from airflow_elastic.engines.kube.pod import (
     owner_labels,
     pod_template,
 )
+from airflow_elastic.engines.kube.queues import volcano
 from airflow_elastic.spec.errors import EngineError, Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -116,6 +117,7 @@ class PyTorchJobKind:
             if key not in _ELASTIC_POLICY:
                 allowed = f"one of {', '.join(_ELASTIC_POLICY)}"
                 problems.append(Problem(f"engine_options.elastic_policy.{key}", value, allowed))
+        problems += volcano.check_policy(mine.run_policy.get("schedulingPolicy", {}), options)
         if _follows(mine):
             problems += _not_followed(spec, options)
         if mine.master and spec.workers.at_least < 2:
@@ -132,10 +134,7 @@ class PyTorchJobKind:
             replicas = {"Master": self._replicas(job, options, 1, 0), **replicas}
         spec: dict[str, Any] = {
             "nprocPerNode": str(job.spec.workers.procs),
-            "runPolicy": {
-                **mine.run_policy,
-                "cleanPodPolicy": "None",
-            },
+            "runPolicy": {**mine.run_policy, **_scheduling(job, mine), "cleanPodPolicy": "None"},
             "pytorchReplicaSpecs": replicas,
         }
         if mine.elastic_policy is not None:
@@ -223,6 +222,12 @@ class PyTorchJobKind:
             },
             "status": {"ended": ended[0] if ended else None},
         }
+
+
+def _scheduling(job: Job, options: PyTorchJobOptions) -> dict[str, Any]:
+    """What the operator is told of a gang: without it it would say all workers are needed."""
+    told = {**options.run_policy.get("schedulingPolicy", {}), **volcano.policy(job, options)}
+    return {"schedulingPolicy": told} if told else {}
 
 
 def _follows(options: PyTorchJobOptions) -> bool:

@@ -43,6 +43,7 @@ def slim(pod: dict[str, Any]) -> dict[str, Any]:
             "schedulerName": spec.get("schedulerName"),
             "sidecars": [one["name"] for one in init if one.get("restartPolicy") == "Always"],
             "restarts": _restarts(spec),
+            "group": (spec.get("schedulingGroup") or {}).get("podGroupName"),
         },
         "status": {
             "phase": status.get("phase", "Pending"),

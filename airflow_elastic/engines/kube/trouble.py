@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_elastic.adapters.kube import KubeError, OverQuota
 from airflow_elastic.adapters.kube.resources import EVENTS
 from airflow_elastic.adapters.tasks import end_task
+from airflow_elastic.engines.kube.queues import native
 from airflow_elastic.spec.errors import EngineError, SubmitHeld, SubmitRefused
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def refusal(error: KubeError) -> EngineError:
     """
     if isinstance(error, OverQuota):
         return SubmitHeld(str(error))
-    return SubmitRefused(str(error), for_now=True) if error.is_final else error
+    said = "; ".join(filter(None, (str(error), native.unknown(str(error)))))
+    return SubmitRefused(said, for_now=True) if error.is_final else error
 
 
 #: An operator needs less than that from one object to the next, as a rule.

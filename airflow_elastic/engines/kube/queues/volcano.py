@@ -11,38 +11,77 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.engines.kube.pod import named
+from airflow_elastic.engines.kube.queues.gang import fewest
+from airflow_elastic.spec.errors import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_elastic.engines.api import Job
-    from airflow_elastic.engines.kube.kind import Kind
     from airflow_elastic.engines.kube.options import KubeOptions
+
+#: Fields of a PodGroup, and what they are called in a `schedulingPolicy`.
+_POLICY = {
+    "minMember": "minAvailable",
+    "queue": "queue",
+    "priorityClassName": "priorityClass",
+    "minResources": "minResources",
+}
+
+#: And what they are called in a run.
+_SAID_AS = {
+    "minAvailable": "it is workers.min",
+    "queue": "say it as engine_options.queue",
+    "priorityClass": "say it as engine_options.priority_class",
+    "minResources": "it is workers.resources times workers.min",
+}
 
 PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", needs="Volcano")
 
 
-def objects(kind: Kind, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
-    """All objects of a job in the order of their creation: the kind's, and before them the gang where it is one."""
-    rendered = kind.render(job, options)
-    return rendered if options.queueing != "volcano" else [(PODGROUPS, _group(job, options)), *rendered]
+def objects(job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
+    """The gang of a job, which is made before the job; nothing where it is none."""
+    if options.queueing != "volcano":
+        return []
+    head = {"apiVersion": PODGROUPS.api_version, "kind": PODGROUPS.kind}
+    return [(PODGROUPS, {**head, "metadata": named(job, options), "spec": _gang(job, options)})]
 
 
-def _group(job: Job, options: KubeOptions) -> dict[str, Any]:
-    workers = job.spec.workers
-    fewest = min(job.workers, workers.at_least)
-    spec: dict[str, Any] = {"minMember": fewest}
+def policy(job: Job, options: KubeOptions) -> dict[str, Any]:
+    """The gang in the words of a training-operator's `schedulingPolicy`; nothing where it is none.
+
+    One that runs with `--gang-scheduler-name=volcano` writes it over the PodGroup.
+    """
+    gang = _gang(job, options) if options.queueing == "volcano" else {}
+    return {_POLICY[name]: value for name, value in gang.items()}
+
+
+def check_policy(policy: Mapping[str, Any], options: KubeOptions) -> list[Problem]:
+    """What a `schedulingPolicy` of the user's may not say of a gang of ours: the PodGroup would not say the same."""
+    if options.queueing != "volcano":
+        return []
+    return [
+        Problem(
+            f"engine_options.run_policy.schedulingPolicy.{name}", policy[name], f"nothing with volcano: {how}"
+        )
+        for name, how in _SAID_AS.items()
+        if name in policy
+    ]
+
+
+def _gang(job: Job, options: KubeOptions) -> dict[str, Any]:
+    count = fewest(job)
+    spec: dict[str, Any] = {"minMember": count}
     if options.queue:
         spec["queue"] = options.queue
     if options.priority_class:
         spec["priorityClassName"] = options.priority_class
-    if workers.resources:
+    if job.spec.workers.resources:
         # The queue is asked for so much before a pod is looked at.
-        spec["minResources"] = {name: _times(fewest, amount) for name, amount in workers.resources.items()}
-    return {
-        "apiVersion": PODGROUPS.api_version,
-        "kind": PODGROUPS.kind,
-        "metadata": named(job, options),
-        "spec": spec,
-    }
+        spec["minResources"] = {
+            name: _times(count, amount) for name, amount in job.spec.workers.resources.items()
+        }
+    return spec
 
 
 def _times(count: int, amount: str) -> str:

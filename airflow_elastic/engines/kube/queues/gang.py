@@ -1,0 +1,21 @@
+"""What a gang is: with how many of its workers a job is worth starting, and whether it goes on with fewer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_elastic.launchers import find_launcher
+
+if TYPE_CHECKING:
+    from airflow_elastic.engines.api import Job
+
+
+def fewest(job: Job) -> int:
+    """With how many workers a job may start: `workers.min`; all, where the launcher's workers wait for each other."""
+    return min(job.workers, job.spec.workers.at_least) if shrinks(job) else job.workers
+
+
+def shrinks(job: Job) -> bool:
+    """Whether the job may ever train with fewer workers than it has."""
+    workers = job.spec.workers
+    return find_launcher(job.spec.launcher).elastic and workers.at_least < workers.at_most
