@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.cli.find import silent_since
+from airflow_elastic.launchers.api import BY_NAME
 from airflow_elastic.spec.errors import ElasticError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def detach(run: Run, *, output: bool) -> int:
     began, log = time.time(), log_path(run)
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [
-        *(sys.executable, "-m", "airflow_elastic.cli", "run", "--uri", run.store.uri),
+        *(sys.executable, *BY_NAME, "airflow_elastic.cli", "run", "--uri", run.store.uri),
         "--output" if output else "--no-output",
     ]
     with log.open("ab") as file:

@@ -13,6 +13,7 @@ from airflow_elastic.adapters.plugins import how_to_install
 from airflow_elastic.cli.find import find_run, uri_argument
 from airflow_elastic.cli.help import Command, keep_examples
 from airflow_elastic.cli.requests import checkpoint as now
+from airflow_elastic.launchers.api import BY_NAME
 from airflow_elastic.spec.errors import InvalidInput
 
 
@@ -67,7 +68,7 @@ def export(uri: str, file: str, step: int | None) -> int:
         raise InvalidInput(f"step {step} has no committed checkpoint; there are: {told}")
     words = [store.uri, file, *([] if step is None else [str(step)])]
     # In a process of its own: nothing of the command line imports torch.
-    command = [sys.executable, "-m", "airflow_elastic.runtime.weights", *words]
+    command = [sys.executable, *BY_NAME, "airflow_elastic.runtime.weights", *words]
     return subprocess.run(command, check=False).returncode
 
 

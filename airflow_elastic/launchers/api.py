@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 GROUP = "airflow_elastic.launchers"
 
+#: How a module is run that is not the user's own: the folder that a run is started in has nothing that it imports.
+BY_NAME = ("-P", "-m")
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_elastic.launchers.api import Launcher, Place, module_or_script
+import airflow_elastic
+from airflow_elastic.launchers.api import BY_NAME, Launcher, Place, module_or_script
 from airflow_elastic.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -26,23 +28,25 @@ class TorchrunOptions:
     spares: bool = True
 
 
+#: By its path: what `-m` imports, a folder that the run is started in could stand in for.
+_START_RANK = str(Path(airflow_elastic.__file__).parent / "runtime" / "start_rank.py")
+
+
 def _rank_command(spec: RunSpec, place: Place) -> list[str]:
-    # Our own entry point: it keeps the traceback of a failing rank, then is out of the way.
-    return [place.python, "-m", "airflow_elastic.runtime.rank", "--", *spec.command]
+    # Our own entry point: it keeps the traceback of a failing rank, then is out of the way. -u is torchrun's.
+    return [place.python, "-u", _START_RANK, "--", *spec.command]
 
 
 def _spare_command(spec: RunSpec, python: str) -> list[str]:
     options: TorchrunOptions = TORCHRUN.options_of(spec)
     script = spec.command[0]
     of_python = script == "-m" or script.endswith(".py")
-    return (
-        [python, "-m", "airflow_elastic.runtime.rank", "--stand-by"] if options.spares and of_python else []
-    )
+    return [python, "-u", _START_RANK, "--stand-by"] if options.spares and of_python else []
 
 
 def _torchrun(spec: RunSpec, place: Place) -> list[str]:
     return [
-        *(place.python, "-m", "torch.distributed.run"),
+        *(place.python, *BY_NAME, "torch.distributed.run"),
         f"--nnodes={place.nodes}",
         f"--node-rank={place.node_rank}",
         f"--nproc-per-node={spec.workers.procs}",
@@ -57,7 +61,7 @@ def _torchrun(spec: RunSpec, place: Place) -> list[str]:
 def _accelerate(spec: RunSpec, place: Place) -> list[str]:
     ranks = place.nodes * spec.workers.procs
     return [
-        *(place.python, "-m", "accelerate.commands.launch"),
+        *(place.python, *BY_NAME, "accelerate.commands.launch"),
         *(["--multi_gpu"] if _gpus(spec) and ranks > 1 else []),
         *([] if _gpus(spec) else ["--cpu"]),
         f"--num_machines={place.nodes}",

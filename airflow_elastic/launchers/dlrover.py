@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_elastic.launchers.api import Launcher, Place, module_or_script
+from airflow_elastic.launchers.api import BY_NAME, Launcher, Place, module_or_script
 from airflow_elastic.spec.checks import Checks, choice
 from airflow_elastic.spec.errors import Problem, SpecError
 
@@ -81,7 +81,7 @@ def _command(spec: RunSpec, place: Place) -> list[str]:
         "training_port": options.training_port,
     }
     return [
-        *(place.python, "-m", "dlrover.trainer.torch.elastic_run"),
+        *(place.python, *BY_NAME, "dlrover.trainer.torch.elastic_run"),
         *(["--standalone"] if spec.engine not in _WITH_MASTER else []),
         f"--nnodes={place.nodes}",
         f"--node_rank={place.node_rank}",

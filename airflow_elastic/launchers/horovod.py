@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_elastic.launchers.api import Launcher, Place
+from airflow_elastic.launchers.api import BY_NAME, Launcher, Place
 from airflow_elastic.spec.checks import Checks, positive_int
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class HorovodOptions:
 
 def _command(spec: RunSpec, place: Place) -> list[str]:
     options: HorovodOptions = HOROVODRUN.options_of(spec)
-    ours = (place.python, "-m", "airflow_elastic.runtime.horovod")
+    ours = (place.python, *BY_NAME, "airflow_elastic.runtime.horovod")
     meeting = (f"--lead={place.master_addr}:{place.master_port}", f"--slots={spec.workers.procs}")
     server = [*options.sshd, "-p", str(options.ssh_port)]
     if place.node_rank:

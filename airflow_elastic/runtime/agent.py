@@ -77,7 +77,7 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
     persister = Persister(node, news)
     node.persist, node.keep_logs = persister.flush, reporter.keep_logs
     signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, lambda *_: None)  # and not SIG_IGN: ranks would be born with it
     result = Result("failed", time.time(), reason="the agent failed: see its log")
     try:
         spec = node.record.spec

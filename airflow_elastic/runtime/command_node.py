@@ -36,6 +36,7 @@ def run_command(node: Node) -> Result:
     )
     # What a plain script finds; torchrun and accelerate set it anew for each rank.
     world = {
+        "PYTHONUNBUFFERED": "1",  # where a command does not see to it itself
         "RANK": str(rank),
         "LOCAL_RANK": "0",
         "WORLD_SIZE": str(len(members.nodes)),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.linux import out_of_memory_kills
 from airflow_elastic.spec import layout
@@ -24,6 +25,8 @@ LINES, _LINE_BYTES = 40, 150
 
 #: And of a launcher's, which says much itself below what its ranks have printed.
 LAUNCHERS_LINES = 120
+
+_LONGEST_TRACE, _LONGEST_ERROR = 20_000, 2_000  # characters of what torch has recorded
 
 _SIGKILL = 9
 _KILLED = frozenset({1, 2, 3, _SIGKILL, 13, 15})  # who is ended from outside says nothing about why
@@ -50,7 +53,7 @@ def rank_error(node: Node, rank: int, exit_code: int, kills: int) -> RankError:
     try:
         kept = json.loads(Path(f"{node.rank_files}-rank-{rank}.error.json").read_bytes())
     except (OSError, ValueError):
-        kept = {}
+        kept = recorded(Path(f"{node.rank_files}-rank-{rank}.torch.json"))
     trace = kept.get("traceback")
     if not trace and not kept.get("error") and number not in _KILLED:
         trace = last_lines(node.logs / layout.rank_log(node.generation, rank))
@@ -64,6 +67,25 @@ def rank_error(node: Node, rank: int, exit_code: int, kills: int) -> RankError:
         traceback=concealed(trace, secrets),
         out_of_memory=number == _SIGKILL and out_of_memory_kills() > kills,
     )
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """What torch's `record` has written of a rank's failure, in the form of ours; nothing where it has not.
+
+    It is all there is where the script ran below a program of the user's.
+    """
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        message = json.loads(path.read_bytes())["message"]
+        if isinstance(message, str):
+            return {"error": message[:_LONGEST_ERROR]}
+        more = message["extraInfo"]
+        trace = str(more["py_callstack"])[-_LONGEST_TRACE:]
+        return {
+            "error": str(message["message"])[:_LONGEST_ERROR],
+            "traceback": trace,
+            "at": float(more["timestamp"]),
+        }
+    return {}
 
 
 def last_lines(log: Path, count: int = LINES) -> str | None:

@@ -36,7 +36,7 @@ _LOOK_SECONDS = 0.02
 def environments(node: Node, members: Members, meeting: Meeting) -> list[dict[str, str]]:
     """What the ranks of a worker find in their environment, each in its own."""
     procs, workers = node.record.spec.workers.procs, len(members.nodes)
-    group, world = members.nodes.index(node.index), str(procs * workers)
+    group, world, restarts = members.nodes.index(node.index), str(procs * workers), node.attempt - 1
     alike = {
         **os.environ,
         # The generation's store: it is fresh, so there are no keys of former ones in it.
@@ -49,11 +49,12 @@ def environments(node: Node, members: Members, meeting: Meeting) -> list[dict[st
         "LOCAL_WORLD_SIZE": str(procs),
         "GROUP_RANK": str(group),
         "GROUP_WORLD_SIZE": str(workers),
-        "ROLE_NAME": "rank",
+        "ROLE_NAME": "default",
         "ROLE_WORLD_SIZE": world,
         "TORCHELASTIC_RUN_ID": node.record.name,
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",  # a failed rank ends the attempt: the run's own budget decides what follows
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        # The run's own budget decides. Restarts that cost nothing of it, after a preemption, are counted above, too.
+        "TORCHELASTIC_MAX_RESTARTS": str(max(node.record.spec.restart.backoff_limit, restarts)),
     }
     return [
         {

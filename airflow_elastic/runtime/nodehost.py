@@ -1,4 +1,4 @@
-"""The node host of a run: `python -m airflow_elastic.runtime.nodehost STATE_FOLDER`.
+"""The node host of a run: `python -P -m airflow_elastic.runtime.nodehost STATE_FOLDER`.
 
 It imports torch once, then starts the agent of every worker that is wanted and was not started, by forking itself. What
 is wanted stands in files, so it may die at any time, and two of them cannot exist. It ends by itself when nothing has
@@ -6,6 +6,11 @@ been running for a while.
 """
 
 from __future__ import annotations
+
+if __name__ == "__main__":  # before anything else is imported
+    from airflow_elastic.adapters.search_path import own_first
+
+    own_first()
 
 import fcntl
 import gc

@@ -1,4 +1,4 @@
-"""The agent of a worker on a cluster: `python -m airflow_elastic.runtime.pod`, the first process of its container.
+"""The agent of a worker on a cluster: `python -P -m airflow_elastic.runtime.pod`, the first process of its container.
 
 What it is to do stands in the job's documents under the run URI; its environment says only which worker of which job it
 is. A worker has one life in an attempt: a pod that an operator makes in place of a former one, and a container that is
@@ -7,6 +7,11 @@ container's termination message, where whoever watches the pod sees it without a
 """
 
 from __future__ import annotations
+
+if __name__ == "__main__":  # before anything else is imported
+    from airflow_elastic.adapters.search_path import own_first
+
+    own_first()
 
 import json
 import logging

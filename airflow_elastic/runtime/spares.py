@@ -149,11 +149,10 @@ def _told(spare: subprocess.Popen[bytes], order: bytes) -> bool:
 
 
 def stand_by() -> list[str]:
-    """Be a spare: import ahead, and wait to be told who to be; returns the arguments of `runtime.rank`.
+    """Be a spare: import ahead, and wait to be told who to be; returns the arguments of `start_rank.py`.
 
     Where what was imported is of no use to the rank, it starts afresh instead, and this does not return.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as agents have it, and ranks by that
     threads, score = os.environ.get(_THREADS), _first_to_die()
     told = _Told()
     imported = _imported()
@@ -193,7 +192,7 @@ class _Told:
             shutil.copyfileobj(said, output)
             output.flush()
             _print_to(output.fileno())
-        with open(os.devnull, "rb") as nothing:
+        with open(os.devnull, "r+b", buffering=0) as nothing:  # as a rank that is started afresh has it
             os.dup2(nothing.fileno(), 0)
 
 

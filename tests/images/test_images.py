@@ -127,7 +127,7 @@ def test_the_trainer_trains(trainer: Container) -> None:
 
 def test_the_trainer_is_a_pods_worker(trainer: Container) -> None:
     """As far as that goes without a cluster: it knows what it needs, and ends where there is no such job."""
-    agent = ["python", "-m", "airflow_elastic.runtime.pod"]
+    agent = ["python", "-P", "-m", "airflow_elastic.runtime.pod"]
     assert "AIRFLOW_ELASTIC_RUN_URI" in trainer.run(*agent, ok=False)
     trainer.run(
         *agent,

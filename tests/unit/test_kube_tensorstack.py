@@ -16,7 +16,7 @@ from airflow_elastic.spec.status import Waiting, WorkerPhase
 from tests.support.cluster import SCRIPTS
 
 KIND = TensorStackKind()
-AGENT = ["-m", "airflow_elastic.runtime.pod"]
+AGENT = ["-P", "-m", "airflow_elastic.runtime.pod"]
 
 
 def rendered(

@@ -83,7 +83,7 @@ def test_a_runtime_of_somebody_else_gets_what_patches_can_carry() -> None:
     assert told["runtimeRef"]["kind"] == "ClusterTrainingRuntime"
     trainer = told["trainer"]
     assert (trainer["image"], trainer["numNodes"]) == ("me/train:1", 2)
-    assert trainer["command"] == ["python", "-m", "airflow_elastic.runtime.pod"]
+    assert trainer["command"] == ["python", "-P", "-m", "airflow_elastic.runtime.pod"]
     assert trainer["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": "1"}
     assert {"AIRFLOW_ELASTIC_INDEX", "AIRFLOW_ELASTIC_RUN_URI"} <= {one["name"] for one in trainer["env"]}
     (patch,) = told["runtimePatches"]

@@ -35,7 +35,7 @@ def test_a_launcher_without_options_refuses_any() -> None:
 
 # -- dlrover-run -------------------------------------------------------------------------------------------------------
 
-DLROVER = ["py", "-m", "dlrover.trainer.torch.elastic_run"]
+DLROVER = ["py", "-P", "-m", "dlrover.trainer.torch.elastic_run"]
 ELASTIC = {"engine": "elasticjob", "workers": Workers(2, min=2, max=4, procs=8, node_unit=2)}
 
 
@@ -75,8 +75,8 @@ def test_dlrover_run_has_every_flag(options: dict[str, Any], flags: list[str]) -
     run = spec("dlrover-run", engine="elasticjob", launcher_options=options)
     DLROVER_RUN.refuse(run)
     command = DLROVER_RUN.command(run, place())
-    assert command[7 : 7 + len(flags)] == flags
-    assert command[7 + len(flags) :] == ["train.py", "--lr", "1"]
+    assert command[8 : 8 + len(flags)] == flags
+    assert command[8 + len(flags) :] == ["train.py", "--lr", "1"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_horovodrun_on_the_first_worker() -> None:
     HOROVODRUN.refuse(run)
     command = HOROVODRUN.command(run, place())
     ours, driver = command[: command.index("--")], command[command.index("--") + 1 :]
-    assert ours[2:] == [
+    assert ours[3:] == [
         "airflow_elastic.runtime.horovod",
         "lead",
         "--lead=10.0.0.1:29500",
@@ -127,7 +127,7 @@ def test_horovodrun_on_the_first_worker() -> None:
 
 def test_horovodrun_on_the_others() -> None:
     command = HOROVODRUN.command(spec("horovodrun", workers=Workers(2)), place(1))
-    assert command[3:] == [
+    assert command[4:] == [
         *("follow", "--lead=10.0.0.1:29500", "--slots=1", "--", "/usr/sbin/sshd", "-D", "-e", "-p", "2222")
     ]
 
@@ -140,7 +140,7 @@ def test_horovodrun_refuses_bad_options(options: dict[str, Any]) -> None:
 
 def test_the_driver_finds_all_hosts_and_they_end_with_it(tmp_path: Path) -> None:
     """With a driver that asks the discovery script, as Horovod's does: none of it can be installed here."""
-    ours = [sys.executable, "-m", "airflow_elastic.runtime.horovod"]
+    ours = [sys.executable, "-P", "-m", "airflow_elastic.runtime.horovod"]
     meeting = [f"--lead=127.0.0.1:{free_port()}", "--slots=2"]
     found = tmp_path / "found"
     driver = ["sh", "-c", f"sh $0 > {found}; exit 7", "{discovery}"]

@@ -16,6 +16,7 @@ import pytest
 
 from airflow_elastic.adapters.jobfiles import Meeting
 from airflow_elastic.adapters.linux import called, marked, readable
+from airflow_elastic.launchers import TORCHRUN, Place
 from airflow_elastic.runtime import group as module_of_group
 from airflow_elastic.runtime import spares as module
 from airflow_elastic.runtime.group import RankGroup
@@ -63,7 +64,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def command(node: Node) -> list[str]:
-    return [sys.executable, "-m", "airflow_elastic.runtime.rank", "--", *node.record.spec.command]
+    return TORCHRUN.command(node.record.spec, Place(sys.executable, 0, 1, "", 0))
 
 
 def environments(node: Node, **more: str) -> list[dict[str, str]]:
@@ -159,12 +160,18 @@ def test_they_end_with_their_agent(node: Node, tmp_path: Path) -> None:
     """Whatever ends it: what they wait for is the end of their standard input."""
     program = (
         "import os, subprocess, sys\n"
-        "words = [sys.executable, '-m', 'airflow_elastic.runtime.rank', '--stand-by']\n"
+        "words = [sys.executable, '-u', 'start_rank.py', '--stand-by']\n"
         "process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)\n"
         "print(process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(module.__file__).parent,
+    )
     assert done.returncode == -9
     try:
         descriptor = os.pidfd_open(int(done.stdout))

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.merge import overlay
 from airflow_elastic.engines.kube.options import QUEUE_LABELS, KubeOptions, Volume
+from airflow_elastic.launchers.api import BY_NAME
 
 JOB_LABEL = "airflow-elastic/job"
 ATTEMPT_LABEL = "airflow-elastic/attempt"
@@ -111,7 +112,7 @@ def _container(job: Job, options: KubeOptions, name: str, index: dict[str, Any])
             "name": name,
             "image": options.image,
             "imagePullPolicy": options.image_pull_policy,
-            "command": [options.python, "-m", "airflow_elastic.runtime.pod"],
+            "command": [options.python, *BY_NAME, "airflow_elastic.runtime.pod"],
             "workingDir": job.spec.working_dir,
             "env": _env(job, index),
             "envFrom": [dict(one) for one in options.env_from],
