@@ -11,6 +11,7 @@ from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import find_run, uri_argument
 from airflow_elastic.cli.help import Command
+from airflow_elastic.core.gravity import gravity
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.tell import sentence
 from airflow_elastic.spec.events import event_to_dict
@@ -53,9 +54,10 @@ def events(uri: str, as_json: bool, follow: bool) -> None:
 
 
 def _show(seq: int, event: Event, before: RunState | None, state: RunState, *, as_json: bool) -> None:
-    told = sentence(event, before, state)
+    told, grave = sentence(event, before, state), gravity(event, before, state)
     if as_json:
-        say.print_json({"seq": seq, "sentence": told, **event_to_dict(event)}, line=True)
+        plain = {"seq": seq, "sentence": told, "level": str(grave), **event_to_dict(event)}
+        say.print_json(plain, line=True)
     else:
         # A journal only holds what changed something; should it hold anything else, it is named at least.
-        click.echo(f"{say.moment(event.at)}  {told or type(event).__name__}")
+        click.echo(f"{say.moment(event.at)}  {say.level(grave)}{told or type(event).__name__}")

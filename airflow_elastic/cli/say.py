@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from airflow_elastic.core.gravity import Gravity
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -60,6 +62,11 @@ def asker() -> str:
 def moment(at: float, *, day: bool = True) -> str:
     """A moment in this machine's time zone; with the zone where it stands alone in a file."""
     return time.strftime("%Y-%m-%d %H:%M:%S%z" if day else "%H:%M:%S", time.localtime(at))
+
+
+def level(gravity: Gravity) -> str:
+    """What precedes a grave line in a file; nothing before any other one."""
+    return "" if gravity is Gravity.INFO else f"{gravity}  "
 
 
 def duration(seconds: float) -> str:

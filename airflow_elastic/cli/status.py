@@ -21,7 +21,7 @@ from airflow_elastic.cli.find import (
 )
 from airflow_elastic.cli.help import Command
 from airflow_elastic.core.goodput import ROWS
-from airflow_elastic.core.tell import restoring, waits, workers
+from airflow_elastic.core.tell import restoring, sizes, waits, workers
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.status import Wait, Waiting
 
@@ -99,14 +99,15 @@ def _position(document: Mapping[str, Any]) -> str:
     if not document["step"]:
         return "no step reported so far"
     parts = [f"step {say.step_of(document)}", f"epoch {document['epoch']}"]
-    if document["loss"] is not None and "loss" not in document["metrics"]:  # what a script ends with counts
-        parts.append(f"loss {say.number(document['loss'])}")
+    if document["loss"] is not None:  # a script may give another number that it calls its loss
+        parts.append(f"step loss {say.number(document['loss'])}")
     parts += [f"{name} {say.number(value)}" for name, value in document["metrics"].items()]
     samples = document["samples"]
     if samples["seen"]:
         parts.append(f"{say.number(samples['seen'])} samples")
-    if samples["per_second"] and document["ended_at"] is None:
-        parts.append(f"{say.number(samples['per_second'])} samples/s")
+    if samples["per_second"]:
+        over = " at last" if document["ended_at"] is not None else ""
+        parts.append(f"{say.number(samples['per_second'])} samples/s{over}")
     return ", ".join(parts)
 
 
@@ -152,7 +153,7 @@ def _attempts(console: Console, document: Mapping[str, Any]) -> None:
         cause = attempt["cause"] or ("" if document["ended_at"] else document["state"])
         table.add_row(
             str(attempt["number"]),
-            str(attempt["workers"]),
+            sizes(attempt),
             f"{attempt['from_step']} → {attempt['last_step']}",
             say.moment(began),
             say.duration(max(0.0, end - began)),
@@ -165,7 +166,7 @@ def _ranks(console: Console, document: Mapping[str, Any]) -> None:
     if not document["ranks"]:
         return
     table = Table(box=None, header_style="dim", pad_edge=False)
-    for name in ("rank", "worker", "step", "s/step", "loss", "memory", "heard"):
+    for name in ("rank", "worker", "step", "s/step", "step loss", "memory", "heard"):
         table.add_column(name, justify="left" if name == "worker" else "right", no_wrap=True)
     for rank in document["ranks"]:
         loss, at = rank.get("loss"), rank.get("at") or 0.0

@@ -15,6 +15,7 @@ from airflow_elastic.cli import say
 from airflow_elastic.cli.output import Tail
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.document import word
+from airflow_elastic.core.gravity import Gravity, gravity
 from airflow_elastic.core.tell import lagging, restoring, sentence, share, waiting, waits, workers
 
 if TYPE_CHECKING:
@@ -70,17 +71,24 @@ class Story(Observer):
             self._live.stop()
             self._live = None
 
-    def tell(self, text: str, at: float | None = None, style: str = "") -> None:
-        """A line that stays."""
+    def tell(
+        self, text: str, at: float | None = None, style: str = "", gravity: Gravity = Gravity.INFO
+    ) -> None:
+        """A line that stays. How grave it is a terminal shows by its colour, and a file by a word."""
         at = time.time() if at is None else at
-        stamp = say.moment(at, day=not self._console.is_terminal)
-        self._console.print(Text.assemble((stamp, "dim"), "  ", (text, style)), soft_wrap=True)
+        terminal = self._console.is_terminal
+        level = "" if terminal else say.level(gravity)
+        line = Text.assemble(
+            (say.moment(at, day=not terminal), "dim"), "  ", level, (text, style or _STYLES[gravity])
+        )
+        self._console.print(line, soft_wrap=True)
 
     def on_event(self, event: Event, before: RunState | None, state: RunState) -> None:
         if self._known > 0:
             self._known -= 1
         elif (text := sentence(event, before, state)) is not None:
-            self.tell(text, event.at, _style(before, state))
+            style = "bold green" if state.ended and state.outcome == "succeeded" else ""
+            self.tell(text, event.at, style, gravity(event, before, state))
         self._line = self._line_of(state)
 
     async def on_look(self, state: RunState, progress: Progress | None) -> None:
@@ -98,7 +106,7 @@ class Story(Observer):
             self.tell(text)
 
     def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
-        self.tell(lagging(progress, ranks), style="yellow" if ranks else "")
+        self.tell(lagging(progress, ranks), gravity=Gravity.WARNING if ranks else Gravity.INFO)
 
     async def show_output(self, *, last: bool = False) -> None:
         """Show what rank 0 has printed since the last time."""
@@ -111,7 +119,8 @@ class Story(Observer):
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         if times & (times - 1) == 0:  # the 1st, 2nd, 4th, ... time: an outage of an hour fits on a screen
             again = f", for the {times}th time" if times > 2 else ""
-            self.tell(f"out of reach{again}: {error}; trying again in {say.duration(pause)}", style="yellow")
+            text = f"out of reach{again}: {error}; trying again in {say.duration(pause)}"
+            self.tell(text, gravity=Gravity.WARNING)
 
     def _line_of(self, state: RunState) -> Text:
         attempt, wait = self._waiting
@@ -127,9 +136,12 @@ class Story(Observer):
 
 _SPINNER = Spinner("dots")
 
+#: Colours for what somebody should look at.
+_STYLES = {Gravity.INFO: "", Gravity.WARNING: "yellow", Gravity.ERROR: "bold red"}
+
 
 def progress_line(state: RunState, progress: Progress | None, wait: Wait | None = None) -> str:
-    """Where a run stands, in a line: `running · 2 workers · step 357/3000 · loss 0.413 · …`."""
+    """Where a run stands, in a line: `running · 2 workers · step 357/3000 · step loss 0.413 · …`."""
     attempt = state.attempt
     told = progress if progress and progress.attempt == attempt.number else attempt.progress
     label = word(state, progress, wait)
@@ -145,7 +157,7 @@ def progress_line(state: RunState, progress: Progress | None, wait: Wait | None 
         if told.total_steps:
             parts.append(f"{100 * step / told.total_steps:.0f} %")
         if told.loss is not None:
-            parts.append(f"loss {say.number(told.loss)}")
+            parts.append(f"step loss {say.number(told.loss)}")
         if told.samples_per_second:
             parts.append(f"{say.number(told.samples_per_second)} samples/s")
     parts.append(f"attempt {attempt.number}")
@@ -154,11 +166,3 @@ def progress_line(state: RunState, progress: Progress | None, wait: Wait | None 
     if wait is not None and (told_of_them := wait.reason if held else waits(wait)):
         parts.append(told_of_them)  # last: it may be longer than the line
     return " · ".join(parts)
-
-
-def _style(before: RunState | None, state: RunState) -> str:
-    """Colour for what somebody should look at."""
-    if state.ended:
-        return {"succeeded": "bold green", "failed": "bold red"}.get(state.outcome or "", "bold")
-    failed = state.attempt.failure is not None and (before is None or before.attempt.failure is None)
-    return "yellow" if failed else ""

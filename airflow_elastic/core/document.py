@@ -74,11 +74,11 @@ def document(
         "step": max(told.step if told else 0, newest.step if newest else 0),
         "total_steps": _last(state, told, "total_steps"),
         "epoch": told.epoch if told else 0,
-        "loss": told.loss if told else None,
-        "metrics": dict(told.metrics) if told else {},
+        "loss": _last(state, told, "loss"),
+        "metrics": dict(_last(state, told, "metrics", {}) or {}),
         "samples": {
             "seen": told.samples if told else 0,
-            "per_second": told.samples_per_second if told else 0.0,
+            "per_second": _per_second(state, told),
         },
         "attempts": [_attempt(a, told if a is attempt else a.progress) for a in state.attempts],
         "restarts": {"used": state.restarts_used, "limit": state.spec.restart.backoff_limit},
@@ -122,13 +122,20 @@ def _restoring(told: Progress) -> dict[str, int] | None:
     return {"bytes": newest.restored_bytes, "of_bytes": newest.to_restore_bytes}
 
 
-def _last(state: RunState, told: Progress | None, field: str) -> Any:
-    """A value that only ranks know: from the newest report that has it, as a new attempt begins without."""
+def _last(state: RunState, told: Progress | None, field: str, empty: Any = None) -> Any:
+    """A value that only ranks know: from the newest report that has it, as a new attempt begins without (`empty`)."""
     for progress in (told, *(attempt.progress for attempt in reversed(state.attempts))):
         value = getattr(progress, field, None)
-        if value is not None:
+        if value is not None and value != empty:
             return value
     return None
+
+
+def _per_second(state: RunState, told: Progress | None) -> float:
+    """Of the ranks that train, 0 before their first step; where none do, of those that did last."""
+    if state.attempt.phase is Phase.LIVE and not state.ended:
+        return told.samples_per_second if told else 0.0
+    return _last(state, told, "samples_per_second", 0.0) or 0.0
 
 
 def _attempt(attempt: Attempt, progress: Progress | None) -> dict[str, Any]:

@@ -6,13 +6,16 @@ Said alike by `airflow-elastic run`, by `airflow-elastic events` and by the task
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.core.state import Attempt, Cause, Phase
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.status import JobStatus, Progress, Wait
@@ -116,6 +119,12 @@ def _are(count: int) -> str:
 def workers(count: int) -> str:
     """`1 worker`, `2 workers`."""
     return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def sizes(attempt: Mapping[str, Any]) -> str:
+    """The workers of an attempt, as the status document has it, from its beginning: `2`, or `2 → 3` once scaled."""
+    counts = [*(stretch["workers"] for stretch in attempt["stretches"]), attempt["workers"]]
+    return " → ".join(str(count) for count, _ in groupby(counts))
 
 
 def waits(wait: Wait) -> str:

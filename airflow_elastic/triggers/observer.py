@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.document import word
+from airflow_elastic.core.gravity import Gravity, gravity
 from airflow_elastic.core.tell import lagging, sentence, waiting
 from airflow_elastic.spec.status import Progress
 from airflow_elastic.triggers.output import RankOutput
@@ -75,7 +76,8 @@ class TaskObserver(Observer):
         if event.at >= self._since:
             text = sentence(event, before, state)
             if text is not None:
-                self._log.info("%s", text)
+                level = {Gravity.WARNING: self._log.warning, Gravity.ERROR: self._log.error}
+                level.get(gravity(event, before, state), self._log.info)("%s", text)
 
     def on_waiting(self, state: RunState, job: JobStatus) -> None:
         self._waiting = (state.attempt.number, job.wait)

@@ -21,7 +21,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from airflow_elastic.control.runs import Run
-from airflow_elastic.core.tell import restoring, waits
+from airflow_elastic.core.tell import restoring, sizes, waits
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import ElasticError, RunMissing
@@ -52,6 +52,7 @@ _pages = jinja2.Environment(
 )
 _pages.filters["moment"] = _moment
 _pages.filters["waits"] = lambda wait: waits(decode(Wait, wait))
+_pages.filters["sizes"] = sizes
 _pages.filters["restoring"] = lambda reading: restoring(reading["bytes"], reading["of_bytes"])
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from airflow_elastic.cli.status import _position
+from airflow_elastic.core.document import document as status
+from airflow_elastic.core.machine import evolve
+from airflow_elastic.core.tell import sizes
+from airflow_elastic.spec import events as ev
+from tests.support.builders import LIVE, at_step, failed, story
 
 
-def test_a_loss_is_told_once_and_what_the_script_ends_with_counts() -> None:
+def test_the_loss_of_a_step_and_a_loss_of_the_scripts_own_have_two_names() -> None:
     document = {
         "step": 192,
         "total_steps": 192,
@@ -15,7 +20,34 @@ def test_a_loss_is_told_once_and_what_the_script_ends_with_counts() -> None:
         "samples": {"seen": 0, "per_second": None},
         "ended_at": 1.0,
     }
-    assert "loss 0.07, accuracy 0.9" in _position(document)
+    assert "step loss 0.07, accuracy 0.9" in _position(document)
     told = _position({**document, "metrics": {"loss": 0.06, "accuracy": 0.9}})
-    assert "loss 0.06, accuracy 0.9" in told
-    assert told.count("loss") == 1
+    assert "step loss 0.07, loss 0.06, accuracy 0.9" in told
+
+
+def test_what_was_known_last_is_kept_where_the_next_attempt_fails_before_its_first_step() -> None:
+    told = at_step(8, loss=0.25, samples_per_second=640.0, metrics={"lr": 0.1}, total_steps=20)
+    state = story(
+        *LIVE,
+        ev.WorkersEnded(2.0, 1, failed(error="ValueError: a"), told),
+        ev.AttemptGone(3.0, 1, told),
+        ev.AttemptSubmitted(4.0, 2, "job-a2"),
+    )
+    young = at_step(0, attempt=2, stretches=())
+    live = status("/runs/x", state, young, 5.0)
+    assert (live["loss"], live["metrics"], live["samples"]["per_second"]) == (0.25, {"lr": 0.1}, 0.0)
+    for event in (
+        ev.WorkersEnded(6.0, 2, failed(error="ValueError: b"), young),
+        ev.AttemptGone(7.0, 2, young),
+        ev.RunEnded(8.0, "failed", "x"),
+    ):
+        state = evolve(state, event)
+    over = status("/runs/x", state, None, 9.0)
+    assert (over["loss"], over["metrics"], over["samples"]["per_second"]) == (0.25, {"lr": 0.1}, 640.0)
+
+
+def test_an_attempt_shows_the_sizes_that_it_has_had() -> None:
+    stretches = [{"workers": count} for count in (2, 2, 3)]
+    assert sizes({"workers": 3, "stretches": stretches}) == "2 → 3"
+    assert sizes({"workers": 1, "stretches": stretches}) == "2 → 3 → 1"
+    assert sizes({"workers": 2, "stretches": []}) == "2"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_elastic.core.gravity import gravity
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.tell import sentence, waiting
 from airflow_elastic.spec import events as ev
@@ -31,6 +32,14 @@ def tell(events: list[Event]) -> list[str | None]:
         before, state = state, create(event) if state is None else evolve(state, event)
         told.append(sentence(event, before, state))
     return told
+
+
+def graves(events: list[Event]) -> list[str]:
+    levels, state = [], None
+    for event in events:
+        before, state = state, create(event) if state is None else evolve(state, event)
+        levels.append(str(gravity(event, before, state)))
+    return levels
 
 
 def created(**spec: object) -> ev.RunCreated:
@@ -280,3 +289,30 @@ def test_a_worker_that_is_replaced_is_told() -> None:
         [created(), ev.AttemptSubmitted(1, 1, "j"), ended, ev.RejoinRefused(4, 2, "no such size")]
     )
     assert refused == "attempt 2 cannot begin in place: no such size; the next one has a job of its own"
+
+
+def test_how_grave_an_event_is() -> None:
+    gone = ev.AttemptGone(4, 1)
+    levels = graves(
+        [
+            created(restart=RestartPolicy(backoff_limit=1)),
+            ev.AttemptSubmitted(1, 1, "mnist-a1"),
+            ev.CheckpointCommitted(2, 1, 10, "k"),
+            ev.WorkersEnded(3, 1, LOST),
+            gone,
+            ev.AttemptSubmitted(5, 2, "mnist-a2"),
+            ev.Stalled(6, 2, 600.0, 12),
+            ev.AttemptGone(7, 2),
+            ev.RunEnded(8, "failed", "all restarts are used"),
+        ]
+    )
+    assert levels == ["INFO", "INFO", "INFO", "WARNING", "WARNING", "INFO", "WARNING", "WARNING", "ERROR"]
+    done = graves([created(), ev.AttemptSubmitted(1, 1, "a"), ev.WorkersEnded(3, 1, DONE), gone])
+    assert set(done) == {"INFO"}
+    scaled = [
+        created(),
+        ev.AttemptSubmitted(1, 1, "a"),
+        ev.ScaleRequested(2, "r", 3, "ada"),
+        ev.Scaled(3, 1, 3),
+    ]
+    assert set(graves(scaled)) == {"INFO"}
