@@ -1,7 +1,7 @@
 """Writes what can be generated in docs/: `python docs/generate.py`; with `--check` it only says what is stale.
 
 Whole pages: spec.md, operator.md, cli.md. Regions of a page, between `<!-- generated: NAME -->` and `<!-- end -->`:
-in failures.md, journal.md and status.md. Airflow need not be installed: its side is read, not imported.
+in failures.md, journal.md, kubernetes.md and status.md. Airflow need not be installed: its side is read, not imported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from generator.airflow import operator_page
 from generator.commands import cli_page
+from generator.kube import owned_names
 from generator.records import journal_events, status_example, status_seconds
 from generator.rules import failure_classes, restart_rules
 from generator.spec import spec_page
@@ -27,6 +28,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 REGIONS: Mapping[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "failures.md": (("classes", failure_classes), ("rules", restart_rules)),
+    "kubernetes.md": (("owned", owned_names),),
     "journal.md": (("events", journal_events),),
     "status.md": (("example", status_example), ("seconds", status_seconds)),
 }

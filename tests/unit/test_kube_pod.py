@@ -54,12 +54,12 @@ def test_requests_equal_limits_and_secrets_are_references() -> None:
         (
             {"shared_memory": "8Gi"},
             "volumes",
-            [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}],
+            [{"name": "airflow-elastic-shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}],
         ),
         (
             {"volumes": [{"mount_path": "/data", "claim": "data"}]},
             "volumes",
-            [{"name": "volume-0", "persistentVolumeClaim": {"claimName": "data"}}],
+            [{"name": "airflow-elastic-volume-0", "persistentVolumeClaim": {"claimName": "data"}}],
         ),
     ],
 )
@@ -72,8 +72,8 @@ def test_locked_memory_and_mounts_are_the_containers() -> None:
     container = pod(ipc_lock=True, shared_memory="1Gi", volumes=volumes)["containers"][0]
     assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
     assert container["volumeMounts"] == [
-        {"name": "volume-0", "mountPath": "/data", "readOnly": True},
-        {"name": "shared-memory", "mountPath": "/dev/shm"},
+        {"name": "airflow-elastic-volume-0", "mountPath": "/data", "readOnly": True},
+        {"name": "airflow-elastic-shared-memory", "mountPath": "/dev/shm"},
     ]
 
 

@@ -93,7 +93,7 @@ def test_a_runtime_of_somebody_else_gets_what_patches_can_carry() -> None:
     assert node["template"]["metadata"]["labels"]["airflow-elastic/job"] == job["metadata"]["name"]
     assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
     assert pod["spec"]["containers"] == [
-        {"name": "node", "volumeMounts": [{"name": "volume-0", "mountPath": "/data"}]}
+        {"name": "node", "volumeMounts": [{"name": "airflow-elastic-volume-0", "mountPath": "/data"}]}
     ]
     assert "restartPolicy" not in json.dumps(job)
 

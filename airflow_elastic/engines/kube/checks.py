@@ -14,6 +14,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Finding
 from airflow_elastic.engines.kube.options import KubeOptions, options_of, quantity
 from airflow_elastic.engines.kube.queues import native
+from airflow_elastic.engines.kube.render.owned import Given, refused
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 
@@ -44,6 +45,7 @@ def check_spec(kind: Kind, spec: RunSpec) -> None:
             )
             problems.append(Problem(f"secrets.{i}.source", secret.source, allowed))
     problems += [*kind.check(spec, options), *native.check(kind.name, options)]
+    problems += refused(Given(spec, options, kind.container))
     if problems:
         raise SpecError(*problems)
 

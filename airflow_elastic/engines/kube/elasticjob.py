@@ -18,7 +18,7 @@ from airflow_elastic.adapters.kube.resources import PODS, Resource
 from airflow_elastic.engines.api import MAX_JOB_NAME, Finding, Job
 from airflow_elastic.engines.kube.checks import doctor
 from airflow_elastic.engines.kube.elasticjob_crd import ELASTICJOBS, findings, fitted
-from airflow_elastic.engines.kube.elasticjob_options import ElasticJobOptions, Replicas
+from airflow_elastic.engines.kube.elasticjob_options import MASTER_OPTIONS, ElasticJobOptions, Replicas
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.merge import overlay
@@ -26,6 +26,8 @@ from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.pod import marked, named, pod_template
 from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.read import read_pod
+from airflow_elastic.engines.kube.render.owned import refused_beside
+from airflow_elastic.engines.kube.render.settled import settled_metadata
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -71,11 +73,21 @@ class ElasticJobKind:
                 "unset: an ElasticJob has no time to live; with cleanup All it goes when the run ends",
             ),
         }
-        return [
+        problems = [
             Problem(f"engine_options.{name}", given, allowed)
             for name, (given, allowed) in whose.items()
             if given is not None
         ]
+        problems += [
+            Problem(f"engine_options.annotations.{name}", value, "nothing: say it as master.options")
+            for name, value in mine.annotations.items()
+            if name in MASTER_OPTIONS
+        ]
+        beside = {"master": mine.master.pod_template}
+        beside |= {f"replicas.{name}": one.pod_template for name, one in mine.replicas.items()}
+        for name, template in beside.items():
+            problems += refused_beside(template, f"engine_options.{name}.pod_template")
+        return problems
 
     def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
         """The ElasticJob; operator and master make the rest."""
@@ -239,7 +251,8 @@ def _template(
         "spec": _said(spec),
     }
     laid: dict[str, Any] = overlay(template, over)
-    return laid
+    metadata = settled_metadata(laid.get("metadata") or {}, template["metadata"])
+    return {**laid, "metadata": metadata, "spec": {**laid["spec"], "restartPolicy": "Never"}}
 
 
 def _resources(amounts: Mapping[str, str]) -> dict[str, Any] | None:

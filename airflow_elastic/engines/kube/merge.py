@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
-#: Lists whose items have an identity are merged item by item; by which field, Kubernetes' own types say.
-MERGE_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "env": "name",
-    "volumes": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
+#: Lists whose items have an identity are merged item by item; by which fields, Kubernetes' own types say.
+MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "ephemeralContainers": ("name",),
+    "env": ("name",),
+    "volumes": ("name",),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "ports": ("containerPort", "protocol"),
+    "imagePullSecrets": ("name",),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
+
+#: What an identity's field is where it is not said.
+_DEFAULTS = {"protocol": "TCP"}
 
 
 def overlay(base: Any, over: Any, field: str = "") -> Any:
     """`over` laid over `base`; neither is changed.
 
     Mappings are merged key by key, and None removes a key. Lists with an identity (MERGE_KEYS) are merged item by item,
-    new items going last; all other lists, and plain values, are replaced.
+    new items going last; all other lists, and plain values, are replaced. A variable replaces one of its name, and so
+    does a volume of another source: each is said in one of several ways (`value`, `valueFrom`), and never in two.
     """
     if isinstance(base, Mapping) and isinstance(over, Mapping):
         merged = {
@@ -33,15 +37,19 @@ def overlay(base: Any, over: Any, field: str = "") -> Any:
         }
         merged |= {key: value for key, value in over.items() if key not in base}
         return {key: value for key, value in merged.items() if value is not None}
-    identity = MERGE_KEYS.get(field)
-    if identity and isinstance(base, list | tuple) and isinstance(over, list | tuple):
-        return _by_identity(base, over, identity)
+    if field in MERGE_KEYS and isinstance(base, list | tuple) and isinstance(over, list | tuple):
+        return _by_identity(base, over, field)
     return over
 
 
-def _by_identity(base: Any, over: Any, identity: str) -> list[Any]:
-    items = {item.get(identity): item for item in base}
+def _by_identity(base: Any, over: Any, field: str) -> list[Any]:
+    def identity(item: Mapping[str, Any]) -> Hashable:
+        return tuple(item.get(name, _DEFAULTS.get(name)) for name in MERGE_KEYS[field])
+
+    items: dict[Hashable, Any] = {identity(item): item for item in base}
     for item in over:
-        key = item.get(identity)
-        items[key] = overlay(items[key], item) if key in items else item
+        key = identity(item)
+        below = items.get(key, {})
+        is_another = field == "env" or (field == "volumes" and below.keys() != item.keys())
+        items[key] = overlay({} if is_another else below, item)
     return list(items.values())

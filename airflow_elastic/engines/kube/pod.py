@@ -8,22 +8,42 @@ from typing import Any
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.merge import overlay
 from airflow_elastic.engines.kube.options import QUEUE_LABELS, KubeOptions, Volume
+from airflow_elastic.engines.kube.render.names import (
+    AGENT,
+    ATTEMPT_LABEL,
+    DEFAULT_CONTAINER,
+    DIGEST_ANNOTATION,
+    GROUP_ANNOTATION,
+    JOB_LABEL,
+    MANAGED_BY,
+    MANAGED_LABEL,
+    MARGIN_SECONDS,
+    SHARED_MEMORY,
+    SHARED_MEMORY_PATH,
+    URI_ANNOTATION,
+    VOLUME_PREFIX,
+)
+from airflow_elastic.engines.kube.render.owned import grace_seconds
+from airflow_elastic.engines.kube.render.settled import settled
 from airflow_elastic.launchers.api import BY_NAME
 
-JOB_LABEL = "airflow-elastic/job"
-ATTEMPT_LABEL = "airflow-elastic/attempt"
-MANAGED_LABEL = "app.kubernetes.io/managed-by"
-MANAGED_BY = "airflow-elastic"
-GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
-URI_ANNOTATION = "airflow-elastic/run-uri"
-DIGEST_ANNOTATION = "airflow-elastic/digest"
-
-#: What a worker gets beyond its grace before it is killed: it has to notice, and to write down how it ended.
-MARGIN_SECONDS = 5
-
-
-_SHARED_MEMORY = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108 - the pod's own
-
+__all__ = [
+    "ATTEMPT_LABEL",
+    "DIGEST_ANNOTATION",
+    "GROUP_ANNOTATION",
+    "JOB_LABEL",
+    "MANAGED_BY",
+    "MANAGED_LABEL",
+    "MARGIN_SECONDS",
+    "URI_ANNOTATION",
+    "labels",
+    "marked",
+    "marks",
+    "named",
+    "owner_labels",
+    "pod_template",
+    "queue_labels",
+]
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -32,8 +52,8 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 def labels(job: Job, options: KubeOptions) -> dict[str, str]:
     """Of every object of a job: what it is found by, and what users add."""
     return {
-        **options.labels,
         MANAGED_LABEL: MANAGED_BY,
+        **options.labels,
         JOB_LABEL: job.name,
         ATTEMPT_LABEL: str(job.attempt),
     }
@@ -77,6 +97,7 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
         index: where the number of the worker comes from, as the `value` or `valueFrom` of an environment variable.
     """
     metadata, volcano = marked(job, options), options.queueing == "volcano"
+    metadata["annotations"].setdefault(DEFAULT_CONTAINER, container)
     if volcano:
         metadata["annotations"][GROUP_ANNOTATION] = job.name
     template = {
@@ -84,7 +105,7 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
         "spec": _without_nothing(
             {
                 "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": round(job.spec.health.grace_seconds) + MARGIN_SECONDS,
+                "terminationGracePeriodSeconds": grace_seconds(job.spec),
                 "containers": [_container(job, options, container, index)],
                 "initContainers": [dict(one) for one in options.init_containers],
                 "volumes": _volumes(options),
@@ -101,8 +122,10 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
             }
         ),
     }
-    laid: dict[str, Any] = overlay(template, options.pod_template)
-    return laid
+    over = dict(options.pod_template)
+    if "affinity" in (over.get("spec") or {}):  # it is in the template already
+        over["spec"] = {name: value for name, value in over["spec"].items() if name != "affinity"}
+    return settled(overlay(template, over), template)
 
 
 def _container(job: Job, options: KubeOptions, name: str, index: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +135,7 @@ def _container(job: Job, options: KubeOptions, name: str, index: dict[str, Any])
             "name": name,
             "image": options.image,
             "imagePullPolicy": options.image_pull_policy,
-            "command": [options.python, *BY_NAME, "airflow_elastic.runtime.pod"],
+            "command": [options.python, *BY_NAME, AGENT],
             "workingDir": job.spec.working_dir,
             "env": _env(job, index),
             "envFrom": [dict(one) for one in options.env_from],
@@ -162,10 +185,12 @@ def _secret_key(key: str) -> dict[str, str]:
 
 
 def _volumes(options: KubeOptions) -> list[dict[str, Any]]:
-    volumes = [{"name": f"volume-{i}", **_source(volume)} for i, volume in enumerate(options.volumes)]
+    volumes = [
+        {"name": f"{VOLUME_PREFIX}volume-{i}", **_source(volume)} for i, volume in enumerate(options.volumes)
+    ]
     if options.shared_memory:
         memory = {"medium": "Memory", "sizeLimit": options.shared_memory}
-        volumes.append({"name": "shared-memory", "emptyDir": memory})
+        volumes.append({"name": SHARED_MEMORY, "emptyDir": memory})
     return volumes
 
 
@@ -185,7 +210,7 @@ def _mounts(options: KubeOptions) -> list[dict[str, Any]]:
     mounts = [
         _without_nothing(
             {
-                "name": f"volume-{i}",
+                "name": f"{VOLUME_PREFIX}volume-{i}",
                 "mountPath": volume.mount_path,
                 "subPath": volume.sub_path,
                 "readOnly": volume.read_only or None,
@@ -193,15 +218,18 @@ def _mounts(options: KubeOptions) -> list[dict[str, Any]]:
         )
         for i, volume in enumerate(options.volumes)
     ]
-    return [*mounts, *([_SHARED_MEMORY] if options.shared_memory else [])]
+    shared = {"name": SHARED_MEMORY, "mountPath": SHARED_MEMORY_PATH}
+    return [*mounts, *([shared] if options.shared_memory else [])]
 
 
 def _affinity(job: Job, options: KubeOptions) -> dict[str, Any]:
     """Together where `topology` is equal, not on machines to avoid, and what the user says beside that."""
-    laid: dict[str, Any] = dict(options.affinity)
+    over = (options.pod_template.get("spec") or {}).get("affinity") or {}
+    laid: dict[str, Any] = overlay(options.affinity, over)
     if options.topology is not None and options.queueing != "native":  # which says it of the gang
         term = {"labelSelector": {"matchLabels": {JOB_LABEL: job.name}}, "topologyKey": options.topology}
-        laid = overlay({"podAffinity": {_REQUIRED: [term]}}, laid)
+        terms = [term, *laid.get("podAffinity", {}).get(_REQUIRED, ())]  # all of them are to hold
+        laid = overlay(laid, {"podAffinity": {_REQUIRED: terms}})
     last_choice = {job.suspect} if job.suspect else set()
     if not job.has_elsewhere:
         last_choice.update(job.avoid)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_elastic.engines.kube.manifests.command_lines import Launch, launch_of
+from airflow_elastic.engines.kube.manifests.trainer import renamed, training_container
 from airflow_elastic.engines.kube.options import QUEUE_LABELS
+from airflow_elastic.engines.kube.render.names import MARGIN_SECONDS
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 
@@ -113,6 +115,16 @@ class Run:
         if (deadline := part.take("activeDeadlineSeconds")) is not None:
             self.plain["active_deadline_seconds"] = deadline
 
+    def grace(self, seconds: Any, part: Part) -> None:
+        """`terminationGracePeriodSeconds`: what workers get to save, and a margin to end."""
+        if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds <= MARGIN_SECONDS:
+            allowed = (
+                f"a number of seconds above {MARGIN_SECONDS}: workers save within it when they are to end"
+            )
+            part.refuse("terminationGracePeriodSeconds", seconds, allowed)
+            return
+        self.plain["health"] = {"grace_seconds": float(seconds - MARGIN_SECONDS)}
+
     def launch(self, found: Launch, part: Part, procs: str | None = None) -> None:
         """Launcher and command."""
         self.plain |= {"launcher": found.launcher, "command": list(found.command)}
@@ -178,22 +190,25 @@ def take_template(
         part: the template.
         run: what it becomes.
         container: the training container's name in what we render.
-        theirs: its name in the manifest, else it is the first.
+        theirs: its name in the manifest, where its operator looks for one.
         torchrun: the arguments are torchrun's.
         procs: ranks of a worker, where the command does not say.
     """
     over: dict[str, Any] = {}
     metadata = part.part("metadata")
     metadata.drop("creationTimestamp", "name")
-    if told := metadata.rest():
-        over["metadata"] = told
+    told = metadata.rest()
     spec = part.part("spec")
     spec.drop("restartPolicy")
+    if (seconds := spec.take("terminationGracePeriodSeconds")) is not None:
+        run.grace(seconds, spec)
     containers = spec.take("containers", [])
-    at = next((i for i, one in enumerate(containers) if one.get("name") == theirs), 0)
     if not containers:
         spec.refuse("containers", containers, "a container that trains")
         return
+    at = training_container(containers, theirs, told)
+    if told := renamed(told, containers[at].get("name")):
+        over["metadata"] = told
     main = Part(containers.pop(at), f"{spec.path}.containers.{at}", part.problems)
     for theirs_word, ours in _POD_WORDS.items():
         if (value := spec.take(theirs_word)) is not None:

@@ -1,0 +1,328 @@
+"""What the engines rely on in a pod, declared once: what happens to a user's own word in the same place.
+
+The list is what `check` refuses by, and what docs/kubernetes.md prints. Whatever `check` has not seen, as options of a
+run that an earlier release began, does no harm either: `settled` has the engines' words hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_elastic.engines.kube.render import names
+from airflow_elastic.spec.errors import Problem
+
+if TYPE_CHECKING:
+    from airflow_elastic.engines.kube.options import KubeOptions
+    from airflow_elastic.spec.run import RunSpec
+
+
+class Fate(StrEnum):
+    """What happens to a user's own word."""
+
+    REFUSED = "refused"
+    KEPT = "kept"
+    BOTH = "both hold"
+
+
+class Given(NamedTuple):
+    """What a user has said of pods.
+
+    Attributes:
+        spec: of the run.
+        options: of its engine.
+        container: the name that the training container has.
+    """
+
+    spec: RunSpec
+    options: KubeOptions
+    container: str
+
+    @property
+    def pod(self) -> Mapping[str, Any]:
+        """`spec` of the pod template."""
+        return self.options.pod_template.get("spec") or {}
+
+    @property
+    def trainer(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The training container of the pod template with its path; nothing where it is not named."""
+        for i, one in enumerate(self.pod.get("containers") or ()):
+            if one.get("name") == self.container:
+                yield f"{_POD}.containers.{i}", one
+
+
+Found = Iterable[tuple[str, object]]
+
+_POD = "engine_options.pod_template.spec"
+
+
+class Owned(NamedTuple):
+    """Something that the engines write or rely on.
+
+    Attributes:
+        what: as people write it in a manifest.
+        use: what for.
+        fate: of a user's own.
+        rule: what is allowed instead, or how both hold.
+        against: finds what is refused, by its path.
+    """
+
+    what: str
+    use: str
+    fate: Fate
+    rule: str
+    against: Callable[[Given], Found] = lambda given: ()
+
+
+# -- what is looked for ------------------------------------------------------------------------------------------------
+
+
+def _metadata(given: Given, *words: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Labels, annotations, or both, wherever a user can say them; with their paths."""
+    of_pods = given.options.pod_template.get("metadata") or {}
+    for word in words:
+        yield f"engine_options.{word}", getattr(given.options, word)
+        yield f"engine_options.pod_template.metadata.{word}", of_pods.get(word) or {}
+
+
+def _named(*starts: str, words: tuple[str, ...] = ("labels", "annotations")) -> Callable[[Given], Found]:
+    """Labels and annotations that begin so."""
+
+    def against(given: Given) -> Found:
+        for path, found in _metadata(given, *words):
+            yield from ((f"{path}.{name}", value) for name, value in found.items() if name.startswith(starts))
+
+    return against
+
+
+def _field(name: str, allowed: Callable[[Given, Any], bool]) -> Callable[[Given], Found]:
+    """A field of the pod that is not as allowed."""
+
+    def against(given: Given) -> Found:
+        value = given.pod.get(name)
+        if value is not None and not allowed(given, value):
+            yield f"{_POD}.{name}", value
+
+    return against
+
+
+def _of_trainer(*fields: str) -> Callable[[Given], Found]:
+    """Any of these fields of the training container."""
+
+    def against(given: Given) -> Found:
+        for path, one in given.trainer:
+            yield from ((f"{path}.{name}", one[name]) for name in fields if one.get(name) is not None)
+
+    return against
+
+
+def _command(given: Given) -> Found:
+    for path, one in given.trainer:
+        words = [*(one.get("command") or ()), *(one.get("args") or ())]
+        if words and not any(names.AGENT in str(word) for word in words):
+            yield f"{path}.{'command' if one.get('command') else 'args'}", words
+
+
+def _variables(given: Given) -> Found:
+    for path, one in given.trainer:
+        for i, variable in enumerate(one.get("env") or ()):
+            if str(variable.get("name", "")).startswith(names.VARIABLE_PREFIX):
+                yield f"{path}.env.{i}.name", variable["name"]
+
+
+def _volumes(given: Given) -> Found:
+    for i, one in enumerate(given.pod.get("volumes") or ()):
+        if str(one.get("name", "")).startswith(names.VOLUME_PREFIX):
+            yield f"{_POD}.volumes.{i}.name", one["name"]
+
+
+def _mounts(given: Given) -> Found:
+    options = given.options
+    ours = {volume.mount_path.rstrip("/"): "volumes" for volume in options.volumes}
+    if options.shared_memory:
+        ours[names.SHARED_MEMORY_PATH] = "shared_memory"
+    for path, one in given.trainer:
+        for i, mount in enumerate(one.get("volumeMounts") or ()):
+            if str(mount.get("mountPath", "")).rstrip("/") in ours:
+                yield f"{path}.volumeMounts.{i}.mountPath", mount["mountPath"]
+
+
+def _container_name(given: Given) -> Found:
+    lists = (
+        ("engine_options.init_containers", given.options.init_containers),
+        (f"{_POD}.initContainers", given.pod.get("initContainers") or ()),
+    )
+    for path, found in lists:
+        for i, one in enumerate(found):
+            if one.get("name") == given.container:
+                yield f"{path}.{i}.name", given.container
+    trainers = [f"{path}.name" for path, _ in given.trainer]
+    yield from ((path, given.container) for path in trainers[1:])
+
+
+def _group(given: Given) -> Found:
+    if given.options.queueing == "volcano":
+        yield from _named(names.GROUP_ANNOTATION, words=("annotations",))(given)
+
+
+def grace_seconds(spec: RunSpec) -> int:
+    """What a worker's pod gets to end: what the run allows for saving, and a margin."""
+    return round(spec.health.grace_seconds) + names.MARGIN_SECONDS
+
+
+#: Labels by which operators and controllers find their own pods. They write them themselves.
+OF_OPERATORS = (
+    *("batch.kubernetes.io/", "training.kubeflow.org/", "trainer.kubeflow.org/", "jobset.sigs.k8s.io/"),
+    *("elasticjob.dlrover/", "kueue.x-k8s.io/pod-group-"),
+)
+
+OWNED: tuple[Owned, ...] = (
+    Owned(
+        f"labels and annotations `{names.PREFIX}…`",
+        "jobs and pods are found by them, and told from those of other runs",
+        Fate.REFUSED,
+        "nothing: they are airflow-elastic's own",
+        _named(names.PREFIX),
+    ),
+    Owned(
+        ", ".join(f"`{one}…`" for one in OF_OPERATORS),
+        "operators find their pods by them, and the engines the number of a worker",
+        Fate.REFUSED,
+        "nothing: whoever makes the pods writes it",
+        _named(*OF_OPERATORS),
+    ),
+    Owned(
+        "labels `kueue.x-k8s.io/queue-name`, `kueue.x-k8s.io/priority-class`",
+        "Kueue finds a job's queue by them",
+        Fate.REFUSED,
+        "nothing: say it as queue, queue_priority",
+    ),
+    Owned(
+        f"annotation `{names.GROUP_ANNOTATION}`, with `queueing: volcano`",
+        "Volcano finds a pod's gang by it",
+        Fate.REFUSED,
+        "nothing with queueing volcano: the gang is the job's own",
+        _group,
+    ),
+    Owned(
+        f"label `{names.MANAGED_LABEL}`",
+        f"says `{names.MANAGED_BY}`; nothing is found by it",
+        Fate.KEPT,
+        "a value of the user's stands",
+    ),
+    Owned(
+        f"annotation `{names.DEFAULT_CONTAINER}`",
+        "names the training container, for `kubectl logs`",
+        Fate.KEPT,
+        "a value of the user's stands",
+    ),
+    Owned(
+        "`restartPolicy` of the pod",
+        "a worker has one life in an attempt: the run decides what follows",
+        Fate.REFUSED,
+        "Never: the run restarts workers itself (restart)",
+        _field("restartPolicy", lambda given, value: value == "Never"),
+    ),
+    Owned(
+        "`restartPolicy`, `restartPolicyRules` of the training container",
+        "the same",
+        Fate.REFUSED,
+        "nothing: the run restarts workers itself (restart)",
+        _of_trainer("restartPolicy", "restartPolicyRules"),
+    ),
+    Owned(
+        "`activeDeadlineSeconds` of the pod",
+        "the run keeps its own clock",
+        Fate.REFUSED,
+        "nothing: say it as active_deadline_seconds of the run",
+        _field("activeDeadlineSeconds", lambda given, value: False),
+    ),
+    Owned(
+        "`terminationGracePeriodSeconds`",
+        f"workers save within `health.grace_seconds`, and have {names.MARGIN_SECONDS} s more to end",
+        Fate.REFUSED,
+        f"at least health.grace_seconds + {names.MARGIN_SECONDS}: a longer one stands",
+        _field(
+            "terminationGracePeriodSeconds", lambda given, value: _at_least(value, grace_seconds(given.spec))
+        ),
+    ),
+    Owned(
+        "the training container's name: `trainer` (job), `pytorch`, `node` (trainjob), `main` (elasticjob), `python`",
+        "phase, exit code, evidence and logs are this container's",
+        Fate.REFUSED,
+        "another name: the training container has this one",
+        _container_name,
+    ),
+    Owned(
+        "`command`, `args` of the training container",
+        f"start the worker's agent, `python -m {names.AGENT}`",
+        Fate.REFUSED,
+        f"words that start `-m {names.AGENT}`: the script is the run's command",
+        _command,
+    ),
+    Owned(
+        f"variables `{names.VARIABLE_PREFIX}…` of the training container, and of the run's `env`",
+        "tell the agent which worker of which run it is",
+        Fate.REFUSED,
+        "any name but our own AIRFLOW_ELASTIC_*",
+        _variables,
+    ),
+    Owned(
+        "`terminationMessagePath`",
+        f"the agent says there how its worker ended (`{names.TERMINATION_LOG}`)",
+        Fate.KEPT,
+        "the agent writes where the container says",
+    ),
+    Owned(
+        f"volumes `{names.VOLUME_PREFIX}…`",
+        "those of `volumes` and `shared_memory`",
+        Fate.REFUSED,
+        "another name: those of volumes and shared_memory begin so",
+        _volumes,
+    ),
+    Owned(
+        "mounts of the training container at a path of `volumes`, or at `/dev/shm` with `shared_memory`",
+        "the run's folder, scratch disks, memory for data loaders",
+        Fate.REFUSED,
+        "another path, or none: volumes or shared_memory mount something there",
+        _mounts,
+    ),
+    Owned(
+        "`affinity`",
+        "keeps a run off machines that failed, and together where `topology` says",
+        Fate.BOTH,
+        "the run's terms are added to the user's",
+    ),
+)
+
+
+def refused(given: Given) -> list[Problem]:
+    """What a user has said that cannot be, as what the engines rely on is there."""
+    return [
+        Problem(path, value, one.rule)
+        for one in OWNED
+        if one.fate is Fate.REFUSED
+        for path, value in one.against(given)
+    ]
+
+
+def refused_beside(template: Mapping[str, Any], path: str) -> list[Problem]:
+    """The same of a pod beside the workers, such as a job master: what it is found by, and that nobody restarts it."""
+    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+    problems = [
+        Problem(f"{path}.metadata.{word}.{name}", value, "nothing: whoever makes the pods writes it")
+        for word in ("labels", "annotations")
+        for name, value in (metadata.get(word) or {}).items()
+        if name.startswith((names.PREFIX, *OF_OPERATORS))
+    ]
+    policy = spec.get("restartPolicy", "Never")
+    if policy != "Never":
+        problems.append(
+            Problem(f"{path}.spec.restartPolicy", policy, "Never: the run restarts the job itself")
+        )
+    return problems
+
+
+def _at_least(value: Any, least: int) -> bool:
+    return isinstance(value, int) and value >= least
