@@ -47,16 +47,25 @@ class FlatReader:
         sizes = {file.key: file.size for file in manifest.files}
         # A piece may be there more than once: of a tensor on a mesh beside which there are others, each has it written.
         self._parts: dict[tuple[str, tuple[int, ...]], Stored] = {}
+        ties: dict[str, str] = {}
+        self._tells_ties = False
         for file in index_files(manifest):
             key = file.key.removesuffix(".json") + ".bin"
             index, each = _index(file, indexes[file.key], sizes.get(key, 0))
             entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
+            self._tells_ties |= index.ties is not None
+            ties |= index.ties or {}
             for entry in entries:
                 stored = Stored(key, entry, each)
                 self._parts[stored.part] = stored
         self._stored: dict[str, list[Stored]] = defaultdict(list)
         for (name, _), stored in self._parts.items():
             self._stored[name].append(stored)
+        for name, first in ties.items():
+            # Of a sharded one, not every rank's part tells; and nobody need have written it by both.
+            self._stored[name] = [*self._stored.get(first, ()), *self._stored.get(name, ())]
+            if not self._stored[name]:
+                raise CheckpointDamaged(f"{name} is to be {first}, which is not stored")
         for name in self._stored:
             self._check_whole(name)
 
@@ -113,9 +122,9 @@ class FlatReader:
             memory: what need not be read from files.
 
         Raises:
-            InvalidInput: the state holds tensors of a kind that cannot be filled.
+            InvalidInput: the state holds tensors of a kind that cannot be filled, or one for two that are stored.
         """
-        return Loading(find_needs(state, self._stored), self._manifest, memory)
+        return Loading(find_needs(state, self._stored, apart=self._tells_ties), self._manifest, memory)
 
     def confirmed(self, perhaps: Memory) -> Memory:
         """What in memory is, byte for byte, what was committed, of what may be something else."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -34,6 +34,19 @@ class HeldMemory:
         begin, _ = memory
         at = bisect_right(self._begins, begin)
         return at > 0 and begin < self._ends[at - 1]
+
+
+def ties_among(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Further names of tensors that are there by several, as tied weights are, with the first one of each."""
+    ties: dict[str, str] = {}
+    firsts: dict[Any, str] = {}
+    for name, one in tensors.items():
+        if (memory := _memory(one)) is not None:
+            own = one._local_tensor if isinstance(one, DTensor) else one
+            layout = own.dtype, own.shape, own.stride(), own.is_conj(), own.is_neg(), one.shape
+            if (first := firsts.setdefault((memory, layout), name)) != name:
+                ties[name] = first
+    return ties
 
 
 def _memory(value: Any) -> tuple[int, int] | None:

@@ -15,6 +15,7 @@ import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.tensor import DTensor
 
+from airflow_elastic.runtime.held_memory import ties_among
 from airflow_elastic.runtime.staging import SHARDED_TENSOR, WRAPPER, is_wrapper, offsets_of
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece
@@ -92,19 +93,33 @@ class Need:
         return self.memory[self.begins[0] * row : (self.begins[0] + self.lengths[0]) * row]
 
 
-def find_needs(state: dict[str, Any], stored: Mapping[str, Sequence[Stored]]) -> list[Need]:
+def find_needs(
+    state: dict[str, Any], stored: Mapping[str, Sequence[Stored]], *, apart: bool = False
+) -> list[Need]:
     """Find out what fills a state; what is not stored is left as it is.
 
     Args:
         state: nested dicts and lists, with tensors and other values as leaves.
         stored: the entries of each name; the pieces of a tensor make it up.
+        apart: whether tensors that are stored by names of their own were several.
 
     Raises:
-        InvalidInput: the state holds tensors of a kind that cannot be filled, or without memory.
+        InvalidInput: the state holds tensors of a kind that cannot be filled, or without memory; or one by two names
+            (tied weights) that is stored as two.
     """
     flat, paths = flatten_state_dict(state)
+    ties = ties_among({key: one for key, one in flat.items() if key.startswith("model.")})
     found: list[Need] = []
     for key, value in flat.items():
+        if (tied := ties.get(key)) is not None and tied in stored and key in stored:
+            is_one = stored[key][0] is stored[tied][0]
+            if apart and not is_one:
+                raise InvalidInput(
+                    f"{tied} and {key} are one tensor in the script (tied weights), and two in the checkpoint: tie "
+                    "them where they were tied, or not at all"
+                )
+            if is_one:
+                continue  # it is read by that name
         entries = stored.get(key)
         if not entries:
             continue

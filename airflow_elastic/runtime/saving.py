@@ -27,7 +27,7 @@ from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.composites import is_optimizer, saved_in_place_of
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.footprint import check_memory, footprint
-from airflow_elastic.runtime.held_memory import HeldMemory
+from airflow_elastic.runtime.held_memory import HeldMemory, ties_among
 from airflow_elastic.runtime.naming import weights_of
 from airflow_elastic.runtime.optimizer_states import check_optimizers, states_of
 from airflow_elastic.runtime.optimizers import with_room
@@ -294,7 +294,7 @@ class Saver:
         # Ranks may differ in all but parameters, DDP takes the first one's, and the forward pass may change it.
         known = HeldMemory(objects.model.parameters())
         first = {f"model.{name}" for name, one in state["model"].items() if one not in known}
-        return lay_out(state, self._place, own=f"random.{rank}", first=first)
+        return lay_out(state, self._place, own=f"random.{rank}", first=first, ties=_ties(state))
 
     def _busy(self) -> bool:
         """Whether the agent has not written yet what was saved last."""
@@ -348,6 +348,14 @@ def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
 def other_key(name: str) -> str:
     """Below this lies the state of an object of the script's own."""
     return f"other.{name}"
+
+
+def _ties(state: Mapping[str, Any]) -> dict[str, str]:
+    """What of the model, or of an object of the script's own, is there by another name as well, by keys."""
+    tensors = {"model": state["model"]}
+    tensors |= {f"{key}.tensors": one["tensors"] for key, one in state.items() if key.startswith("other.")}
+    found = ((below, ties_among(some)) for below, some in tensors.items())
+    return {f"{below}.{name}": f"{below}.{first}" for below, ties in found for name, first in ties.items()}
 
 
 def _halves(state: Any) -> dict[str, Any]:

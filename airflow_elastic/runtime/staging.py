@@ -145,7 +145,14 @@ def _copy(parts: Iterable[tuple[Spot, _Part]], memory: memoryview) -> None:
 
 
 @torch.no_grad()  # or the parts of sharded tensors would be asked for so that gradients flow
-def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collection[str] = ()) -> Layout:
+def lay_out(
+    state: Mapping[str, Any],
+    place: Place,
+    *,
+    own: str,
+    first: Collection[str] = (),
+    ties: Mapping[str, str] | None = None,
+) -> Layout:
     """Decide what this rank copies of a state, and where to.
 
     Args:
@@ -153,6 +160,7 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
         place: where this rank stands.
         own: what lies below this key is this rank's own; everything else that is not sharded, all ranks have alike.
         first: keys of tensors in which ranks may differ, and the first one's count.
+        ties: keys of tensors that are there by another key, too, with that one: these alone are copied.
 
     Raises:
         InvalidInput: it holds tensors of a kind that cannot be kept.
@@ -165,8 +173,14 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
     # Ranks may differ in these, and the first one's count: others' are of use where they turn out to be the same.
     perhaps: list[_Part] = []
     perhaps_values: list[tuple[str, bytes]] = []
+    known = ties or {}
+    told: dict[str, str] = {}
     for key, value in flat.items():
         mine = key.startswith(own)
+        if key in known:
+            if place.rank == 0 or isinstance(value, DTensor):
+                told[key] = known[key]
+            continue
         if is_wrapper(value):
             raise InvalidInput(WRAPPER.format(key, type(value).__name__))
         if isinstance(value, DTensor):
@@ -190,7 +204,9 @@ def lay_out(state: Mapping[str, Any], place: Place, *, own: str, first: Collecti
         else:
             alike.append((key, value))
     parts += _share(alike, place)
-    return replace(_arrange(parts, values, perhaps, perhaps_values), alike=dict(alike))
+    arranged = _arrange(parts, values, perhaps, perhaps_values)
+    kept = arranged.kept if ties is None else replace(arranged.kept, ties=told)
+    return replace(arranged, kept=kept, alike=dict(alike))
 
 
 def is_wrapper(value: Any) -> bool:

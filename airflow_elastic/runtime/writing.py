@@ -124,9 +124,10 @@ def _checked(index: Index, data: memoryview) -> tuple[Index, str]:
             found.append(block.hexdigest())
         of[id(entry)], done = tuple(found), entry.at + entry.size
     whole.update(data[done:])
-    described = Index(
-        tuple(replace(piece, checksums=of[id(piece)]) for piece in index.pieces),
-        tuple(replace(blob, checksums=of[id(blob)]) for blob in index.blobs),
-        BLOCK_BYTES,
+    described = replace(
+        index,
+        pieces=tuple(replace(piece, checksums=of[id(piece)]) for piece in index.pieces),
+        blobs=tuple(replace(blob, checksums=of[id(blob)]) for blob in index.blobs),
+        block_bytes=BLOCK_BYTES,
     )
     return described, whole.hexdigest()

@@ -62,8 +62,17 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """All that one rank's file holds, and how large the blocks are that have checksums: None before they have some."""
+    """All that one rank's file holds.
+
+    Attributes:
+        pieces: tensors.
+        blobs: whatever else.
+        block_bytes: how large the blocks are that have checksums; None before they have some.
+        ties: further names of tensors, with the one by which each is stored: tied weights, for example. None where each
+            name has been stored by itself, tied or not, as former releases did.
+    """
 
     pieces: tuple[Piece, ...]
     blobs: tuple[Blob, ...]
     block_bytes: int | None = None
+    ties: dict[str, str] | None = None
