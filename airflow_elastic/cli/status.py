@@ -81,6 +81,8 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
         console.print(Text(told, style="yellow"), soft_wrap=True)
     if reading := document["restoring"]:
         console.print(restoring(reading["bytes"], reading["of_bytes"]), soft_wrap=True)
+    if starting := document.get("starting"):
+        console.print(_start(starting, now), soft_wrap=True)
     wanted = document["target_workers"]
     ranks = document["world_size"]
     more = f", {wanted} wanted" if wanted != document["workers"] and not ended else ""
@@ -93,6 +95,13 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def _start(starting: Mapping[str, Any], now: float) -> str:
+    longest = starting["longest_seconds"]
+    usual = "" if longest is None else f", earlier starts took up to {say.duration(longest)}"
+    waited = say.duration(max(0.0, now - starting["since"]))
+    return f"no step for {waited} since its start, which may take {say.duration(starting['limit_seconds'])}{usual}"
 
 
 def _position(document: Mapping[str, Any]) -> str:

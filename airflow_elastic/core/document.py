@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.core.goodput import goodput
+from airflow_elastic.core.starts import start_limit
 from airflow_elastic.core.state import Phase
 from airflow_elastic.core.stragglers import stragglers
 from airflow_elastic.spec.codec import encode
@@ -68,6 +69,7 @@ def document(
         "target_workers": state.target,
         "waiting": _wait({Phase.LIVE: wait, Phase.SUBMITTING: attempt.wait}.get(attempt.phase)),
         "restoring": None if told is None or state.ended else _restoring(told),
+        "starting": None if told is None or attempt.phase is not Phase.LIVE else _starting(state, told),
         "world_size": told.world_size
         if told and told.world_size
         else attempt.workers * state.spec.workers.procs,
@@ -120,6 +122,16 @@ def _restoring(told: Progress) -> dict[str, int] | None:
     if newest is None or not newest.is_restoring:
         return None
     return {"bytes": newest.restored_bytes, "of_bytes": newest.to_restore_bytes}
+
+
+def _starting(state: RunState, told: Progress) -> dict[str, float | None] | None:
+    """Since when ranks have been started and made no step, for how long they may, and what earlier starts took."""
+    newest = told.stretches[-1] if told.stretches else None
+    if newest is None or newest.first_step_at is not None or not told.attached:
+        return None
+    limit = start_limit(state, told)
+    since = max(newest.started_at, told.moved_at)
+    return {"since": since, "limit_seconds": limit.seconds, "longest_seconds": limit.longest}
 
 
 def _last(state: RunState, told: Progress | None, field: str, empty: Any = None) -> Any:

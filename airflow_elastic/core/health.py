@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_elastic.core.starts import start_limit
 from airflow_elastic.core.state import Phase, RunState
 from airflow_elastic.spec.events import SCHEDULE, DeadlinePassed, Event, ScaleRequested, Stalled
 from airflow_elastic.spec.status import Progress
@@ -55,8 +56,19 @@ def _silence(state: RunState, progress: Progress, now: float, waited_at: float) 
     stretch = progress.stretches[-1]
     if stretch.first_step_at is None:
         # No step yet since the ranks were (re)started: imports, compilation, and a restore, which tells how far it is.
-        since, limit, step = max(earliest, stretch.started_at, progress.moved_at), health.start_seconds, None
+        start = start_limit(state, progress)
+        idle = now - max(earliest, stretch.started_at, progress.moved_at)
+        if idle >= start.seconds:
+            yield Stalled(now, attempt.number, idle, None, progress, start.seconds, start.longest)
     else:
-        since, limit, step = max(earliest, progress.moved_at), health.no_progress_seconds, progress.step
-    if now - since >= limit:
-        yield Stalled(at=now, attempt=attempt.number, idle_seconds=now - since, step=step, progress=progress)
+        idle = now - max(earliest, progress.moved_at)
+        if idle >= health.no_progress_seconds:
+            yield Stalled(now, attempt.number, idle, progress.step, progress, health.no_progress_seconds)
+
+
+def silence(event: Stalled) -> str:
+    """What was too long: `no first step within 62 s; earlier starts took up to 14 s`."""
+    if event.step is not None:
+        return f"no progress for {event.idle_seconds:.0f} s since step {event.step}"
+    usual = "" if event.longest_start is None else f"; earlier starts took up to {event.longest_start:.0f} s"
+    return f"no first step within {event.limit_seconds or event.idle_seconds:.0f} s{usual}"

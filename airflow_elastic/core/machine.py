@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_elastic.core.classify import classify
+from airflow_elastic.core.health import silence
 from airflow_elastic.core.restart import End, Restart, decide, may_rejoin, may_wait
 from airflow_elastic.core.state import (
     Attempt,
@@ -268,9 +269,7 @@ def _stalled(state: RunState, event: ev.Stalled) -> RunState:
     if state.attempt.phase is not Phase.LIVE:
         return state
     state = state.with_attempt(progress=event.progress or state.attempt.progress)
-    where = f"since step {event.step}" if event.step is not None else "since its start, not one step"
-    failure = Failure(FailureKind.NO_PROGRESS, f"no progress for {event.idle_seconds:.0f} s {where}")
-    return _end_attempt(state, Cause.FAILURE, event.at, failure)
+    return _end_attempt(state, Cause.FAILURE, event.at, Failure(FailureKind.NO_PROGRESS, silence(event)))
 
 
 def _gone(state: RunState, event: ev.AttemptGone) -> RunState:

@@ -168,13 +168,19 @@ class WorkersEnded:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """No rank has advanced for too long. `step` is None where the attempt never made a step."""
+    """No rank has advanced for too long. `step` is None where ranks made none since they were started.
+
+    `limit_seconds` is what was too long; before a first step that may follow from `longest_start`, the seconds that the
+    longest start before took.
+    """
 
     at: float
     attempt: int
     idle_seconds: float
     step: int | None = None
     progress: Progress | None = None
+    limit_seconds: float | None = None
+    longest_start: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,8 +155,9 @@ class Health:
 
     Attributes:
         no_progress_seconds: a run whose step has not advanced for so long hangs, and its attempt is ended.
-        start_seconds: the same until the first step of an attempt: start-up, imports, restore, compilation. It begins
-            anew whenever some of the checkpoint has come.
+        start_seconds: the same until the first step after a start of ranks: imports, restore, compilation. It begins
+            anew whenever some of the checkpoint has come. Once the run has started before, three times the longest of
+            its starts and `no_progress_seconds` are enough, where that is less.
         grace_seconds: what workers get to save and to end, when they are told to, before they are killed.
         unattended_seconds: workers that see no controller for so long save and end; the next controller starts them
             again, which costs no restart. At least 10.

@@ -12,10 +12,13 @@ from airflow_elastic.cli.story import progress_line
 from airflow_elastic.core.document import document
 from airflow_elastic.core.goodput import ROWS, goodput
 from airflow_elastic.core.health import overdue
+from airflow_elastic.core.machine import evolve
+from airflow_elastic.core.starts import StartLimit, start_limit
+from airflow_elastic.core.state import RunState
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import Health, ScaleStep
 from airflow_elastic.spec.status import Progress, Stretch, Wait, Waiting
-from tests.support.builders import at_step, done, lost, spec, story
+from tests.support.builders import at_step, done, failed, lost, spec, story
 
 SUBMITTED = ev.AttemptSubmitted(1.0, 1, "a1")
 
@@ -157,6 +160,71 @@ def test_until_the_first_step_there_is_more_patience() -> None:
     assert list(overdue(state, fresh, 649.0)) == []
     (event,) = overdue(state, fresh, 650.0)
     assert event.step is None  # type: ignore[union-attr]
+
+
+def restarted(*starts: tuple[float, int], life: tuple[ev.Event, ...] = ()) -> RunState:
+    """Attempts that took so many seconds to start so many ranks, and failed; and one that begins."""
+    events: list[ev.Event] = []
+    for number, (seconds, ranks) in enumerate(starts, 1):
+        stretch = Stretch(1, ranks, ranks, started_at=10.0, first_step_at=10.0 + seconds, to_step=5 * number)
+        told = Progress(number, 20.0, step=5 * number, stretches=(stretch,), attached=True)
+        events += [
+            ev.AttemptSubmitted(2.0, number, "job"),
+            ev.WorkersEnded(21.0, number, failed(error=f"ValueError: {number}"), told),
+            ev.AttemptGone(22.0, number, told),
+        ]
+    last = len(starts) + (2 if life else 1)
+    health = Health(no_progress_seconds=20, start_seconds=1800)
+    return story(*events, *life, ev.AttemptSubmitted(23.0, last, "job"), run=spec(health=health))
+
+
+@pytest.mark.parametrize(
+    ("state", "limit", "reason"),
+    [
+        (restarted(), 1800.0, "no first step within 1800 s"),
+        (restarted((14.0, 2)), 62.0, "no first step within 62 s; earlier starts took up to 14 s"),
+        (restarted((14.0, 2), (4.0, 2)), 62.0, "no first step within 62 s; earlier starts took up to 14 s"),
+        # For another number of ranks code may be compiled anew.
+        (restarted((14.0, 4)), 160.0, "no first step within 160 s; earlier starts took up to 14 s"),
+        (restarted((30.0, 4), (5.0, 2)), 35.0, "no first step within 35 s; earlier starts took up to 5 s"),
+        (restarted((700.0, 2)), 1800.0, "no first step within 1800 s; earlier starts took up to 700 s"),
+    ],
+)
+def test_a_run_that_has_started_before_knows_how_long_that_takes(
+    state: RunState, limit: float, reason: str
+) -> None:
+    begins = Stretch(1, 2, 2, started_at=50.0)
+    fresh = Progress(state.attempt.number, 51.0, stretches=(begins,), attached=True)
+    assert list(overdue(state, fresh, 49.9 + limit)) == []
+    assert list(overdue(state, fresh, 50.0 + limit, waited_at=51.0)) == [], "waiting for pods does not count"
+    (event,) = overdue(state, fresh, 50.0 + limit)
+    failure = evolve(state, event).attempt.failure
+    assert failure is not None
+    assert failure.reason == reason
+    # A restore from slow storage: what counts is that it goes on.
+    reading = replace(fresh, moved_at=40_000.0)
+    assert list(overdue(state, reading, 39_999.0 + limit)) == []
+    starting = document("uri", state, fresh, 60.0)["starting"]
+    assert (starting["since"], starting["limit_seconds"]) == (50.0, limit)
+
+
+def test_a_start_within_an_attempt_counts_as_well_and_one_before_a_reopening_does_not() -> None:
+    state = story(SUBMITTED, run=spec(health=Health(no_progress_seconds=20, start_seconds=1800)))
+    first = Stretch(1, 2, 2, started_at=3.0, first_step_at=13.0)
+    fresh = Progress(1, 51.0, stretches=(first, Stretch(2, 2, 2, started_at=50.0)), attached=True)
+    assert list(overdue(state, fresh, 99.0)) == []
+    assert len(list(overdue(state, fresh, 100.0))) == 1
+    life = (
+        ev.StopRequested(22.5, "r", "ada"),
+        ev.AttemptGone(22.55, 2),
+        ev.RunEnded(22.6, "stopped", "x"),
+        ev.RunReopened(22.7),
+    )
+    state = restarted((14.0, 2), life=life)
+    mended = Progress(
+        state.attempt.number, 51.0, stretches=(Stretch(1, 2, 2, started_at=50.0),), attached=True
+    )
+    assert start_limit(state, mended) == StartLimit(1800.0)
 
 
 def test_while_a_checkpoint_is_read_nobody_stands_still() -> None:
