@@ -1,26 +1,38 @@
-"""Gangs for Volcano, against its own API: there is no Volcano scheduler behind it here, so nobody starts them."""
+"""Gangs for Volcano, against its own API. There is no Volcano behind it here: a test plays the part that matters to it,
+and writes what 1.12 and 1.15 were seen to write.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.kube import Client, Missing
-from airflow_elastic.adapters.kube.resources import PODS
+from airflow_elastic.adapters.kube import Client, KubeError, Missing
+from airflow_elastic.adapters.kube.resources import EVENTS, PODS
+from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.job import JobEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.engines.kube.queues.volcano import PODGROUPS
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting
 from airflow_elastic.testing.engine_conformance import until
+from tests.cluster.test_training import lose_a_pod, training
 from tests.support import kube
-from tests.support.cluster import documented_rights, pod_spec
+from tests.support.cluster import documented_rights, pod_spec, pods_of
+from tests.support.driving import driving
 from tests.support.patience import until_async
+
+CLOSED = "can only submit PodGroup to queue with state `Open`, queue `team` status is `Closed`"
+LONG = ("--epochs=400", "--step-seconds=0.05")
 
 
 @pytest.mark.parametrize("name", ["job", "pytorchjob", "trainjob"])
@@ -42,7 +54,8 @@ async def test_a_gang_waits_for_its_scheduler_and_goes_with_its_job(
     workers = Workers(3, min=2, max=4, resources={"memory": "64Mi", "cpu": "10m"})
     del pod_options["kubeconfig"]  # it has its own
     options = {**pod_options, "queueing": "volcano", "queue": "team"}
-    job = Job(str(shared_folder / "run"), pod_spec(name, options, "forever.py", workers=workers), 1, 3)
+    spec = pod_spec(name, options, "forever.py", launcher="torchrun", workers=workers)
+    job = Job(str(shared_folder / "run"), spec, 1, 3)
     await engine.submit(job)
     try:
         status = await until(engine, job, lambda status: status.waiting is Waiting.QUEUED)
@@ -54,9 +67,8 @@ async def test_a_gang_waits_for_its_scheduler_and_goes_with_its_job(
             "queue": "team",
             "minResources": {"memory": "128Mi", "cpu": "20m"},
         }
-        assert [owner["kind"] for owner in group["metadata"]["ownerReferences"]] == [
-            engine.kind.resource.kind
-        ]
+        (owner,) = group["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["controller"]) == (engine.kind.resource.kind, True)
 
         async def pods() -> list[dict[str, Any]]:
             found, _ = await client.list(PODS, namespace, labels=f"{JOB_LABEL}={job.name}")
@@ -87,3 +99,145 @@ async def test_without_volcano_it_is_refused_with_what_to_install(
     spec = pod_spec("job", {**pod_options, "queueing": "volcano"}, "forever.py")
     with pytest.raises(Exception, match="comes with Volcano; install that"):
         await engine.submit(Job(str(shared_folder / "run"), spec, 1, 2))
+
+
+def told_by_volcano(namespace: str, reason: str, message: str, **of: str) -> dict[str, Any]:
+    """An Event as Volcano's scheduler writes it."""
+    name = f"{of['name']}.{secrets.token_hex(4)}"
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "metadata": {"name": name, "namespace": namespace},
+        "involvedObject": {"namespace": namespace, **of},
+        "type": "Normal",
+        "reason": reason,
+        "message": message,
+        "source": {"component": "volcano"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+@pytest.fixture
+async def volcano(client: Client) -> None:
+    if not await client.knows(PODGROUPS):
+        pytest.skip("install Volcano, or its CRD podgroups.scheduling.volcano.sh, in the cluster to run this")
+
+
+@pytest.mark.usefixtures("volcano")
+async def test_a_limit_of_the_queue_is_told_in_its_own_words(
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    account: Callable[..., Awaitable[kube.Account]],
+) -> None:
+    engine = JobEngine(access=(await account(*documented_rights("job", "volcano"))).access)
+    del pod_options["kubeconfig"]
+    spec = pod_spec("job", {**pod_options, "queueing": "volcano", "queue": "team"}, "forever.py")
+    job = Job(str(shared_folder / "run"), spec, 1, 2)
+    await engine.submit(job)
+    try:
+        await client.patch(PODGROUPS, namespace, job.name, {"status": {"phase": "Pending"}})
+        of = {"apiVersion": PODGROUPS.api_version, "kind": PODGROUPS.kind, "name": job.name}
+        limit = "queue resource quota insufficient: insufficient nvidia.com/gpu"
+        gang = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable"
+        for message in (limit, gang):
+            await client.create(EVENTS, namespace, told_by_volcano(namespace, "Unschedulable", message, **of))
+        status = await until(engine, job, lambda status: limit in str(status.wait and status.wait.reason))
+        assert status.wait is not None
+        assert (status.wait.state, status.wait.workers) == (Waiting.QUEUED, 2)
+    finally:
+        await engine.delete(job, 0.0)
+
+
+@pytest.mark.usefixtures("volcano")
+async def test_a_worker_that_volcano_takes_back_is_preempted_at_no_cost(
+    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
+) -> None:
+    """As up to 1.12, which sets no condition DisruptionTarget."""
+    # Another scheduler places them here, for which a gang is nothing but an annotation.
+    options = {**pod_options, "queueing": "volcano", "scheduler": "default-scheduler"}
+    async with driving(shared_folder / "run", training("job", options, *LONG)) as driven:
+        await driven.at_step(7)
+        pod = (await pods_of(driven, client, namespace))[-1]["metadata"]
+        evicted = "Pod is evicted, because of preempt"
+        of = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
+        await client.create(EVENTS, namespace, told_by_volcano(namespace, "Evict", evicted, **of))
+        await client.delete(PODS, namespace, pod["name"])
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        first = driven.state.attempts[0]
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert first.failure is not None
+    assert (first.cause, first.failure.kind) == (Cause.PREEMPTION, FailureKind.PREEMPTED)
+    assert f"preempted by Volcano: {evicted}" in first.failure.reason
+    assert state.restarts_used == 0
+
+
+@pytest.fixture
+def closing(kubectl: kube.Kubectl, namespace: str, tmp_path: Path) -> Iterator[Callable[[bool], None]]:
+    """Closes the queue, and opens it: refuses PodGroups as Volcano's webhook does."""
+    matched = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    groups = {
+        "apiGroups": [PODGROUPS.group],
+        "apiVersions": ["*"],
+        "operations": ["CREATE"],
+        "resources": [PODGROUPS.plural],
+    }
+    spec = {
+        "matchConstraints": {"namespaceSelector": matched, "resourceRules": [groups]},
+        "validations": [{"expression": "false", "message": CLOSED}],
+    }
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": namespace}}
+    policy = {**head, "kind": "ValidatingAdmissionPolicy", "spec": spec}
+    bound = {"policyName": namespace, "validationActions": ["Deny"]}
+    binding = {**head, "kind": "ValidatingAdmissionPolicyBinding", "spec": bound}
+    file = tmp_path / "closed.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [policy, binding]}))
+
+    def close(closed: bool = True) -> None:
+        if closed:
+            kubectl("apply", "-f", str(file))
+        else:
+            kubectl("delete", "-f", str(file), "--ignore-not-found")
+
+    yield close
+    close(False)
+
+
+@pytest.mark.usefixtures("volcano")
+async def test_a_queue_that_was_closed_meanwhile_is_waited_for(
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    closing: Callable[[bool], None],
+) -> None:
+    options = {**pod_options, "queueing": "volcano", "queue": "team", "scheduler": "default-scheduler"}
+    async with driving(shared_folder / "run", training("job", options, *LONG)) as driven:
+        await driven.at_step(7)
+        closing(True)
+        await until_async(lambda: _is_closed(client, namespace), "the queue to be closed")
+        await lose_a_pod(driven, client, namespace)
+        await driven.until(lambda: driven.state.attempt.held, "the refusal")
+        held = driven.state.attempt
+        assert (held.number, driven.state.restarts_used) == (2, 1)
+        assert CLOSED in str(held.held)
+        await driven.until(lambda: driven.run.status()["state"] == "queued", "its words")
+        closing(False)
+        from_step = await driven.gone_on()
+        await driven.at_step(from_step + 3)
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
+
+
+async def _is_closed(client: Client, namespace: str) -> bool:
+    body = {"metadata": {"name": "asked"}, "spec": {"minMember": 1}}
+    try:
+        await client.create(PODGROUPS, namespace, body)
+    except KubeError as error:
+        return CLOSED in str(error)
+    await client.delete(PODGROUPS, namespace, "asked")
+    return False

@@ -32,6 +32,7 @@ from airflow_elastic.engines.kube.ownership import is_ours
 from airflow_elastic.engines.kube.places import Shown, meet_anew, of_all, sized
 from airflow_elastic.engines.kube.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.queues import kueue
+from airflow_elastic.engines.kube.queues.volcano_events import Told
 from airflow_elastic.engines.kube.trouble import refusal, ticking, trouble
 from airflow_elastic.engines.kube.watch.beside import still_held
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
@@ -147,6 +148,7 @@ class KubeEngine:
         lacking = asyncio.Event()
         async with hub(self._reach(options)) as shared:
             follow = shared.follow(job.name, *self._queries(options))
+            events = Told(shared.client, options.namespace, job.name)
             async for (owners, pods, *others), again in ticking(follow, lacking):
                 owner = owners[0] if owners else await self._look(shared, job, options)
                 workloads = others.pop() if options.by_kueue else ()
@@ -160,7 +162,9 @@ class KubeEngine:
                     status = read_job(self.kind, owner, pods, seen, self._before_workers(pods) or why, queue)
                     if owner is not None and self._may_replace(job, options, owner):
                         status = await shown(status)
-                (lacking.set if lacks_pods(status) else lacking.clear)()
+                    if options.queueing == "volcano":
+                        status = await events(status, seen)
+                (lacking.set if lacks_pods(status) or events.waited_for else lacking.clear)()
                 if status != last:
                     last = status
                     yield status

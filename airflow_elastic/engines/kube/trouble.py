@@ -68,11 +68,11 @@ async def trouble(client: Client, namespace: str, names: Iterable[str]) -> str |
         return None
     if not events:
         return None
-    newest = max(events, key=_when)
+    newest = max(events, key=when)
     return f"{newest.get('reason', 'Warning')}: {newest.get('message', '')}".rstrip(": ")
 
 
-def _when(event: dict[str, Any]) -> str:
+def when(event: dict[str, Any]) -> str:
     """Its time, as text that can be compared."""
     series = event.get("series") or {}
     at = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
