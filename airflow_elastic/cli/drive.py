@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 
 #: How long a second signal waits for the run to take the stop: a poll of the controller, and a slow disk or bucket.
 LEAVE_SECONDS = 5.0
+
+#: How long a terminal that takes nothing may keep us from leaving.
+LAST_WORDS_SECONDS = 1.0
 
 #: How long a stop that could not be asked for waits at most until it is asked for again.
 LONGEST_SECONDS = 30.0
@@ -83,7 +85,7 @@ async def drive(run: Run, engine: Engine, story: Story) -> RunState:
     state = await Controller(run.store, cast("Engine", noting), observer=story).drive()
     for task in leaving:  # the run has ended while we were about to leave: say how
         task.cancel()
-    await story.show_output(last=True)
+    await asyncio.to_thread(story.end)
     # From here on there is nothing to be stopped any more.
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
@@ -122,7 +124,6 @@ async def _leave_once_told(run: Run, story: Story, asking: asyncio.Task[None], n
 
 def _leave(run: Run, story: Story, *, posted: bool, told: bool) -> None:
     """End this process at once, like a kill: threads that wait for workers to end are not waited for."""
-    story.hush()
     carry_on = say.carry_on(run.store.uri)
     if told:
         text = (
@@ -133,8 +134,7 @@ def _leave(run: Run, story: Story, *, posted: bool, told: bool) -> None:
         text = "left before the workers were told to stop: they TRAIN ON; stop them with "
         text += f"`{carry_on}`, " + ("which finds the request to stop" if posted else "and Ctrl-C there")
     story.tell(text, style="bold")
-    sys.stdout.flush()
-    sys.stderr.flush()
+    story.end(LAST_WORDS_SECONDS)
     os._exit(1)
 
 

@@ -46,8 +46,9 @@ def logs(uri: str, rank: int | None, attempt: int | None, follow: bool) -> None:
     try:
         while True:
             over = not follow or _over(run.state, attempt)
-            for log, line in tail.lines(chosen, last=over):
-                click.echo(line if rank is not None else f"{log.rank} | {line}")
+            for log, lines in tail.news(chosen, last=over):
+                prefix = "" if rank is not None else f"{log.rank} | "
+                click.echo("".join(f"{prefix}{line}\n" for line in lines), nl=False)
             if over:
                 return
             # It goes on with the next attempt, once that prints something.

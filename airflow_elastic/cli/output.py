@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters.output import BEHIND_BYTES, Output, ends_of
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.store import Entry, Store
 
 _LOG = re.compile(re.escape(layout.LOGS) + r"attempt-(\d+)/g(\d+)-rank-(\d+)\.log")
 
@@ -32,8 +33,15 @@ class Log:
 
 def find_logs(store: Store, attempt: int | None = None) -> list[Log]:
     """The output there is, of one attempt or of all, oldest first."""
-    prefix = layout.LOGS if attempt is None else layout.attempt_logs(attempt)
-    matches = (_LOG.fullmatch(entry.key) for entry in store.list(prefix))
+    return _logs(_entries(store, attempt))
+
+
+def _entries(store: Store, attempt: int | None) -> list[Entry]:
+    return store.list(layout.LOGS if attempt is None else layout.attempt_logs(attempt))
+
+
+def _logs(entries: Iterable[Entry]) -> list[Log]:
+    matches = (_LOG.fullmatch(entry.key) for entry in entries)
     return sorted(Log(int(m[1]), int(m[2]), int(m[3])) for m in matches if m)
 
 
@@ -47,34 +55,37 @@ class Tail:
 
     def __init__(self, store: Store, *, rank: int | None = None) -> None:
         self._store, self._rank = store, rank
-        self._read: dict[Log, int] = {}
-        self._rest: dict[Log, bytes] = {}
+        self._outputs: dict[Log, Output] = {}
 
     def skip(self) -> None:
         """Leave out all that there is already."""
-        for log in self._mine(None):
-            size = next((e.size for e in self._store.list(log.key) if e.key == log.key), 0)
-            self._read[log] = size
+        entries = _entries(self._store, None)
+        for log in self._mine(entries):
+            size = sum(part.size for part in Output(self._store, log.key).parts(entries))
+            self._outputs[log] = Output(self._store, log.key, size)
 
-    def lines(self, attempt: int | None = None, *, last: bool = False) -> Iterator[tuple[Log, str]]:
-        """New lines; with `last` also those that nobody has ended."""
-        for log in self._mine(attempt):
-            yield from self._lines_of(log, last=last)
+    def news(
+        self, attempt: int | None = None, *, last: bool = False, live: bool = False, most: int | None = None
+    ) -> Iterator[tuple[Log, list[str]]]:
+        """New lines, some at a time.
 
-    def _mine(self, attempt: int | None) -> list[Log]:
-        return [log for log in find_logs(self._store, attempt) if self._rank in (None, log.rank)]
+        Args:
+            attempt: only of this one.
+            last: also those that nobody has ended.
+            live: leave out, and say so, what nobody could read in time.
+            most: likewise what is more than so many lines of one rank.
+        """
+        entries = _entries(self._store, attempt)
+        for log in self._mine(entries):
+            output = self._outputs.setdefault(log, Output(self._store, log.key))
+            batches = output.news(output.parts(entries), behind=BEHIND_BYTES if live else None)
+            if most is not None:
+                batches = iter([ends_of(batches, most, f"{self._store.uri}/{log.key}")])
+            for lines in batches:
+                if lines:
+                    yield log, lines
+            if last and (rest := output.rest()):
+                yield log, rest
 
-    def _lines_of(self, log: Log, *, last: bool) -> Iterator[tuple[Log, str]]:
-        while chunk := self._store.read_from(log.key, self._read.get(log, 0)):
-            self._read[log] = self._read.get(log, 0) + len(chunk)
-            *whole, rest = (self._rest.get(log, b"") + chunk).split(b"\n")
-            self._rest[log] = rest
-            for line in whole:
-                yield log, _text(line)
-        if last and self._rest.get(log):
-            yield log, _text(self._rest.pop(log))
-
-
-def _text(line: bytes) -> str:
-    # Progress bars go back to the beginning of their line: what stands there at the end is what counts.
-    return line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+    def _mine(self, entries: Iterable[Entry]) -> list[Log]:
+        return [log for log in _logs(entries) if self._rank in (None, log.rank)]

@@ -32,6 +32,18 @@ class QuietConsole(Console):
         except OSError:  # e.g. a log on a full disk: this is lost, and what comes later need not be
             self._buffer.clear()
 
+    def write(self, text: str) -> None:
+        """Text as it is, in whole lines: many times as fast. Not where something lives below."""
+        if self.quiet:
+            return
+        try:
+            self.file.write(text)
+            self.file.flush()
+        except BrokenPipeError:
+            self.on_broken_pipe()
+        except OSError:
+            pass  # as above
+
     def on_broken_pipe(self) -> None:
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from airflow_elastic.cli import say
 from airflow_elastic.cli.output import Tail
+from airflow_elastic.cli.showing import Showing
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.document import word
 from airflow_elastic.core.gravity import Gravity, gravity
@@ -21,9 +20,10 @@ from airflow_elastic.core.tell import lagging, restoring, sentence, share, waiti
 if TYPE_CHECKING:
     from typing import Self
 
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from airflow_elastic.adapters.store import Store
+    from airflow_elastic.cli.say import QuietConsole
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.errors import ElasticError
     from airflow_elastic.spec.events import Event
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 #: How often a log file gets a line about the progress.
 LINE_SECONDS = 10.0
+
+#: How long a terminal that does not take what it is to show keeps whoever leaves.
+_LEAVE_SECONDS = 1.0
 
 
 class Story(Observer):
@@ -43,33 +46,31 @@ class Story(Observer):
         output: whether to show what rank 0 prints.
     """
 
-    def __init__(self, console: Console, store: Store, *, known: int = 0, output: bool = False) -> None:
+    def __init__(self, console: QuietConsole, store: Store, *, known: int = 0, output: bool = False) -> None:
         self._console, self._known = console, known
-        self._tail = Tail(store, rank=0) if output else None
-        if self._tail is not None and known:
-            self._tail.skip()
+        tail = Tail(store, rank=0) if output else None
+        if tail is not None and known:
+            tail.skip()
+        self._showing = Showing(console, tail, self._living)
         self._told_at = time.monotonic()
         self._line = Text("starting")
         self._progress: Progress | None = None
         self._waiting: tuple[int, Wait | None] = (0, None)
-        self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live = Live(
-                console=self._console, get_renderable=self._living, refresh_per_second=4, transient=True
-            )
-            self._live.start()
+        self._showing.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.hush()
+        self.end(_LEAVE_SECONDS)
 
-    def hush(self) -> None:
-        """Remove the line that lives."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+    def end(self, timeout: float | None = None) -> None:
+        """Show the rest, and nothing more: the line that lives is removed.
+
+        Args:
+            timeout: seconds to wait for that. Default: as long as it takes.
+        """
+        self._showing.end(timeout)
 
     def tell(
         self, text: str, at: float | None = None, style: str = "", gravity: Gravity = Gravity.INFO
@@ -81,7 +82,7 @@ class Story(Observer):
         line = Text.assemble(
             (say.moment(at, day=not terminal), "dim"), "  ", level, (text, style or _STYLES[gravity])
         )
-        self._console.print(line, soft_wrap=True)
+        self._showing.tell(line)
 
     def on_event(self, event: Event, before: RunState | None, state: RunState) -> None:
         if self._known > 0:
@@ -94,8 +95,7 @@ class Story(Observer):
     async def on_look(self, state: RunState, progress: Progress | None) -> None:
         self._progress = progress
         self._line = self._line_of(state)
-        await self.show_output()
-        if self._live is None and progress and time.monotonic() - self._told_at >= LINE_SECONDS:
+        if not self._console.is_terminal and progress and time.monotonic() - self._told_at >= LINE_SECONDS:
             self._told_at = time.monotonic()
             self.tell(self._line.plain)
 
@@ -107,14 +107,6 @@ class Story(Observer):
 
     def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
         self.tell(lagging(progress, ranks), gravity=Gravity.WARNING if ranks else Gravity.INFO)
-
-    async def show_output(self, *, last: bool = False) -> None:
-        """Show what rank 0 has printed since the last time."""
-        if self._tail is None:
-            return
-        tail = self._tail
-        for log, line in await asyncio.to_thread(lambda: list(tail.lines(last=last))):
-            self._console.print(Text.assemble((f"rank {log.rank} | ", "dim"), line), soft_wrap=True)
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         if times & (times - 1) == 0:  # the 1st, 2nd, 4th, ... time: an outage of an hour fits on a screen

@@ -113,3 +113,13 @@ def attempt_logs(attempt: int) -> str:
 def rank_log(generation: int, rank: int) -> str:
     """Name of a rank's output within the attempt's folder."""
     return f"g{generation:02d}-rank-{rank}.log"
+
+
+def log_part(key: str, number: int) -> str:
+    """A part of a rank's output, from 0: where the run lies on a service whose objects do not grow, it has several."""
+    return f"{key}.{number:05d}" if number else key
+
+
+def is_part(key: str, log: str) -> bool:
+    """Whether an object is a part of this output."""
+    return key == log or (key.startswith(f"{log}.") and key[len(log) + 1 :].isdigit())

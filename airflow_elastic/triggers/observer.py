@@ -11,6 +11,7 @@ from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.document import word
 from airflow_elastic.core.gravity import Gravity, gravity
 from airflow_elastic.core.tell import lagging, sentence, waiting
+from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.status import Progress
 from airflow_elastic.triggers.output import RankOutput
 from airflow_elastic.triggers.task import call
@@ -65,6 +66,7 @@ class TaskObserver(Observer):
         self._output = RankOutput(store, lambda line: log.info("%s", f"[rank 0] {line}"), since=self._since)
         self._pushed = pushed
         self._resuming: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self._state: RunState | None = None
         self._seen: tuple[RunState, Progress | None] | None = None
         self._waiting: tuple[int, Wait | None] = (0, None)
@@ -93,12 +95,12 @@ class TaskObserver(Observer):
         )
 
     async def on_look(self, state: RunState, progress: Progress | None) -> None:
-        # None of this is waited for: an Airflow that does not answer must not hold up a restart.
+        # None of this is waited for: neither an Airflow that does not answer nor a loud script must hold up a restart.
         if self._resuming is None:
             self._resuming = asyncio.create_task(self._resume())
         self._seen = (state, progress)
-        if self._resuming.done():
-            await self._output.follow(state, progress)
+        if self._resuming.done() and (self._following is None or self._following.done()):
+            self._following = asyncio.create_task(self._follow())
         idle = self._pushing is None or self._pushing.done()
         if progress is not None and idle and time.monotonic() - self._pushed_at >= PROGRESS_SECONDS:
             self._pushed_at = time.monotonic()
@@ -108,13 +110,28 @@ class TaskObserver(Observer):
         """Hand on what was written last, and how it ended."""
         if self._resuming is not None:
             await asyncio.wait({self._resuming}, timeout=_PATIENCE_SECONDS)
-        if self._seen is not None:
-            await self._output.follow(*self._seen)
-        await self._output.finish()
+        rest = asyncio.create_task(self._follow(last=True, after=self._following))
+        if (await asyncio.wait({rest}, timeout=_PATIENCE_SECONDS))[1]:
+            rest.cancel()
+            self._log.warning(
+                "%s", "the end of rank 0's output cannot be read in time: look with `airflow-elastic logs`"
+            )
         if self._state is not None:
             seen = self._seen[1] if self._seen else None
             last = asyncio.create_task(self._push_progress(self._state, seen, after=self._pushing))
             await asyncio.wait({last}, timeout=_PATIENCE_SECONDS)
+
+    async def _follow(self, *, last: bool = False, after: asyncio.Task[None] | None = None) -> None:
+        if after is not None:
+            await asyncio.wait({after})
+        try:
+            if self._seen is not None:
+                await self._output.follow(*self._seen)
+            if last:
+                await self._output.finish()
+        except StoreError as error:
+            if last:
+                self._log.warning("%s", f"the end of rank 0's output cannot be read: {error}")
 
     async def _resume(self) -> None:
         if self._pushed is None:

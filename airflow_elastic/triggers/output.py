@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters.output import Output, ends_of
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
@@ -16,10 +17,9 @@ if TYPE_CHECKING:
 #: Lines handed on at each look; of the others only their number is told. A task's log is no place for gigabytes.
 LINES = 200
 
-_CHUNK_BYTES = 1 << 20
-_CHUNKS = 8
-_LONGEST_LINE = 4000
+_BEHIND_BYTES = 8 << 20
 _BACK_BYTES = 16 << 10
+_LONGEST_LINE = 4000
 
 
 class RankOutput:
@@ -36,74 +36,61 @@ class RankOutput:
         self._since = since
         self._tell = tell
         self._at: tuple[int, int] | None = None  # attempt and generation
-        self._offset = 0
-        self._partial = b""
+        self._output: Output | None = None
 
     @property
     def position(self) -> list[int] | None:
         """Attempt, generation and offset in bytes of what comes next: for `resume`, in plain JSON."""
-        return None if self._at is None else [*self._at, self._offset - len(self._partial)]
+        return None if self._at is None or self._output is None else [*self._at, self._output.at]
 
     def resume(self, position: object) -> None:
         """Go on from a `position`; anything else is ignored."""
         if isinstance(position, list) and len(position) == 3 and all(isinstance(n, int) for n in position):
-            attempt, generation, self._offset = position
-            self._at = (attempt, generation)
+            attempt, generation, offset = position
+            self._go_to((attempt, generation), offset)
 
     async def follow(self, state: RunState, progress: Progress | None) -> None:
         """Hand on what is new."""
         if self._at is None:
             await self._begin(state, progress)
-        await self._read()
+        await self._show()
         for place in _places(state, progress):
             if self._at is None or place > self._at:
-                self._flush()
-                self._at, self._offset = place, 0
-                await self._read()
+                await self.finish()
+                self._go_to(place)
+                await self._show()
 
     async def _begin(self, state: RunState, progress: Progress | None) -> None:
         """With the first attempt that began under our eyes; of one that was there before, with its newest lines."""
         places = _places(state, progress)
         ours = {attempt.number for attempt in state.attempts if (attempt.submitted_at or 0.0) >= self._since}
-        self._at = next((place for place in places if place[0] in ours), places[-1])
-        key = self._key(*self._at)
-        entries = await asyncio.to_thread(self._store.list, key)
-        if entries and entries[0].size > 4 * _BACK_BYTES and self._at[0] not in ours:
-            self._offset = entries[0].size - _BACK_BYTES
-            self._tell(f"(earlier lines are in {self._store.uri}/{key})")
+        begun = next((place for place in places if place[0] in ours), places[-1])
+        output = self._go_to(begun)
+        if begun[0] not in ours:
+            told = await asyncio.to_thread(lambda: output.tail(output.parts(), _BACK_BYTES))
+            for line in told:
+                self._tell(line)
 
-    @staticmethod
-    def _key(attempt: int, generation: int) -> str:
-        return layout.attempt_logs(attempt) + layout.rank_log(generation, 0)
+    def _go_to(self, place: tuple[int, int], offset: int = 0) -> Output:
+        attempt, generation = self._at = place
+        key = layout.attempt_logs(attempt) + layout.rank_log(generation, 0)
+        self._output = Output(self._store, key, offset, longest=_LONGEST_LINE)
+        return self._output
 
     async def finish(self) -> None:
         """Hand on the rest: nothing is written any more."""
-        if self._at is not None:
-            await self._read()
-            self._flush()
+        await self._show(last=True)
 
-    async def _read(self) -> None:
-        key = self._key(*(self._at or (1, 1)))
-        told = left = 0
-        for _ in range(_CHUNKS):
-            data = await asyncio.to_thread(self._store.read_from, key, self._offset, _CHUNK_BYTES)
-            self._offset += len(data)
-            *lines, self._partial = (self._partial + data).split(b"\n")
-            if len(self._partial) > _CHUNK_BYTES:  # no line at all: it is cut rather than kept
-                lines, self._partial = [*lines, self._partial], b""
-            shown = lines[: max(0, LINES - told)]
-            for line in shown:
-                self._tell(_text(line))
-            told, left = told + len(shown), left + len(lines) - len(shown)
-            if len(data) < _CHUNK_BYTES:
-                break
-        if left:
-            self._tell(f"({left} more lines are in {self._store.uri}/{key})")
+    async def _show(self, *, last: bool = False) -> None:
+        if (output := self._output) is None:
+            return
+        for line in await asyncio.to_thread(_new_lines, output, self._store.uri, last=last):
+            self._tell(line)
 
-    def _flush(self) -> None:
-        if self._partial:
-            self._tell(_text(self._partial))
-            self._partial = b""
+
+def _new_lines(output: Output, uri: str, *, last: bool) -> list[str]:
+    news = output.news(output.parts(), behind=_BEHIND_BYTES)
+    return [*ends_of(news, LINES, f"{uri}/{output.key}"), *(output.rest() if last else [])]
 
 
 def _places(state: RunState, progress: Progress | None) -> list[tuple[int, int]]:
@@ -114,9 +101,3 @@ def _places(state: RunState, progress: Progress | None) -> list[tuple[int, int]]
         stretches = told.stretches if told else ()
         places += [(attempt.number, stretch.generation) for stretch in stretches] or [(attempt.number, 1)]
     return places
-
-
-def _text(line: bytes) -> str:
-    """A line as it would have looked in a terminal: of a progress bar, what stands there at the end."""
-    text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
-    return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "…"
