@@ -247,6 +247,10 @@ def test_conformance_md_names_tests_that_exist() -> None:
     rows = [row for row in text.splitlines() if row.startswith("|") and not re.match(r"\|[-| ]+$", row)]
     named = [re.findall(r"`(test_\w+)`", row) for row in rows]
     without = [row for row, tests in zip(rows, named, strict=True) if not tests]
-    assert [row.split("|")[1].strip() for row in without] == ["what happens", "what one has to know"]
+    assert [row.split("|")[1].strip() for row in without] == [
+        "what happens",
+        "what one has to know",
+        "what happens",
+    ]
     assert len(named) - len(without) >= 30 + 10
     assert {test for tests in named for test in tests} <= known
