@@ -21,16 +21,18 @@ from airflow_elastic.spec.errors import SpecError
 @click.option("--engine", help="Where workers would run.  [default: as SPEC.yaml says]")
 @click.option("--uri", help="The run URI it would have.  [default: ./elastic-runs/NAME]")
 @click.option("--attempt", type=click.IntRange(min=1), default=1, help="Number of the attempt.  [default: 1]")
+@click.option("--object", "which", metavar="KIND/NAME", help="Which object of a manifest is meant.")
 @click.argument("spec_path", metavar="SPEC.yaml")
-def render(engine: str | None, uri: str | None, attempt: int, spec_path: str) -> None:
+def render(engine: str | None, uri: str | None, attempt: int, which: str | None, spec_path: str) -> None:
     """Print what an engine would be sent.
 
-    As YAML; nothing is sent, and nothing is created.
+    As YAML; nothing is sent, and nothing is created. SPEC.yaml is a specification, or a manifest of Kubernetes: a Job,
+    PyTorchJob, TrainJob, ElasticJob or PyTorchTrainingJob.
 
     Example:
       airflow-elastic render --engine local mnist.yaml
     """
-    plain = read_plain(spec_path)
+    plain = read_plain(spec_path, which)
     spec = build(settled({**plain, "engine": engine} if engine is not None else plain), spec_path)
     try:
         find_launcher(spec.launcher).refuse(spec)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import click
 import yaml
 
+from airflow_elastic.engines.kube.manifests import find_object, left_out, run_of, title
 from airflow_elastic.spec.errors import InvalidInput, SpecError
 from airflow_elastic.spec.run import RunSpec
 
+#: What every object of Kubernetes has, in YAML and in JSON, and no specification.
+_MANIFEST = re.compile(r"""^(?:\ufeff|---)?[\s{]*["']?apiVersion["']?\s*:""", re.MULTILINE)
 _EXAMPLE = "a mapping such as `command: [train.py]`"
 
 
@@ -29,11 +34,22 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def read_plain(path: str) -> dict[str, Any]:
-    """The plain values of a specification file, not yet checked.
+# A date stays the text that it is: what a specification holds is sent as JSON, which has none.
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_plain(path: str, which: str | None = None) -> dict[str, Any]:
+    """The plain values of a specification file, not yet checked; or of the run that a manifest of Kubernetes describes.
+
+    Args:
+        path: of the file.
+        which: of a manifest with several objects, the one that is meant: `Job/fit`, `job` or `/fit`.
 
     Raises:
-        InvalidInput: it cannot be read, is no YAML, or no mapping.
+        InvalidInput: it cannot be read, is no YAML, or no mapping; or a manifest cannot be kept.
     """
     try:
         text = Path(path).read_bytes().decode()
@@ -41,6 +57,12 @@ def read_plain(path: str) -> dict[str, Any]:
         raise InvalidInput(f"{path}: {(error.strerror or str(error)).lower()}; name a YAML file") from None
     except UnicodeDecodeError:
         raise InvalidInput(f"{path}: it is no text, so it cannot be a YAML specification") from None
+    if _MANIFEST.search(text):
+        return _of_manifest(path, which)
+    if which is not None:
+        raise InvalidInput(
+            f"--object: given {which}; allowed: with a manifest of Kubernetes, and {path} is none"
+        )
     try:
         plain = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
@@ -54,6 +76,18 @@ def read_plain(path: str) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise InvalidInput(f"{path}: it holds {_kind(plain)}; wanted is {_EXAMPLE}")
     return plain
+
+
+def _of_manifest(path: str, which: str | None) -> dict[str, Any]:
+    kind, _, name = (which or "").partition("/")
+    found = find_object(path, kind or None, name or None)
+    try:
+        spec = run_of(found)
+    except SpecError as error:
+        raise in_file(error, path) from None
+    told = f"read as a manifest, of {title(found.body)}"
+    click.echo(f"{path}: {'; '.join(filter(None, (told, left_out(found))))}", err=True)
+    return spec.to_dict()
 
 
 def build(plain: dict[str, Any], path: str | None = None) -> RunSpec:

@@ -12,7 +12,8 @@ from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import PODS, Resource
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Finding
-from airflow_elastic.engines.kube.options import KubeOptions, options_of, quantity
+from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.quantities import ALLOWED, is_quantity
 from airflow_elastic.engines.kube.queues import native
 from airflow_elastic.engines.kube.render.owned import Given, refused
 from airflow_elastic.spec import layout
@@ -34,9 +35,9 @@ def check_spec(kind: Kind, spec: RunSpec) -> None:
     """Refuse bad options, amounts that are none, secrets that cannot be handed on. Raises SpecError."""
     options = options_of(spec, kind.options)
     problems = [
-        Problem(f"workers.resources.{name}", value, "a quantity, e.g. 4, 500m or 8Gi")
+        Problem(f"workers.resources.{name}", value, ALLOWED)
         for name, value in spec.workers.resources.items()
-        if not quantity(value)
+        if not is_quantity(value)
     ]
     for i, secret in enumerate(spec.secrets):
         if secret.source == "env":

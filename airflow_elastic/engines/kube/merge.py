@@ -43,13 +43,18 @@ def overlay(base: Any, over: Any, field: str = "") -> Any:
 
 
 def _by_identity(base: Any, over: Any, field: str) -> list[Any]:
+    """Each item of `over` is laid over one of `base`; several of one identity stay several."""
+
     def identity(item: Mapping[str, Any]) -> Hashable:
         return tuple(item.get(name, _DEFAULTS.get(name)) for name in MERGE_KEYS[field])
 
-    items: dict[Hashable, Any] = {identity(item): item for item in base}
+    items: list[Any] = list({identity(item): item for item in base}.values())
+    places = {identity(item): place for place, item in enumerate(items)}
     for item in over:
-        key = identity(item)
-        below = items.get(key, {})
-        is_another = field == "env" or (field == "volumes" and below.keys() != item.keys())
-        items[key] = overlay({} if is_another else below, item)
-    return list(items.values())
+        place = places.pop(identity(item), None)
+        if place is None:
+            items.append(item)
+            continue
+        is_another = field == "env" or (field == "volumes" and items[place].keys() != item.keys())
+        items[place] = item if is_another else overlay(items[place], item)
+    return items

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_elastic.adapters.kube import Access
+from airflow_elastic.engines.kube.quantities import ALLOWED, is_quantity
 from airflow_elastic.spec.checks import Checks, choice, int32
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_QUANTITY = re.compile(r"\d+(\.\d+)?([EPTGMk]i?|Ki|m)?")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _QUEUEING = ("kueue", "volcano", "native")
 
@@ -74,6 +74,8 @@ class KubeOptions:
         kubeconfig: path of a kubeconfig. Default: `KUBECONFIG`, else `~/.kube/config`, else the pod's own account.
         context: of the kubeconfig. Default: its current one.
         python: the interpreter in the image.
+        wrapper: what each worker's agent is put behind, as words of a container's command, e.g. `[uv, run]` or
+            `[numactl, --interleave=all]`: it must start what follows it, hand on SIGTERM, and end with its exit code.
         image_pull_policy: Always, IfNotPresent or Never. Default: Kubernetes' own.
         image_pull_secrets: names of Secrets.
         service_account: of the pods.
@@ -106,6 +108,7 @@ class KubeOptions:
     kubeconfig: str | None = None
     context: str | None = None
     python: str = "python"
+    wrapper: tuple[str, ...] = ()
     image_pull_policy: str | None = None
     image_pull_secrets: tuple[str, ...] = ()
     service_account: str | None = None
@@ -149,8 +152,8 @@ class KubeOptions:
             queued = self.queue_priority is None or (self.queue is not None and self.queueing == "kueue")
             allowed = "a queue of Kueue beside it (with Volcano: priority_class)"
             check.that(queued, "queue_priority", self.queue_priority, allowed)
-            good = self.shared_memory is None or quantity(self.shared_memory)
-            check.that(good, "shared_memory", self.shared_memory, "a quantity, e.g. 8Gi")
+            good = self.shared_memory is None or is_quantity(self.shared_memory)
+            check.that(good, "shared_memory", self.shared_memory, ALLOWED)
             check("ttl_seconds", self.ttl_seconds, int32)
 
     @property
@@ -170,11 +173,6 @@ def options_of(spec: RunSpec, cls: type[KubeOptions] = KubeOptions) -> KubeOptio
         return decode(cls, dict(spec.engine_options))
     except SpecError as error:
         raise error.below("engine_options") from None
-
-
-def quantity(value: str) -> bool:
-    """Whether Kubernetes would read this as an amount of something."""
-    return _QUANTITY.fullmatch(value) is not None
 
 
 def _template_image(template: Mapping[str, Any]) -> bool:

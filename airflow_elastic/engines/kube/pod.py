@@ -135,7 +135,7 @@ def _container(job: Job, options: KubeOptions, name: str, index: dict[str, Any])
             "name": name,
             "image": options.image,
             "imagePullPolicy": options.image_pull_policy,
-            "command": [options.python, *BY_NAME, AGENT],
+            "command": [*options.wrapper, options.python, *BY_NAME, AGENT],
             "workingDir": job.spec.working_dir,
             "env": _env(job, index),
             "envFrom": [dict(one) for one in options.env_from],

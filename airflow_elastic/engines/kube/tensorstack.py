@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from airflow_elastic.adapters.kube.hub import Hub, hub
 from airflow_elastic.adapters.kube.resources import Resource
@@ -119,7 +119,13 @@ class TensorStackKind:
     scales_in_place = True
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
-        """Its scheduler is its own."""
+        """Its scheduler is its own, and so is what stands before the agent where its torchrun starts that."""
+        torchrun = cast("TensorStackOptions", options).torchrun
+        if options.wrapper and (
+            torchrun or (torchrun is None and spec.workers.at_least < spec.workers.at_most)
+        ):
+            allowed = "unset where the operator's torchrun starts the agent: a run that may scale, or torchrun: true"
+            return [Problem("engine_options.wrapper", list(options.wrapper), allowed)]
         if options.queueing == "kueue":
             return []
         allowed = "unset with pytorchtrainingjob: queue and queue_rank are those of its own scheduler"

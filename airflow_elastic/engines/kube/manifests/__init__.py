@@ -4,6 +4,7 @@ In comes the text of a YAML file, or an object of one of five kinds; out goes a 
 cannot be kept by its path in the manifest. Nothing here talks to a cluster or to a store.
 """
 
-from airflow_elastic.engines.kube.manifests.reading import from_manifest
+from airflow_elastic.engines.kube.manifests.documents import find_object, title
+from airflow_elastic.engines.kube.manifests.reading import from_manifest, left_out, run_of
 
-__all__ = ["from_manifest"]
+__all__ = ["find_object", "from_manifest", "left_out", "run_of", "title"]

@@ -6,11 +6,11 @@ as room comes: where `workers.min` is below the count, training may begin small 
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.engines.kube.pod import named
+from airflow_elastic.engines.kube.quantities import times
 from airflow_elastic.engines.kube.queues.gang import fewest
 from airflow_elastic.spec.errors import Problem
 
@@ -79,12 +79,6 @@ def _gang(job: Job, options: KubeOptions) -> dict[str, Any]:
     if job.spec.workers.resources:
         # The queue is asked for so much before a pod is looked at.
         spec["minResources"] = {
-            name: _times(count, amount) for name, amount in job.spec.workers.resources.items()
+            name: times(count, amount) for name, amount in job.spec.workers.resources.items()
         }
     return spec
-
-
-def _times(count: int, amount: str) -> str:
-    """A quantity so many times: 3 times `1.5Gi` is `4.5Gi`."""
-    number = amount.rstrip("EPTGMkim")  # the unit's letters; `check` has seen that it is one
-    return f"{count * Decimal(number):f}{amount.removeprefix(number)}"

@@ -1,0 +1,104 @@
+"""An ElasticJob of DLRover (elastic.iml.github.io/v1alpha1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_elastic.engines.kube.manifests.commands import Scope
+from airflow_elastic.engines.kube.manifests.making import Run
+from airflow_elastic.engines.kube.manifests.parts import Part
+from airflow_elastic.engines.kube.manifests.pods import take_template
+from airflow_elastic.spec.errors import ABSENT
+
+_WORDS = {
+    "distributionStrategy": "distribution_strategy",
+    "optimizeMode": "optimize_mode",
+    "brainService": "brain_service",
+    "resourceLimits": "resource_limits",
+    "envs": "envs",
+    "suspend": "suspend",
+    "enableDynamicSharding": "enable_dynamic_sharding",
+    "enableElasticScheduling": "enable_elastic_scheduling",
+}
+_SCHEDULING = {"autoScale": "auto_scale", "restartTimeout": "restart_timeout", "priority": "priority"}
+_RESTARTS = 3  # DLRover's own
+
+#: What DLRover's master sets in a worker's pod, beside how many there are.
+_PER_POD = frozenset(
+    (
+        *("NODE_RANK", "NODE_ID", "NODE_TYPE", "WORKER_RANK", "WORKER_TYPE", "WORKER_ID", "RANK", "POD_IP"),
+        *("POD_NAME", "DLROVER_MASTER_ADDR", "MASTER_ADDR", "MASTER_PORT", "ELASTIC_JOB_NAME", "JOB_UID"),
+    )
+)
+
+
+def read_elasticjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Workers train; the job master and processes of other kinds are beside them."""
+    run.plain["engine"] = "elasticjob"
+    if limits := part.data.get("resourceLimits"):
+        part.data["resourceLimits"] = {name: str(amount) for name, amount in limits.items()}
+    for theirs, ours in _WORDS.items():
+        run.option(ours, part, theirs)
+    replicas = part.part("replicaSpecs")
+    if "worker" not in replicas.data:
+        replicas.refuse("worker", ABSENT, "this field is required: the workers train")
+    for name in [*replicas.data]:
+        one = replicas.part(name)
+        one.drop("restartPolicy")
+        if name == "worker":
+            _take_workers(one, run)
+        elif name == "dlrover-master":
+            _take_master(one, run)
+        else:
+            _take_others(one, run, name)
+
+
+def _take_workers(one: Part, run: Run) -> None:
+    count = one.take("replicas", 1)
+    run.number(count, one.at("replicas"))
+    run.say("restart.backoff_limit", one.take("restartCount"), one.at("restartCount"))
+    for theirs, ours in _SCHEDULING.items():
+        run.option(ours, one, theirs)
+    scope = Scope({"WORKER_NUM": str(count), "NODE_NUM": str(count)}, _PER_POD)
+    take_template(one.part("template"), run, "main", theirs="main", operator=scope)
+
+
+def _take_master(one: Part, run: Run) -> None:
+    one.drop("replicas", "restartCount")
+    template = _named_main(one)
+    if template is None:
+        return
+    for word in ("command", "args"):
+        if template["spec"]["containers"][0].get(word):
+            why = "nothing: it names the job, of which each attempt has one of its own"
+            one.refuse(f"template.spec.containers.0.{word}", template["spec"]["containers"][0][word], why)
+    run.say("engine_options.master.pod_template", template, one.at("template"))
+
+
+def _take_others(one: Part, run: Run, name: str) -> None:
+    template = _named_main(one)
+    if template is None:
+        return
+    main = template["spec"]["containers"][0]
+    told = {
+        "replicas": one.take("replicas", 1),
+        "command": [*main.pop("command", []), *main.pop("args", [])],
+        "restart_count": one.take("restartCount", _RESTARTS),
+        "pod_template": template,
+        **{ours: value for theirs, ours in _SCHEDULING.items() if (value := one.take(theirs)) is not None},
+    }
+    run.say(f"engine_options.replicas.{name}", told, one.path)
+    run.whence[f"engine_options.replicas.{name}.command"] = one.at("template.spec.containers.0.command")
+
+
+def _named_main(one: Part) -> dict[str, Any] | None:
+    """The template with its first container called as the operator wants it, and as ours is that it is laid over."""
+    template = one.part("template").rest()
+    spec = template.get("spec", {})
+    if not spec.get("containers"):
+        one.refuse("template.spec.containers", ABSENT, "this field is required")
+        return None
+    first, *others = spec["containers"]
+    named = {**spec, "containers": [{**first, "name": "main"}, *others]}
+    return {**template, "spec": {key: value for key, value in named.items() if key != "restartPolicy"}}

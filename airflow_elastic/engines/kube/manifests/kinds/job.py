@@ -1,0 +1,39 @@
+"""A Job of batch/v1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_elastic.engines.kube.manifests.commands import Scope
+from airflow_elastic.engines.kube.manifests.making import Run
+from airflow_elastic.engines.kube.manifests.parts import Part
+from airflow_elastic.engines.kube.manifests.pods import BY_CONTROLLER, take_template
+from airflow_elastic.spec.errors import ABSENT
+
+NOT_NOW = "false: a run begins when it is submitted, and waits in a queue where one is named"
+
+
+def read_job(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Its pods all train together, and are numbered."""
+    run.plain["engine"] = "job"
+    parallelism, completions = part.take("parallelism"), part.take("completions")
+    if (parallelism or 1) != (completions or 1):
+        allowed = f"as parallelism, {parallelism or 1}: all workers train together"
+        if completions is None:
+            part.refuse("completions", ABSENT, f"this field is required; allowed: {allowed}")
+        else:
+            part.refuse("completions", completions, allowed)
+    run.number(1 if parallelism is None else parallelism, part.at("parallelism"))
+    part.only("completionMode", "Indexed", "NonIndexed", why="Indexed or NonIndexed")
+    part.only("suspend", False, why=NOT_NOW)
+    part.only("podReplacementPolicy", "TerminatingOrFailed", why="nothing: the run replaces what it loses")
+    part.only("manualSelector", False, why="false: each attempt's Job selects its own pods")
+    selector = part.data.get("selector") or {}
+    if {*selector} <= {"matchLabels"} and {*selector.get("matchLabels", {})} <= {*BY_CONTROLLER}:
+        part.drop("selector")  # written by the controller
+    run.limits(part)
+    run.option("ttl_seconds", part, "ttlSecondsAfterFinished")
+    take_template(
+        part.part("template"), run, "trainer", operator=Scope(unknown=frozenset({"JOB_COMPLETION_INDEX"}))
+    )

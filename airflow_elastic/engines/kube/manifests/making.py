@@ -1,0 +1,198 @@
+"""A specification in the making: what a manifest says, in the words of a run, and where it said so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_elastic.engines import find_engine
+from airflow_elastic.engines.kube.manifests.commands import Launch
+from airflow_elastic.engines.kube.manifests.parts import Part
+from airflow_elastic.engines.kube.quantities import number_of
+from airflow_elastic.launchers import find_launcher
+from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
+from airflow_elastic.spec.run import RunSpec
+
+#: Amounts of devices, of which each rank has one.
+_DEVICES = ("gpu", "mig-", "gaudi", "npu", "ascend", "mlu", "tpu", "neuron")
+
+
+class Run:
+    """A specification in the making.
+
+    Attributes:
+        plain: the plain values of the specification.
+        whence: by the paths of its fields, those of the manifest that said them.
+    """
+
+    def __init__(self) -> None:
+        self.plain: dict[str, Any] = {"workers": {}, "restart": {}, "health": {}, "engine_options": {}}
+        self.options: dict[str, Any] = self.plain["engine_options"]
+        self.workers: dict[str, Any] = self.plain["workers"]
+        self.whence: dict[str, str] = {}
+
+    def say(self, field: str, value: Any, whence: str) -> None:
+        """Set a field of the specification by its path, as the manifest has it at another; not where that has None."""
+        if value is None:
+            return
+        *parents, last = field.split(".")
+        holder = self.plain
+        for name in parents:
+            holder = holder.setdefault(name, {})
+        holder[last] = value
+        self.whence[field] = whence
+
+    def option(self, name: str, part: Part, key: str) -> None:
+        """Take a field as one of `engine_options`."""
+        self.say(f"engine_options.{name}", part.take(key), part.at(key))
+
+    def spec(self) -> RunSpec:
+        """The finished one, which its engine and launcher can carry out.
+
+        Raises:
+            SpecError: they cannot; by the paths in the manifest where it said what is wrong.
+        """
+        try:
+            found = RunSpec.from_dict(
+                {k: value for k, value in self.plain.items() if value not in ({}, None)}
+            )
+            find_launcher(found.launcher).refuse(found)
+            find_engine(found.engine).check(found)
+        except SpecError as error:
+            raise SpecError(*map(self._at_home, error.problems)) from None
+        return found
+
+    def _at_home(self, problem: Problem) -> Problem:
+        # In prose, names of one word are mere words.
+        names = {field: path for field, path in self.whence.items() if "." in field}
+        return problem.renamed(self._path(problem.path), names)
+
+    def _path(self, path: str) -> str:
+        known = [field for field in self.whence if f"{path}.".startswith(f"{field}.")]
+        if not known:
+            return path
+        longest = max(known, key=len)
+        return f"{self.whence[longest]}{path.removeprefix(longest)}"
+
+    # -- how many, how long ------------------------------------------------------------------------------------------
+
+    def number(
+        self,
+        count: int,
+        whence: str,
+        least: int | None = None,
+        most: int | None = None,
+        bounds: tuple[str, str] = ("", ""),
+    ) -> None:
+        """How many workers; and the fewest and the most, which the manifest has at these two paths."""
+        self.say("workers.count", count, whence)
+        self.say("workers.min", least, bounds[0])
+        self.say("workers.max", most, bounds[1])
+
+    def policy(self, part: Part, cleanup: str) -> None:
+        """A `runPolicy`: restarts, deadline and what is removed at the end are the run's."""
+        self.limits(part)
+        policy = part.take(cleanup)
+        self.say("cleanup", {"Running": "Unfinished"}.get(policy, policy), part.at(cleanup))
+
+    def limits(self, part: Part) -> None:
+        """`backoffLimit` and `activeDeadlineSeconds`."""
+        self.say("restart.backoff_limit", part.take("backoffLimit"), part.at("backoffLimit"))
+        key = "activeDeadlineSeconds"
+        self.say("active_deadline_seconds", part.take(key), part.at(key))
+
+    # -- how ranks are started ---------------------------------------------------------------------------------------
+
+    def launch(self, found: Launch, command: str, procs: Procs) -> None:
+        """Launcher and command, which the manifest has at this path, and ranks, for which others may have words."""
+        self.say("launcher", found.launcher, command)
+        self.say("command", list(found.command), command)
+        self.say("engine_options.python", found.python, command)
+        self.say("engine_options.wrapper", list(found.wrapper) or None, command)
+        options = dict(found.options)
+        self.say("workers.node_unit", options.pop("node_unit", None), command)
+        for name, value in options.items():
+            self.say(f"launcher_options.{name}", value, command)
+        if found.max_restarts is not None and "backoff_limit" not in self.plain["restart"]:
+            self.say("restart.backoff_limit", found.max_restarts, command)
+        if found.deadline is not None:
+            limit = min(found.deadline, self.plain.get("active_deadline_seconds", found.deadline))
+            self.say("active_deadline_seconds", limit, command)
+        if found.launcher != "python":
+            self._nodes(found, command)
+            self._procs(found, command, procs)
+
+    def _nodes(self, found: Launch, command: str) -> None:
+        count = self.workers.get("count", 1)
+        if found.nodes is None:
+            return
+        least, most = found.nodes
+        if not least <= count <= most:
+            where = self.whence.get("workers.count", "workers.count")
+            given = f"--nnodes={least}" + (f":{most}" if most != least else "")
+            raise SpecError(Problem(command, given, f"as many as there are workers, {count} ({where})"))
+        if least != most:
+            for name, bound in (("min", least), ("max", most)):
+                if name not in self.workers:
+                    self.say(f"workers.{name}", bound, command)
+
+    def _procs(self, found: Launch, command: str, procs: Procs) -> None:
+        if found.ranks is not None:
+            count = found.nodes[1] if found.nodes else self.workers.get("count", 1)
+            if found.ranks % count:
+                allowed = f"a multiple of the number of workers, {count}"
+                raise SpecError(Problem(command, f"--num_processes {found.ranks}", allowed))
+            self.say("workers.procs", found.ranks // count, command)
+        elif found.procs is not None:
+            self.say("workers.procs", self._number(found.procs, command), command)
+        elif found.launcher == "accelerate":
+            self.say("workers.procs", self.devices() or 1, command)
+        elif procs.words is not None:
+            self.say("workers.procs", self._number(procs.words, procs.path), procs.path)
+        elif procs.refusal is not None:
+            raise SpecError(Problem(procs.path, ABSENT, procs.refusal))
+
+    def _number(self, words: str, path: str) -> int:
+        if words.isdecimal():
+            return int(words)
+        devices = self.devices()
+        if words in ("gpu", "auto") and devices:
+            return devices
+        cores = "" if words == "gpu" else "; without any it would be as many as the machine has processors"
+        allowed = f"a number of ranks of each worker, or gpu and auto with GPUs among the limits{cores}"
+        raise SpecError(Problem(path, words, allowed))
+
+    def devices(self) -> int | None:
+        """How many GPUs, or other such devices, each worker has; None where that is not one amount."""
+        amounts = [amount for name, amount in self.workers.get("resources", {}).items() if is_device(name)]
+        whole = [number_of(amount) for amount in amounts]
+        return int(whole[0]) if len(whole) == 1 and whole[0] == int(whole[0]) and whole[0] else None
+
+    def processors(self, resources: Mapping[str, Any]) -> int:
+        """The processors that a container asks for, rounded up, at least 1."""
+        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.get("cpu", "1")
+        return max(1, math.ceil(number_of(str(asked))))
+
+
+class Procs:
+    """Ranks of each worker, as the manifest says them beside the command.
+
+    Args:
+        words: a number, `auto`, `gpu` or `cpu`; None for as many as the launcher starts by itself.
+        path: where.
+        refusal: why there must be words, where there are none.
+    """
+
+    def __init__(self, words: object, path: str, *, refusal: str | None = None) -> None:
+        self.words = None if words is None else str(words)
+        self.path, self.refusal = path, refusal
+
+    def known(self) -> dict[str, str]:
+        """The variable of torchrun that an operator sets to them."""
+        return {} if self.words is None else {"PET_NPROC_PER_NODE": self.words}
+
+
+def is_device(name: str) -> bool:
+    """Whether a resource is one of which each rank has one."""
+    return any(part in name.lower() for part in _DEVICES)

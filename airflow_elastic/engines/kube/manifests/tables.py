@@ -1,0 +1,204 @@
+"""Which shape manifests have, kind by kind: what is read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_elastic.engines.kube.shapes import (
+    Reader,
+    anything,
+    container,
+    count,
+    env,
+    fields,
+    integer,
+    list_of,
+    map_of,
+    metadata,
+    number_or_text,
+    resources,
+    some,
+    template,
+    text,
+    truth,
+    words,
+)
+
+_any_fields = fields({})
+_JOB = fields(
+    {
+        "parallelism": count,
+        "completions": count,
+        "completionMode": text,
+        "suspend": truth,
+        "backoffLimit": count,
+        "activeDeadlineSeconds": count,
+        "ttlSecondsAfterFinished": count,
+        "template": template,
+    }
+)
+_PYTORCHJOB = fields(
+    {
+        "pytorchReplicaSpecs": map_of(
+            fields({"replicas": count, "restartPolicy": text, "template": template})
+        ),
+        "nprocPerNode": number_or_text,
+        "elasticPolicy": fields(
+            {
+                "minReplicas": count,
+                "maxReplicas": count,
+                "maxRestarts": count,
+                "nProcPerNode": count,
+                "metrics": some,
+            }
+        ),
+        "runPolicy": fields(
+            {
+                "cleanPodPolicy": text,
+                "ttlSecondsAfterFinished": count,
+                "activeDeadlineSeconds": count,
+                "backoffLimit": count,
+                "suspend": truth,
+                "schedulingPolicy": _any_fields,
+                "managedBy": text,
+            }
+        ),
+    }
+)
+_TRAINER = fields(
+    {
+        "numNodes": count,
+        "numProcPerNode": number_or_text,
+        "image": text,
+        "command": list_of(text),
+        "args": list_of(text),
+        "env": env,
+        "resourcesPerNode": resources,
+    }
+)
+_TRAINJOB = fields(
+    {
+        "runtimeRef": fields({"name": text, "kind": text, "apiGroup": text}, "name"),
+        "trainer": _TRAINER,
+        "suspend": truth,
+        "activeDeadlineSeconds": count,
+        "labels": words,
+        "annotations": words,
+    },
+    "runtimeRef",
+)
+_ELASTICJOB = fields(
+    {
+        "distributionStrategy": text,
+        "optimizeMode": text,
+        "brainService": text,
+        "resourceLimits": map_of(number_or_text),
+        "envs": _any_fields,
+        "suspend": truth,
+        "enableDynamicSharding": truth,
+        "enableElasticScheduling": truth,
+        "replicaSpecs": map_of(
+            fields(
+                {
+                    "replicas": count,
+                    "restartPolicy": text,
+                    "restartCount": count,
+                    "autoScale": truth,
+                    "restartTimeout": integer,
+                    "priority": text,
+                    "template": template,
+                }
+            )
+        ),
+    },
+    "replicaSpecs",
+)
+_PYTORCHTRAININGJOB = fields(
+    {
+        "replicaSpecs": list_of(
+            fields(
+                {
+                    "type": text,
+                    "replicas": count,
+                    "restartPolicy": text,
+                    "scalingWeight": integer,
+                    "template": template,
+                }
+            )
+        ),
+        "torchrunConfig": fields(
+            {
+                "enabled": truth,
+                "enable": truth,
+                "minNodes": count,
+                "maxRestarts": count,
+                "procPerNode": number_or_text,
+                "rdzvBackend": text,
+                "extraOptions": list_of(text),
+            }
+        ),
+        "elastic": fields(
+            {"enabled": truth, "minReplicas": count, "maxReplicas": count, "expectedReplicas": count}
+        ),
+        "runPolicy": fields({"backoffLimit": count, "activeDeadlineSeconds": count, "cleanUpPolicy": text}),
+        "scheduler": fields({"t9kScheduler": fields({"queue": text, "priority": integer})}),
+        "tensorboardSpec": fields({"image": text, "trainingLogFilesets": list_of(text)}),
+        "runMode": anything,
+    },
+    "replicaSpecs",
+)
+#: Of a TrainingRuntime or ClusterTrainingRuntime that is beside a TrainJob.
+RUNTIME = fields(
+    {
+        "spec": fields(
+            {
+                "mlPolicy": fields({"numNodes": count, "torch": fields({"numProcPerNode": number_or_text})}),
+                "template": fields(
+                    {
+                        "spec": fields(
+                            {
+                                "replicatedJobs": list_of(
+                                    fields(
+                                        {
+                                            "name": text,
+                                            "template": fields(
+                                                {
+                                                    "spec": fields(
+                                                        {
+                                                            "template": fields(
+                                                                {
+                                                                    "spec": fields(
+                                                                        {"containers": list_of(container)}
+                                                                    )
+                                                                }
+                                                            )
+                                                        }
+                                                    )
+                                                }
+                                            ),
+                                        },
+                                        "name",
+                                    )
+                                )
+                            }
+                        )
+                    }
+                ),
+            },
+        )
+    },
+    "spec",
+)
+
+
+def _whole(spec: Reader) -> Reader:
+    return fields({"metadata": metadata, "spec": spec}, "spec")
+
+
+SHAPES: Mapping[tuple[str, str], Reader] = {
+    ("batch", "Job"): _whole(_JOB),
+    ("kubeflow.org", "PyTorchJob"): _whole(_PYTORCHJOB),
+    ("trainer.kubeflow.org", "TrainJob"): _whole(_TRAINJOB),
+    ("elastic.iml.github.io", "ElasticJob"): _whole(_ELASTICJOB),
+    ("batch.tensorstack.dev", "PyTorchTrainingJob"): _whole(_PYTORCHTRAININGJOB),
+}
