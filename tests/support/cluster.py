@@ -230,6 +230,23 @@ class ClusterEngine(EngineConformance):
             failure = await self.failure(engine, job)
         assert (failure.kind, failure.exit_code) == (FailureKind.WORKER_LOST, 137)
 
+    async def test_a_sidecar_that_runs_on_keeps_no_pod(
+        self, engine: KubeEngine, uri: str, client: Client
+    ) -> None:
+        command = ["sh", "-c", "trap 'exit 0' TERM; while true; do sleep 1; done"]
+        sidecar = {"name": "proxy", "image": self.options["image"], "command": command}
+        self.options = {**self.options, "pod_template": {"spec": {"containers": [sidecar]}}}
+        job = self.ending(uri, "code", "0")
+        await engine.submit(job)
+        await until(engine, job, lambda status: status.succeeded)
+        labels = f"{engine.kind.pod_label}={job.name}"
+        pods, _ = await client.list(PODS, self.options["namespace"], labels=labels)
+        assert any("running" in c["state"] for pod in pods for c in pod["status"]["containerStatuses"])
+        await engine.delete(job, 3.0)
+        await engine.close(job)
+        pods, _ = await client.list(PODS, self.options["namespace"], labels=labels)
+        assert not pods
+
     # -- what is in the way --------------------------------------------------------------------------------------
 
     async def test_without_room_it_waits_for_capacity(self, engine: KubeEngine, uri: str) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.kube.resources import JOBS, PODS
+from airflow_elastic.adapters.kube.resources import EVENTS, JOBS, PODS
 from airflow_elastic.core.classify import classify
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube import read
+from airflow_elastic.engines.kube import read, trouble
 from airflow_elastic.engines.kube.job import JobEngine
 from airflow_elastic.engines.kube.watch.beside import still_held
+from airflow_elastic.engines.kube.watch.events import newest_of, with_words
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 from tests.support.builders import spec
@@ -265,6 +266,75 @@ def test_a_node_that_is_gone_is_no_preemption() -> None:
     assert found.reason == "its node n1 is gone (Taint manager: deleting)"
 
 
+# -- what events alone tell --------------------------------------------------------------------------------------------
+
+
+def event(reason: str, message: str, second: int, kind: str = "Normal") -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"fit-0.{reason}", "creationTimestamp": "2026-01-01T10:00:00Z"},
+        "involvedObject": {"kind": "Pod", "name": "fit-0", "uid": "u"},
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": f"2026-01-01T10:00:{second:02}Z",
+    }
+
+
+SCHEDULED = [
+    event("FailedScheduling", "0/3 nodes are available", 1, "Warning"),
+    event("Scheduled", "Successfully assigned", 2),
+]
+MOUNT = event("FailedMount", 'MountVolume.SetUp failed for volume "s" : secret "s" not found', 9, "Warning")
+SANDBOX = event("FailedCreatePodSandBox", "Failed to create pod sandbox: plugin", 5, "Warning")
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([], None),
+        (SCHEDULED, None),
+        (
+            [*SCHEDULED, MOUNT],
+            (
+                Waiting.STARTING,
+                'FailedMount: MountVolume.SetUp failed for volume "s" : secret "s" not found',
+            ),
+        ),
+        ([SANDBOX, event("Pulling", 'Pulling image "i:1"', 6)], (Waiting.PULLING, 'Pulling image "i:1"')),
+        ([event("Pulling", 'Pulling image "i:1"', 6), event("Pulled", "Successfully pulled", 7)], None),
+        (
+            [
+                event("Pulling", "Pulling", 6),
+                event("Failed", 'Failed to pull image "i": denied', 6, "Warning"),
+            ],
+            (Waiting.PULLING, 'Failed: Failed to pull image "i": denied'),
+        ),
+    ],
+)
+def test_the_newest_event_of_a_pod_that_has_its_node_is_told(
+    events: list[dict[str, Any]], told: tuple[Waiting, str] | None
+) -> None:
+    assert newest_of(events) == told
+
+
+def test_events_speak_for_pods_that_say_nothing() -> None:
+    quiet = worker("Pending", containerStatuses=[waiting("trainer", "ContainerCreating")])
+    told = {"node-0": (Waiting.STARTING, "FailedMount: no such volume")}
+    (found,) = with_words(JobStatus((quiet,)), told).workers
+    assert (found.waiting, found.reason) == told["node-0"]
+    says = worker("Pending", containerStatuses=[waiting("trainer", "CreateContainerError", "no such user")])
+    assert with_words(JobStatus((says,)), told).workers == (says,)
+
+
+def test_nodes_that_only_say_that_an_image_is_tried_again_are_helped_out() -> None:
+    old = waiting("trainer", "ImagePullBackOff", 'Back-off pulling image "i:1"')
+    told = {"node-0": (Waiting.PULLING, 'Failed: Failed to pull image "i:1": denied')}
+    (found,) = with_words(JobStatus((worker("Pending", containerStatuses=[old]),)), told).workers
+    assert found.reason == (
+        'ImagePullBackOff: Back-off pulling image "i:1": Failed: Failed to pull image "i:1": denied'
+    )
+
+
 # -- what a sidecar keeps ----------------------------------------------------------------------------------------------
 
 
@@ -328,6 +398,28 @@ async def test_pods_are_found_whatever_the_users_labels_say(tmp_path: Path) -> N
             one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
             for one in server.of(PODS).values()
         )
+
+
+async def test_events_of_pods_that_say_nothing_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trouble, "LOOK_SECONDS", 0.01)
+    async with kube_objects() as server:
+        engine = JobEngine(access=server.access)
+        job = Job(str(tmp_path / "run"), run(tmp_path), 1, 2)
+        await engine.submit(job)
+        quiet = [waiting("trainer", "ContainerCreating")]
+        await with_pods(server, job, phase="Pending", containerStatuses=quiet)
+        second = server.of(PODS)[f"{job.name}-1-x"]["metadata"]
+        about = {"kind": "Pod", "name": second["name"], "uid": second["uid"]}
+        await server.put(EVENTS, {**MOUNT, "involvedObject": about})
+        async for status in engine.watch(job):
+            if status.wait is not None and status.wait.reason:
+                assert (status.wait.workers, status.wait.reason) == (
+                    2,
+                    f"FailedMount: {MOUNT['message']}",
+                )
+                break
 
 
 @pytest.mark.parametrize("beside", [[], [running("proxy")]])

@@ -25,7 +25,7 @@ from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.engines.kube import read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
 from airflow_elastic.engines.kube.creating import create, objects
-from airflow_elastic.engines.kube.kind import Child, Kind, Object, asked, lacks_pods, read_job
+from airflow_elastic.engines.kube.kind import Child, Kind, Object, asked, lacks_pods, read_job, silent
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
 from airflow_elastic.engines.kube.ownership import is_ours
@@ -35,6 +35,7 @@ from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.queues.volcano_events import Told
 from airflow_elastic.engines.kube.trouble import refusal, ticking, trouble
 from airflow_elastic.engines.kube.watch.beside import still_held
+from airflow_elastic.engines.kube.watch.events import PodEvents
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
@@ -149,6 +150,7 @@ class KubeEngine:
         async with hub(self._reach(options)) as shared:
             follow = shared.follow(job.name, *self._queries(options))
             events = Told(shared.client, options.namespace, job.name)
+            quiet = PodEvents(shared.client, options.namespace)
             async for (owners, pods, *others), again in ticking(follow, lacking):
                 owner = owners[0] if owners else await self._look(shared, job, options)
                 workloads = others.pop() if options.by_kueue else ()
@@ -164,7 +166,9 @@ class KubeEngine:
                         status = await shown(status)
                     if options.queueing == "volcano":
                         status = await events(status, seen)
-                (lacking.set if lacks_pods(status) or events.waited_for else lacking.clear)()
+                unclear = silent(self.kind, pods, status)
+                (lacking.set if unclear or lacks_pods(status) or events.waited_for else lacking.clear)()
+                status = await quiet(status, unclear, ask=again)
                 if status != last:
                     last = status
                     yield status

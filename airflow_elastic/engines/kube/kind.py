@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_elastic.engines.kube.queues import native
 from airflow_elastic.engines.kube.read import read_pod
+from airflow_elastic.engines.kube.watch.events import wants
 from airflow_elastic.spec.checks import MOST_WORKERS
 from airflow_elastic.spec.status import Asked, JobStatus, Waiting, WorkerPhase, WorkerStatus
 
@@ -105,6 +106,12 @@ class Child(NamedTuple):
 def lacks_pods(status: JobStatus) -> bool:
     """Whether a worker is to start that has no pod, or one that nobody has put anywhere."""
     return any(w.waiting is Waiting.STARTING and w.node is None for w in status.workers)
+
+
+def silent(kind: Kind, pods: Sequence[Object], status: JobStatus) -> dict[str, str]:
+    """The uids of pods of which events may know more, by the names of their workers."""
+    by_name = {f"node-{kind.index(pod)}": pod["metadata"]["uid"] for pod in pods}
+    return {one.name: by_name[one.name] for one in status.workers if wants(one) and one.name in by_name}
 
 
 def read_job(

@@ -10,6 +10,7 @@ from airflow_elastic.adapters.kube import KubeError, OverQuota
 from airflow_elastic.adapters.kube.resources import EVENTS
 from airflow_elastic.adapters.tasks import end_task
 from airflow_elastic.engines.kube.queues import native
+from airflow_elastic.engines.kube.watch.events import when
 from airflow_elastic.spec.errors import EngineError, SubmitHeld, SubmitRefused
 
 if TYPE_CHECKING:
@@ -32,18 +33,20 @@ def refusal(error: KubeError) -> EngineError:
     return SubmitRefused(said, for_now=True) if error.is_final else error
 
 
-#: An operator needs less than that from one object to the next, as a rule.
-LOOK_SECONDS = 2.0
+#: An operator needs less than that from one object to the next, as a rule. What lasts is looked at less and less often.
+LOOK_SECONDS, LONGEST_SECONDS = 2.0, 30.0
 
 
 async def ticking(steps: AsyncIterator[T], still: asyncio.Event) -> AsyncGenerator[tuple[T, bool]]:
     """Each step with False; while `still` is set, the newest one again with True whenever none came for a while."""
     following: asyncio.Future[T] = asyncio.ensure_future(anext(steps))
     newest: T | None = None
+    pause = LOOK_SECONDS
     try:
         while True:
-            seconds = LOOK_SECONDS if newest is not None and still.is_set() else None
-            done, _ = await asyncio.wait({following}, timeout=seconds)
+            looks = newest is not None and still.is_set()
+            done, _ = await asyncio.wait({following}, timeout=pause if looks else None)
+            pause = LOOK_SECONDS if done else min(2 * pause, LONGEST_SECONDS)
             if done:
                 try:
                     newest = following.result()
@@ -70,10 +73,3 @@ async def trouble(client: Client, namespace: str, names: Iterable[str]) -> str |
         return None
     newest = max(events, key=when)
     return f"{newest.get('reason', 'Warning')}: {newest.get('message', '')}".rstrip(": ")
-
-
-def when(event: dict[str, Any]) -> str:
-    """Its time, as text that can be compared."""
-    series = event.get("series") or {}
-    at = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return str(at or event["metadata"].get("creationTimestamp"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.adapters.kube import KubeError, Missing
 from airflow_elastic.adapters.kube.resources import EVENTS
 from airflow_elastic.engines.kube.queues.volcano import PODGROUPS
-from airflow_elastic.engines.kube.trouble import when
+from airflow_elastic.engines.kube.watch.events import when
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
