@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.stacks import RankStack
 from airflow_elastic.spec.status import Progress, Wait
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from airflow_elastic.adapters.store import Store
 
 T = TypeVar("T")
@@ -24,10 +27,19 @@ class Orders:
     Attributes:
         save: names the newest request to save.
         failed: the attempt has failed: its ranks are not waited for, and what they have staged is written.
+        stacks: names the newest question where ranks stand.
     """
 
     save: str | None = None
     failed: bool | None = None
+    stacks: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """Where the ranks of a worker stand."""
+
+    ranks: tuple[RankStack, ...] = ()
 
 
 def write_progress(store: Store, progress: Progress) -> None:
@@ -48,6 +60,28 @@ def write_orders(store: Store, attempt: int, orders: Orders) -> None:
 def read_orders(store: Store, attempt: int) -> Orders:
     """The newest orders; empty ones where there are none."""
     return _read(store, layout.orders(attempt), Orders) or Orders()
+
+
+def order_stacks(store: Store, attempt: int, request: str) -> None:
+    """Ask an attempt's agents where their ranks stand. Other orders stay."""
+    write_orders(store, attempt, replace(read_orders(store, attempt), stacks=request))
+
+
+def write_stacks(store: Store, attempt: int, request: str, worker: str, told: Sequence[RankStack]) -> None:
+    """A worker's answer."""
+    data = json.dumps(encode(Stacks(tuple(told)))).encode()
+    store.put(f"{layout.stacks(attempt, request)}{worker}.json", data, durable=False)
+
+
+def read_stacks(store: Store, attempt: int, request: str) -> list[tuple[RankStack, ...]]:
+    """The answers so far, one of each worker."""
+    found = (_read(store, entry.key, Stacks) for entry in store.list(layout.stacks(attempt, request)))
+    return [one.ranks for one in found if one is not None]
+
+
+def write_status(store: Store, document: Mapping[str, Any]) -> None:
+    """Replace the status document. Whoever finds none, or an old one, after a loss of power reads the journal."""
+    store.put(layout.STATUS, json.dumps(document, indent=1).encode(), durable=False)
 
 
 def read_wait(store: Store, attempt: int, *, since: float = 0.0) -> Wait | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_elastic.cli import say
 from airflow_elastic.control.controller import Controller
+from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
 
 if TYPE_CHECKING:
@@ -153,7 +154,9 @@ def last_words(run: Run, state: RunState, document: dict[str, object]) -> list[s
     lines = [f"{state.outcome}: {', '.join(fact for fact in facts if fact)}"]
     if state.outcome == "failed" and failures and failures[-1].traceback:
         rank = "the" if failures[-1].rank is None else f"rank {failures[-1].rank}'s"
-        lines = [f"{rank} last words:", failures[-1].traceback.rstrip(), *lines]
+        hung = failures[-1].kind is FailureKind.NO_PROGRESS
+        head = "where its ranks stood:" if hung else f"{rank} last words:"
+        lines = [head, failures[-1].traceback.rstrip(), *lines]
     if state.outcome == "stopped":
         saved = (
             f"stopped at step {document['step']}, checkpoint {state.checkpoint.step} is saved"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import time
 from functools import cached_property
@@ -19,10 +18,11 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders
+from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders, write_status
 from airflow_elastic.control.jobs import answered, job_of, tidy_up
 from airflow_elastic.control.look import Look, events_of, look, new_checkpoints
 from airflow_elastic.control.observer import Observer
+from airflow_elastic.control.stacks import with_stacks
 from airflow_elastic.control.waits import Waits
 from airflow_elastic.control.watching import Watching
 from airflow_elastic.core.document import document
@@ -319,13 +319,16 @@ class Controller:
         if self.state.attempt.phase is Phase.LIVE:
             await self._hear(found.progress)
             await self._note_checkpoints(found.steps)
-        now = self._now()
-        await self._record(*overdue(self.state, self._progress, now, self._waits.last_at(self._job, now)))
+        await self._record(*await with_stacks(self._by_the_clock, self._store, self.state, self._hear_again))
         if time.monotonic() - self._published_at >= min(STATUS_SECONDS, self._longest_pause):
             await self._publish()
 
     async def _look(self) -> Look:
         return await asyncio.to_thread(look, self._store, self._journal, self._seq, self._mailbox, self.state)
+
+    def _by_the_clock(self) -> list[Event]:
+        now = self._now()
+        return [*overdue(self.state, self._progress, now, self._waits.last_at(self._job, now))]
 
     async def _hear_again(self) -> None:
         await self._hear(await asyncio.to_thread(read_progress, self._store, self.state.attempt.number))
@@ -393,7 +396,5 @@ class Controller:
         """Write the status document, for whoever cannot or does not want to read a journal."""
         wait = self._job.wait if self._job else None
         plain = document(self._store.uri, self.state, self._progress, self._now(), wait)
-        data = json.dumps(plain, indent=1).encode()
-        # Not durable: whoever finds none, or an old one, after a loss of power reads the journal.
-        await asyncio.to_thread(self._store.put, layout.STATUS, data, durable=False)
+        await asyncio.to_thread(write_status, self._store, plain)
         self._published_at = time.monotonic()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_elastic.core.standing import rendered, told
 from airflow_elastic.core.starts import start_limit
-from airflow_elastic.core.state import Phase, RunState
+from airflow_elastic.core.state import Failure, FailureKind, Phase, RunState
 from airflow_elastic.spec.events import SCHEDULE, DeadlinePassed, Event, ScaleRequested, Stalled
 from airflow_elastic.spec.status import Progress
 
@@ -64,6 +65,18 @@ def _silence(state: RunState, progress: Progress, now: float, waited_at: float) 
         idle = now - max(earliest, progress.moved_at)
         if idle >= health.no_progress_seconds:
             yield Stalled(now, attempt.number, idle, progress.step, progress, health.no_progress_seconds)
+
+
+def hang(event: Stalled) -> Failure:
+    """What was too long, and which rank holds the others up, where their stacks show it."""
+    where = told(event.stacks)
+    apart = [rank for stack in event.stacks if stack.elsewhere for rank in stack.ranks]
+    return Failure(
+        FailureKind.NO_PROGRESS,
+        silence(event) + (f"; {where}" if where else ""),
+        rank=apart[0] if len(apart) == 1 else None,
+        traceback=rendered(event.stacks) or None,
+    )
 
 
 def silence(event: Stalled) -> str:

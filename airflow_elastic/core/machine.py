@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_elastic.core.classify import classify
-from airflow_elastic.core.health import silence
+from airflow_elastic.core.health import hang
 from airflow_elastic.core.restart import End, Restart, decide, may_rejoin, may_wait
 from airflow_elastic.core.state import (
     Attempt,
@@ -269,7 +269,7 @@ def _stalled(state: RunState, event: ev.Stalled) -> RunState:
     if state.attempt.phase is not Phase.LIVE:
         return state
     state = state.with_attempt(progress=event.progress or state.attempt.progress)
-    return _end_attempt(state, Cause.FAILURE, event.at, Failure(FailureKind.NO_PROGRESS, silence(event)))
+    return _end_attempt(state, Cause.FAILURE, event.at, hang(event))
 
 
 def _gone(state: RunState, event: ev.AttemptGone) -> RunState:

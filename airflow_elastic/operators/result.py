@@ -66,7 +66,9 @@ def failure(run: Run, state: RunState, log: Log) -> AirflowException:
     failed = attempt.failure
     if failed is not None and failed.traceback:
         who = f"rank {failed.rank} on {failed.worker}" if failed.rank is not None else f"{failed.worker}"
-        log.error("%s", f"{who}, the first to fail:\n{failed.traceback.rstrip()}")
+        hung = failed.kind is FailureKind.NO_PROGRESS
+        head = "where its ranks stood" if hung else f"{who}, the first to fail"
+        log.error("%s", f"{head}:\n{failed.traceback.rstrip()}")
     kept = f"; its newest checkpoint is of step {state.checkpoint.step}" if state.checkpoint else ""
     if state.outcome == "stopped":
         ended = f"was {reason if reason.startswith('stopped') else f'stopped: {reason}'}"

@@ -54,12 +54,14 @@ def run_command(node: Node) -> Result:
             env={**os.environ, **world, **node.environment()},
             start_new_session=True,
         )
+    node.note(rank * spec.workers.procs, process.pid)
     try:
         while (code := process.poll()) is None:
             if node.stop_at is not None and node.parked():
                 raise Stopped
             time.sleep(_POLL_SECONDS)
     finally:
+        node.processes = {}
         _end(process, node.patience)
     if code == 0:
         keep_last(node)

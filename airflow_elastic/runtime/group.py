@@ -137,6 +137,7 @@ class RankGroup:
         spare = self._spares.become(command, environment, output)
         self._warm += spare is not None
         self._ranks[rank] = process = spare or _cold(command, environment, output)
+        self._node.note(rank, process.pid)
         descriptor = os.pidfd_open(process.pid)
         self._alive.register(descriptor, select.POLLIN)
         self._pidfds.add(descriptor)
@@ -146,6 +147,7 @@ class RankGroup:
 
         Those that do not heed SIGTERM are killed soon, so that they never keep an attempt from ending.
         """
+        self._node.processes = {}
         if set(self.codes) != set(self._ranks):
             self._signal(signal.SIGTERM)
             until = time.monotonic() + self._node.patience

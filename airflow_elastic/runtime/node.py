@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import journal, page
 from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, attempt_of
-from airflow_elastic.adapters.linux import out_of_memory_kills
+from airflow_elastic.adapters.linux import Process, out_of_memory_kills
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.reports import read_orders
@@ -73,6 +73,7 @@ class Node:
         lender: lends what it has in memory to others' ranks; None where workers do not keep each other's states, or
             storage is as near.
         disk: what its machine has of the run on its own disk; None where workers do not use that.
+        processes: of its ranks, by global rank; where a launcher starts these itself, of the launcher.
         keep_logs: carries what they have written to the run's storage, where that is elsewhere.
         unattended: why it ends without having been told to; None where it does not.
         standing_by: whether its ranks have failed, and it waits to be told to start new ones.
@@ -95,6 +96,7 @@ class Node:
     lender: Lender | None = None
     disk: Disk | None = None
     keep_logs: Callable[[], None] = field(default=lambda: None)
+    processes: dict[int, Process] = field(default_factory=dict)
     _park_at: float | None = None
     _half_over: bool = False
     _failed: bool | None = None
@@ -354,6 +356,11 @@ class Node:
                 one.close()
 
     # -- evidence ------------------------------------------------------------------------------------------------
+
+    def note(self, rank: int, pid: int) -> None:
+        """Note which process a rank is."""
+        if (process := Process.of(pid)) is not None:
+            self.processes[rank] = process
 
     def rank_error(self, rank: int, exit_code: int) -> RankError:
         """How a rank died. `exit_code` is as subprocess gives it: negative for a signal."""

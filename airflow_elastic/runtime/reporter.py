@@ -7,8 +7,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.parts import Superseded
-from airflow_elastic.adapters.reports import read_orders, write_progress
+from airflow_elastic.adapters.reports import read_orders, write_progress, write_stacks
 from airflow_elastic.runtime.attendance import Attendance
+from airflow_elastic.runtime.stacks import ask_ranks
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 
@@ -44,6 +45,7 @@ class Reporter:
         self._sent: dict[str, int] = {}
         self._seen: set[str] = set()  # orders to save
         self._orders, self._generation = 0, 0  # how many of them are for the ranks of which generation
+        self._stacks: str | None = None  # the newest question where ranks stand
         self._lock = threading.Lock()  # the thread, or whoever has something to tell at once
         self._attendance = Attendance(node.store, node.record.spec.health.unattended_seconds)
 
@@ -98,7 +100,9 @@ class Reporter:
         node, former = self._node, self._generation
         if not node.generation:
             return
-        order = read_orders(node.store, node.attempt).save
+        orders = read_orders(node.store, node.attempt)
+        order = orders.save
+        self._tell_stacks(orders.stacks)
         if node.generation != former:
             self._generation = node.generation
             if node.saved_and_left(former):  # which has answered what was ordered, and these begin there
@@ -110,6 +114,14 @@ class Reporter:
             self._orders += 1
         if self._orders:
             node.order_saves(self._orders)
+
+    def _tell_stacks(self, request: str | None) -> None:
+        """Answer where this worker's ranks stand, once for each question."""
+        if request is None or request == self._stacks:
+            return
+        self._stacks, node = request, self._node
+        log.warning("the run hangs: its ranks print their stacks into their logs")
+        write_stacks(node.store, node.attempt, request, f"node-{node.index}", ask_ranks(node))
 
     def _see_controller(self) -> None:
         node = self._node

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.stacks import Stack
 from airflow_elastic.spec.status import JobStatus, Progress, WorkerStatus
 
 #: Who asks for a scale step, where that is nobody in particular. Such a request is known by its name, and counts once.
@@ -171,7 +172,7 @@ class Stalled:
     """No rank has advanced for too long. `step` is None where ranks made none since they were started.
 
     `limit_seconds` is what was too long; before a first step that may follow from `longest_start`, the seconds that the
-    longest start before took.
+    longest start before took. `stacks`: where ranks stood, as far as they could be asked.
     """
 
     at: float
@@ -181,6 +182,7 @@ class Stalled:
     progress: Progress | None = None
     limit_seconds: float | None = None
     longest_start: float | None = None
+    stacks: tuple[Stack, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

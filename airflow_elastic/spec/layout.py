@@ -5,6 +5,7 @@ fences/00000002                          attempt 2 was begun: nobody may write f
 control/<id>.json                        the mailbox: requests to the controller
 orders/attempt-0002.json                 what the controller tells the agents of an attempt
 reports/attempt-0002.json                what the lead agent of an attempt reports
+reports/attempt-0002-stacks/<id>-node-1.json where a worker's ranks stood when that was asked
 checkpoints/manifests/000000000340.json  makes checkpoint 340 exist
 checkpoints/data/000000000340-a0002-g01/ its files
 checkpoints/data/000000000340-a0002-g01-disk/ those of one that was found on workers' disks
@@ -59,6 +60,11 @@ def orders(attempt: int) -> str:
 def report(attempt: int) -> str:
     """Key of an attempt's newest progress."""
     return f"reports/attempt-{attempt:04d}.json"
+
+
+def stacks(attempt: int, request: str) -> str:
+    """What the keys of all answers begin with to a question where the ranks of an attempt stand."""
+    return f"reports/attempt-{attempt:04d}-stacks/{request}-"
 
 
 def manifest(step: int) -> str:

@@ -59,7 +59,8 @@ async def test_a_hang_is_seen_and_ended(tmp_path: Path) -> None:
     failure = state.attempts[0].failure
     assert failure is not None
     assert failure.kind is FailureKind.NO_PROGRESS
-    assert "since step 7" in failure.reason
+    assert "since step 7; ranks 0, 1 at train.py:" in failure.reason
+    assert "train.py:" in (failure.traceback or "")
 
 
 async def test_a_planned_scale_step_happens_at_its_step(tmp_path: Path) -> None:
