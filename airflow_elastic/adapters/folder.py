@@ -133,6 +133,12 @@ class FolderStore:
                             found[key] = Entry(key, about.st_size)
         return [found[key] for key in sorted(found)]
 
+    def folders(self, prefix: str = "") -> builtins.list[str]:
+        """The names of the folders directly in `prefix`, which is "" or ends with `/`, sorted; but no links to any."""
+        with self._told("list", prefix):
+            items = [*self._items(prefix.rstrip("/"))]
+            return sorted(item.name for item in items if item.is_dir(follow_symlinks=False))
+
     def names(self) -> Iterator[str]:
         """Whatever lies here but folders, one after the other, also what is no object: temp files, odd names.
 

@@ -134,6 +134,15 @@ class S3Store:
         found = [Entry(name, size) for name, size in self._listed(prefix) if not key_problem(name)]
         return sorted(found, key=lambda entry: entry.key)  # S3 directory buckets list in no order
 
+    def folders(self, prefix: str = "") -> builtins.list[str]:
+        """The parts of names that stand between `prefix`, which is "" or ends with `/`, and the next `/`, sorted."""
+        full = self._below + check_prefix(prefix)
+        with self._told("list", prefix):
+            pager = self._clients.get().get_paginator("list_objects_v2")
+            pages = pager.paginate(Bucket=self._bucket, Prefix=full, Delimiter="/")
+            found = [str(one["Prefix"]) for page in pages for one in page.get("CommonPrefixes", ())]
+        return sorted(name[len(full) :].rstrip("/") for name in found)
+
     def names(self) -> Iterator[str]:
         """Whatever lies here, a page of 1000 at a time, also what is no valid key; but no marks of "folders"."""
         return (name for name, _ in self._listed("") if name and not name.endswith("/"))

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import (
     find_run,
@@ -20,15 +21,19 @@ from airflow_elastic.cli.find import (
     uri_argument,
 )
 from airflow_elastic.cli.help import Command
+from airflow_elastic.cli.several import summaries, table
 from airflow_elastic.core.goodput import ROWS
 from airflow_elastic.core.tell import restoring, sizes, waits, workers
 from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.errors import RunMissing
 from airflow_elastic.spec.status import Wait, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import Console
+
+    from airflow_elastic.adapters.store import Store
 
 _COLOURS = {
     "succeeded": "bold green",
@@ -42,18 +47,26 @@ _COLOURS = {
 @uri_argument
 @json_option
 def status(uri: str, as_json: bool) -> None:
-    """Show where a run stands.
+    """Show where a run stands, or list the runs of a folder.
 
     That is its state, its attempts and why they ended, its checkpoints, and where the time went; and what to do where
     the run goes on and no controller has written for 15 seconds. With --json it
     prints the status document (docs/status.md), and under `controller` when one last wrote, and for how many
-    seconds too long none has.
+    seconds too long none has. Where URI holds no run, but runs are stored below it, each is shown in a line, with what
+    its controller last wrote; with --json as `runs`.
 
     Examples:
       airflow-elastic status /mnt/runs/mnist
+      airflow-elastic status /mnt/runs
       airflow-elastic status s3://bucket/runs/mnist --json
     """
-    run = find_run(uri)
+    try:
+        run = find_run(uri)
+    except RunMissing:
+        if not (runs := summaries(store := open_store(uri))):
+            raise
+        _several(store, runs, as_json=as_json)
+        return
     state, document = run.state, run.status()
     if as_json:
         seen = {"written_at": silent_since(run.store), "silent_seconds": silence(run.store, state)}
@@ -65,6 +78,13 @@ def status(uri: str, as_json: bool) -> None:
     _ranks(console, document)
     if (hint := hint_of_silence(run.store, state)) is not None:
         console.print(hint, style="yellow", soft_wrap=True)
+
+
+def _several(store: Store, runs: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        say.print_json({"uri": store.uri, "runs": runs})
+    else:
+        say.console().print(table(store, runs, _COLOURS))
 
 
 def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:

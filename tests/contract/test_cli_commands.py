@@ -87,6 +87,15 @@ def test_status_as_text_and_as_json(trained: Shell) -> None:
     assert document["checkpoints"]["newest"]["step"] == document["step"]
 
 
+def test_status_of_a_folder_lists_its_runs(trained: Shell) -> None:
+    folder = Path(trained.uri).parent
+    told = trained("status", folder).stdout.splitlines()
+    assert told[0].split()[:3] == ["run", "state", "step"]
+    assert [line.split()[:2] for line in told[1:]] == [[Path(trained.uri).name, "stopped"]]
+    (run,) = json.loads(trained("status", folder, "--json").stdout)["runs"]
+    assert (run["uri"], run["state"], run["workers"]) == (trained.uri, "stopped", 2)
+
+
 def test_events_as_text_and_as_json(trained: Shell) -> None:
     told = trained("events", trained.uri).stdout
     lines = trained("events", trained.uri, "--json").stdout.splitlines()
@@ -95,7 +104,7 @@ def test_events_as_text_and_as_json(trained: Shell) -> None:
     assert [entry["seq"] for entry in entries] == list(range(len(entries)))
     for line, entry in zip(told.splitlines(), entries, strict=True):
         assert line.endswith(f"  {entry.pop('sentence')}")
-        del entry["seq"]
+        del entry["seq"], entry["level"]
         event_from_dict(entry)
     assert "scale step 1 → 2 workers asked for by" in told
     assert "checkpoint asked for by" in told

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_elastic.adapters.below import runs_below
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.adapters.vacant import foreign
 from airflow_elastic.control.runs import start_run
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.testing.fake_engine import FakeEngine
@@ -34,6 +36,19 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     store = server.store()
     yield store
     store.delete(entry.key for entry in store.list())
+
+
+def test_runs_below_a_place_are_found_and_what_is_in_them_is_not_looked_through(place: Store) -> None:
+    entry = layout.journal_entry(0)
+    for key in (f"a/b/{entry}", f"a/b/c/{entry}", f"one/{entry}", "one/logs/x.log", "notes/journal/x", "top"):
+        place.put(key, b"x")
+    assert runs_below(place) == ["a/b", "one"]
+    place.delete([f"a/b/{entry}"])
+    assert runs_below(place) == ["a/b/c", "one"]
+
+
+def test_a_place_that_is_not_there_has_no_runs_below(tmp_path: Path) -> None:
+    assert runs_below(open_store(str(tmp_path / "nowhere"))) == []
 
 
 def begin(store: Store) -> None:
