@@ -19,6 +19,7 @@ from airflow_elastic.engines.kube.manifests.making import Run
 from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_metadata
 from airflow_elastic.engines.kube.manifests.tables import SHAPES
+from airflow_elastic.engines.kube.manifests.volcano import take_gang
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 
@@ -60,6 +61,7 @@ def run_of(found: Found) -> RunSpec:
     run = Run()
     take_metadata(part.part("metadata"), run)
     READERS[group, called](part.part("spec"), run, found.others)
+    take_gang(part, run)
     part.end()
     return run.spec()
 
