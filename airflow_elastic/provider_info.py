@@ -55,7 +55,16 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "s3://training/runs",
                         "default": None,
-                    }
+                    },
+                    "page_roots": {
+                        "description": "Folders and prefixes, with commas between them, below which the page of a run "
+                        "may read, beside run_root: for tasks that name a run_uri elsewhere. The page reads with the "
+                        "rights of the API server.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "s3://training/shared,/mnt/runs",
+                        "default": None,
+                    },
                 },
             }
         },

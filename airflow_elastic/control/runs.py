@@ -17,11 +17,12 @@ from airflow_elastic.engines.api import Engine, find_engine
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import InvalidInput, Problem, RunDiffers, RunMissing, SpecError
-from airflow_elastic.spec.run import RunSpec, differences, workers_apart
+from airflow_elastic.spec.identity import differences, is_same, workers_apart
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.store import Store
     from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import Progress
 
 #: What a controller last wrote of workers that wait is believed for so long: twice the longest pause it makes.
@@ -91,15 +92,24 @@ def open_run(uri: str | Store) -> Run:
     return run
 
 
-def start_run(store: Store, spec: RunSpec, *, owner: str | None = None, engine: Engine | None = None) -> Run:
+def start_run(
+    store: Store,
+    spec: RunSpec,
+    *,
+    owner: str | None = None,
+    task: str | None = None,
+    engine: Engine | None = None,
+) -> Run:
     """Create a run, or find the one that is there, if it is the same; a failed or stopped one is reopened.
 
-    Nothing is created before everything is known to be good.
+    The same run may be in another folder than when it began, as a new version of a DAG bundle is: its next attempt
+    begins there. Nothing is created before everything is known to be good.
 
     Args:
         store: where the run is to lie.
         spec: what it is.
         owner: whose word to stop it will count from now on.
+        task: the task instance that the owner is a try of, if it is one.
         engine: the engine it will run on, where the caller has one already.
 
     Raises:
@@ -119,11 +129,13 @@ def start_run(store: Store, spec: RunSpec, *, owner: str | None = None, engine: 
         probe(store)
         in_place = launcher.elastic and engine.capabilities.scale_in_place
         adopts = tuple(sorted({one.run for one in checkpoints.readable(store)} - {""})) or None
-        created = ev.RunCreated(time.time(), spec, scales_in_place=in_place, owner=owner, adopts=adopts)
+        created = ev.RunCreated(
+            time.time(), spec, scales_in_place=in_place, owner=owner, adopts=adopts, task=task
+        )
         if journal.append(0, created):
             return Run(store)
         events = journal.read()
-    _carry_on(store, journal, spec, owner)
+    _carry_on(store, journal, spec, owner, task)
     return Run(store)
 
 
@@ -138,25 +150,27 @@ def _refuse_occupied(store: Store, journal: Journal, spec: RunSpec) -> None:
         )
 
 
-def _carry_on(store: Store, journal: Journal, spec: RunSpec, owner: str | None) -> None:
+def _carry_on(store: Store, journal: Journal, spec: RunSpec, owner: str | None, task: str | None) -> None:
     """Take over the run that is there."""
     while True:
         events = journal.read()
         state = replay(events)
         if state is None:
             raise RunMissing(f"{store.uri} held a run a moment ago: somebody is removing it")
-        if state.spec != spec:
+        if not is_same(state.spec, spec):
             lines = "; ".join(differences(state.spec, spec))
             raise RunDiffers(
                 f"{store.uri} holds another run ({lines})", workers=workers_apart(state.spec, spec)
             )
         now = time.time()
         event: ev.Event
-        if state.ended and state.outcome != "succeeded":
-            event = ev.RunReopened(now, owner)
+        if state.outcome != "succeeded" and state.spec != spec:
+            event = ev.RunMoved(now, spec)
+        elif state.ended and state.outcome != "succeeded":
+            event = ev.RunReopened(now, owner, task)
         elif owner is not None and owner != state.owner and not state.ended:
-            event = ev.OwnerChanged(now, owner)
+            event = ev.OwnerChanged(now, owner, task)
         else:
             return
-        if journal.append(len(events), event):
+        if journal.append(len(events), event) and not isinstance(event, ev.RunMoved):
             return

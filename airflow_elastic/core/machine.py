@@ -63,6 +63,7 @@ def create(event: Event) -> RunState:
         opened_at=event.at,
         scales_in_place=event.scales_in_place,
         owner=event.owner,
+        task=event.task,
         target=count,
         attempts=(Attempt(number=1, workers=count, phase=Phase.SUBMITTING, planned_at=event.at),),
     )
@@ -94,7 +95,9 @@ def evolve(state: RunState, event: Event) -> RunState:
     if isinstance(event, ev.RunReopened):
         return _reopen(state, event)
     if isinstance(event, ev.OwnerChanged):
-        return replace(state, owner=event.owner)
+        return replace(state, owner=event.owner, task=event.task)
+    if isinstance(event, ev.RunMoved):
+        return _moved(state, event)
     if state.ended:
         return state
     stale = getattr(event, "attempt", state.attempt.number) != state.attempt.number
@@ -368,6 +371,13 @@ def _grace(state: RunState) -> float:
     return 0.0 if hopeless else state.spec.health.grace_seconds
 
 
+def _moved(state: RunState, event: ev.RunMoved) -> RunState:
+    if state.outcome == "succeeded" or state.spec == event.spec:
+        return state
+    submitted = state.attempt.phase in (Phase.SUBMITTING, Phase.LIVE)
+    return replace(state.with_attempt(moved=state.attempt.moved or submitted), spec=event.spec)
+
+
 def _reopen(state: RunState, event: ev.RunReopened) -> RunState:
     if state.ended_at is None or state.outcome == "succeeded":
         return state
@@ -376,6 +386,7 @@ def _reopen(state: RunState, event: ev.RunReopened) -> RunState:
         rested_seconds=state.rested_seconds + max(0.0, event.at - state.ended_at),
         opened_at=event.at,
         owner=event.owner,
+        task=event.task,
         first_attempt=len(state.attempts),
         restarts_used=0,
         ending=None,

@@ -81,8 +81,9 @@ def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
     """Whether the next attempt may begin in the job of the current one, whose agents are all there but for `lost`.
 
     That takes a moment where a new job takes a cluster's time, and its state is still in the agents' memory. But a job
-    that fails again before its first step gets new workers, and so does one on a machine that is to be avoided. Where
-    ranks have lost their peers, and nobody knows which, somebody may be gone whom the engine still takes to be there.
+    that fails again before its first step gets new workers, and so does one on a machine that is to be avoided, and one
+    whose code is in another folder now. Where ranks have lost their peers, and nobody knows which, somebody may be gone
+    whom the engine still takes to be there.
     """
     decision, attempt, failure = decide(state), state.attempt, state.attempt.failure
     if not isinstance(decision, Restart) or decision.delay or attempt.cause is not Cause.FAILURE:
@@ -90,7 +91,7 @@ def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
     if failure is None or (failure.kind is FailureKind.WORKER_LOST and not lost):
         return False
     fruitless = attempt.home is not None and not attempt.advanced
-    return not fruitless and not set(state.avoid) & set(attempt.machines)
+    return not (fruitless or attempt.moved) and not set(state.avoid) & set(attempt.machines)
 
 
 def may_wait(state: RunState) -> bool:

@@ -141,6 +141,7 @@ class Attempt:
         failed_at: the newest step that these are known to have done.
         saved_at: step of the newest checkpoint that it has written.
         held: why the engine does not take it yet; None where nothing is known to be in the way.
+        moved: whether the code of the run has been found in another folder since its job was submitted.
     """
 
     number: int
@@ -164,6 +165,7 @@ class Attempt:
     failed_at: int = 0
     saved_at: int = 0
     held: str | None = None
+    moved: bool = False
 
     @property
     def wait(self) -> Wait | None:
@@ -245,6 +247,7 @@ class RunState:
         first_attempt: index of the first attempt of this life; earlier ones do not count against budget or crash loop.
         scales_in_place: whether a live attempt can change its workers.
         owner: whose word to stop counts.
+        task: the task instance that the owner is a try of; None for a shell, and where nobody has said.
         target: workers wanted.
         attempts: all of them, oldest first; the last one is the current one.
         checkpoint: the newest.
@@ -284,6 +287,7 @@ class RunState:
     outcome: str | None = None
     reason: str | None = None
     ended_at: float | None = None
+    task: str | None = None
 
     @property
     def attempt(self) -> Attempt:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.events import Event
+    from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import JobStatus, Progress, Wait
 
 
@@ -40,6 +41,8 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"run reopened, it had {before.outcome}: budget and deadline begin anew, {_start(_newest(state))}"
         case ev.OwnerChanged():
             return f"{event.owner} carries the run on"
+        case ev.RunMoved():
+            return f"the code of the run is in another folder now: {_moved(before.spec, state.spec)}"
         case ev.AttemptSubmitted():
             attempt = state.attempt
             if attempt.home is None:
@@ -184,6 +187,11 @@ def _created(state: RunState) -> str:
     spec = state.spec
     ranks = f" of {spec.workers.procs} ranks each" if spec.workers.procs > 1 else ""
     return f"run {spec.name} created: {workers(spec.workers.count)}{ranks}, engine {spec.engine}, {spec.launcher}"
+
+
+def _moved(old: RunSpec, new: RunSpec) -> str:
+    before, after = (spec.source_root or spec.working_dir for spec in (old, new))
+    return f"{after}; the next attempt begins there" + (f", and not in {before}" if before else "")
 
 
 def _newest(state: RunState) -> int:

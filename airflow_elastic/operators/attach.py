@@ -13,11 +13,12 @@ from airflow_elastic.spec import layout
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_elastic.adapters.store import Store
     from airflow_elastic.hooks import ElasticHook
     from airflow_elastic.spec.run import RunSpec
 
 
-def attach(hook: ElasticHook, uri: str, spec: RunSpec, owner: str) -> Run:
+def attach(hook: ElasticHook, uri: str, spec: RunSpec, owner: str, task: str | None = None) -> Run:
     """Create the run at `uri`, take it over, or reopen it; a fresh one beside it where it was done and delivered.
 
     A run that has succeeded while nobody had yet taken its result is returned as it is: a retry after a spurious
@@ -29,19 +30,27 @@ def attach(hook: ElasticHook, uri: str, spec: RunSpec, owner: str) -> Run:
         uri: where the run lies, or is to lie.
         spec: what it is.
         owner: id of the task instance that owns it from now on.
+        task: which task instance that is a try of.
 
     Raises:
         InvalidInput: the specification cannot be carried out, or another run lies there. Nothing was created.
         StoreError: the storage is out of reach, or cannot carry a run.
     """
+    store = current(hook, uri)
+    return start_run(store, spec, owner=owner, task=task, engine=hook.engine(spec.engine, store.uri))
+
+
+def current(hook: ElasticHook, uri: str) -> Store:
+    """Where the task's run is stored, or is to be: the first of `<uri>`, `<uri>~2`, … whose result nobody has taken.
+
+    Raises:
+        StoreError: the storage is out of reach.
+    """
     for candidate in _candidates(uri):
         store = hook.open_store(candidate)
         state = replay(Journal(store).read())
-        delivered = (
-            state is not None and state.outcome == "succeeded" and bool(store.list(layout.ACKNOWLEDGED))
-        )
-        if not delivered:
-            return start_run(store, spec, owner=owner, engine=hook.engine(spec.engine, store.uri))
+        if state is None or state.outcome != "succeeded" or not store.list(layout.ACKNOWLEDGED):
+            return store
     raise AssertionError  # count() has no end
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +18,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_elastic.control.runs import Run
 from airflow_elastic.hooks import ElasticHook
-from airflow_elastic.operators.attach import acknowledge, attach
+from airflow_elastic.operators.attach import acknowledge, attach, current
 from airflow_elastic.operators.foreground import Foreground
 from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.operators.naming import default_uri, run_name
@@ -45,7 +46,7 @@ from airflow_elastic.triggers import ElasticRunTrigger
 from airflow_elastic.triggers.driving import stop
 from airflow_elastic.triggers.observer import TaskObserver
 from airflow_elastic.triggers.plain import require_plain
-from airflow_elastic.triggers.task import OWNER_KEY, xcom_pusher
+from airflow_elastic.triggers.task import task_key, xcom_pusher
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -73,7 +74,8 @@ class ElasticTrainOperator(BaseOperator):
     (training is not interrupted), one that failed or was stopped is reopened and goes on from its newest checkpoint
     with a fresh budget and deadline, one whose success was never noted is returned as it is. After a task has
     *succeeded*, clearing it trains anew beside it, at `<run_uri>~2`. A run of another specification (the DAG was
-    edited in between) is refused: give another `run_uri`, or start a new DAG run.
+    edited in between) is refused: give another `run_uri`, or start a new DAG run. The same DAG in another folder (a new
+    version of its bundle) is the same run.
 
     **What ends a run early.** Marking the task, or its DAG run, failed or succeeded: workers save, and end.
     A cleared task's run goes on for 40 s; if no new try has taken it over by then, for want of a worker slot, it saves
@@ -88,15 +90,13 @@ class ElasticTrainOperator(BaseOperator):
     **Where to look.** The button "Elastic run" on the task instance, also while it is deferred, leads to the run's page
     on the API server, `/elastic/runs/<dag_id>/<run_id>/<task_id>?map_index=-1`: state, progress, attempts and why they
     ended, checkpoints, where the time went; with `&format=json` it is the status document. Whoever may read the task
-    instance may read its page. It reads the run, so the API server has to reach `run_uri`. `airflow elastic` and
-    `airflow-elastic` do the same from a shell.
+    instance may read its page. The API server reads the run with its own rights, so it has to reach `run_uri`, and that
+    has to be below the run root or below one of `[elastic] page_roots`. `airflow elastic` tells the same in a shell.
 
-    XComs, from the task's beginning on: `run_owner`, the id of the task instance (of this very try) whose word to stop
-    the run counts; `run_uri`, as soon as the run exists; `run_connections`, the names of the connections that open it.
-    While it trains: `progress` (`state`, `attempt`, `workers`, `world_size`, `step`, `total_steps`, `loss`,
-    `samples_per_second`, `checkpoint`, `at`, and `log_position`, for us), renewed every 5 s; the last one has the state
-    that the run ended in. When it has succeeded: `checkpoint` (`step`, `manifest`, `data`) and `metrics`;
-    `return_value` holds `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
+    XComs: `run_uri`, as soon as the run exists. While it trains: `progress` (`state`, `attempt`, `workers`,
+    `world_size`, `step`, `total_steps`, `loss`, `samples_per_second`, `checkpoint`, `at`, and `log_position`, for us),
+    renewed every 5 s; the last one has the state that the run ended in. When it has succeeded: `checkpoint` (`step`,
+    `manifest`, `data`) and `metrics`; `return_value` holds `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
 
     Args:
         command: the script and its arguments, all of them text, or `["-m", "package.module", …]`; a string is split as
@@ -261,11 +261,9 @@ class ElasticTrainOperator(BaseOperator):
         ti = context["ti"]
         owner = str(ti.id)
         hook = self._hook()
-        # Before the run has a new owner: whoever finds one looks here for whether it is another try of this task.
-        ti.xcom_push(key=OWNER_KEY, value=owner)
         try:
             spec = self._spec(context, hook)
-            run = attach(hook, self._run_uri(context, hook), spec, owner)
+            run = attach(hook, self._run_uri(context, hook), spec, owner, task_key(ti))
             state = run.state
         except RunDiffers as error:
             advised = error.advised("start a new DAG run, or give another run_uri")
@@ -277,9 +275,6 @@ class ElasticTrainOperator(BaseOperator):
         except ElasticError as error:
             raise AirflowException(str(error)) from error
         ti.xcom_push(key="run_uri", value=run.store.uri)
-        connections = {"elastic_conn_id": self.elastic_conn_id, "aws_conn_id": self.aws_conn_id}
-        # Their names: with these the run's page opens it.
-        ti.xcom_push(key="run_connections", value=connections)
         self.log.info("the run %s %s", run.store.uri, standing(state))
         if state.ended:
             return self._conclude(context, run, state)
@@ -289,10 +284,17 @@ class ElasticTrainOperator(BaseOperator):
         self._foreground = Foreground(hook, run, owner, observer, self.log, self.poll_interval)
         return self._conclude(context, run, self._foreground.drive())
 
-    def resume(self, context: Context, event: Mapping[str, Any], run_uri: str) -> Any:
-        """The trigger has fired. What became of the run is read from the run, not from the event."""
+    def resume(self, context: Context, event: Mapping[str, Any], run_uri: str | None = None) -> Any:
+        """The trigger has fired. What became of the run is read from the run, not from the event.
+
+        Args:
+            context: of the task.
+            event: what the trigger has fired.
+            run_uri: as the deferral has it; `dag.test()` and `airflow tasks test` hand on the event alone.
+        """
         if "error" in event:
             raise AirflowException(str(event["error"]))
+        run_uri = run_uri or str(event["run_uri"])
         try:
             run = Run(self._hook().open_store(run_uri))
             state = run.state
@@ -353,14 +355,13 @@ class ElasticTrainOperator(BaseOperator):
         return value
 
     def _stop_here(self, context: Context, why: str) -> None:
-        ti, hook = context["ti"], self._hook()
-        run_uri = ti.xcom_pull(task_ids=ti.task_id, key="run_uri", map_indexes=ti.map_index)
-        if not run_uri:
-            return
+        hook, owner = self._hook(), str(context["ti"].id)
         try:
-            asyncio.run(stop(hook, run_uri, by=why, owner=str(ti.id), log=self.log))
+            # Not by the XCom, which people may edit.
+            run_uri = current(hook, self._run_uri(context, hook)).uri
+            asyncio.run(stop(hook, run_uri, by=why, owner=owner, log=self.log))
         except (ElasticError, TimeoutError) as error:
-            self.log.warning("the run %s could not be ended: %s", run_uri, error)
+            self.log.warning("the run could not be ended: %s", error)
 
     def _hook(self) -> ElasticHook:
         return ElasticHook(self.elastic_conn_id, aws_conn_id=self.aws_conn_id)
@@ -377,9 +378,9 @@ class ElasticTrainOperator(BaseOperator):
         script = spec.command[0]
         # The DAG's folder is on this machine: pods have the image's.
         if spec.engine == "local" and spec.working_dir is None and not script.startswith(("/", "-")):
-            parameters["working_dir"] = self.dag.folder
-            spec = build_spec(parameters, name=spec.name)
-        return spec
+            spec = replace(spec, working_dir=self.dag.folder)
+        bundle = getattr(context["ti"], "bundle_instance", None)  # whose next version is in another folder
+        return replace(spec, source_root=str(bundle.path)) if bundle is not None else spec
 
     def _run_uri(self, context: Context, hook: ElasticHook) -> str:
         given = bool(self.run_uri)

@@ -22,7 +22,8 @@ SCHEDULE, AUTOSCALER = "schedule", "an autoscaler"
 @dataclass(frozen=True, slots=True)
 class RunCreated:
     """The run exists. `scales_in_place`: whether engine and launcher can add and remove workers of a live attempt.
-    `adopts`: runs whose checkpoints were copied there to begin with.
+    `adopts`: runs whose checkpoints were copied there to begin with. `task`: the task instance that the owner is a try
+    of, as `dag/run/task/map index`; None for a shell.
     """
 
     at: float
@@ -30,6 +31,7 @@ class RunCreated:
     scales_in_place: bool
     owner: str | None = None
     adopts: tuple[str, ...] | None = None
+    task: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class RunReopened:
 
     at: float
     owner: str | None = None
+    task: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,17 @@ class OwnerChanged:
 
     at: float
     owner: str
+    task: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunMoved:
+    """The code of the run is in another folder now, as a bundle's new version: `spec` has that one, and is the same
+    otherwise. The attempt at work stays where it is; the next one begins in the new folder.
+    """
+
+    at: float
+    spec: RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +302,7 @@ Event = (
     RunCreated
     | RunReopened
     | OwnerChanged
+    | RunMoved
     | AttemptSubmitted
     | SubmitRefusedByEngine
     | SubmitHeldByEngine

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -25,6 +25,7 @@ from airflow_elastic.spec.checks import (
     worker_count,
 )
 from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.identity import placeless
 
 RESTART_POLICIES = ("Never", "OnFailure", "Always", "ExitCode")
 CLEANUP_POLICIES = ("None", "All", "Unfinished")
@@ -237,7 +238,9 @@ class RunSpec:
         launcher_options: what only that launcher understands; it validates them.
         engine: where workers run: a name from the engine registry.
         engine_options: what only that engine understands; it validates them.
-        working_dir: where the command runs. Default: where it is submitted from.
+        working_dir: where the command runs. Default: where it is submitted from. The same run may go on in another one.
+        source_root: the folder that holds the code, where paths below it are in the command, in `env` or in options:
+            that of a version of a DAG bundle, for example. The same run may go on in another one. Default: none.
         active_deadline_seconds: the whole run, all attempts, may take so long. Default: no limit.
         cleanup: which workers the engine removes when the run has ended: None, All, or Unfinished (those that run).
         scaling: planned scale steps.
@@ -252,6 +255,7 @@ class RunSpec:
     engine: str = "local"
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     working_dir: str | None = None
+    source_root: str | None = None
     workers: Workers = field(default_factory=Workers)
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     restart: RestartPolicy = field(default_factory=RestartPolicy)
@@ -331,8 +335,8 @@ class RunSpec:
 
     @property
     def digest(self) -> str:
-        """Identifies the specification: 16 hex digits of the SHA-256 of its canonical JSON."""
-        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """Identifies what is trained, in whichever folder: 16 hex digits of the SHA-256 of its canonical JSON."""
+        canonical = json.dumps(placeless(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
@@ -341,28 +345,3 @@ def _to_widen(workers: Workers, wanted: int) -> str:
     if wanted > workers.at_most:
         return "; raise workers.max for more"
     return "; lower workers.min for fewer" if wanted < workers.at_least else ""
-
-
-def differences(old: RunSpec, new: RunSpec) -> list[str]:
-    """The fields in which two specifications differ, one line each: `workers.count: 2 there, 4 asked for`."""
-    return _differences("", old.to_dict(), new.to_dict())
-
-
-def workers_apart(old: RunSpec, new: RunSpec) -> int | None:
-    """The new number of workers, where that is all in which two specifications differ, and the old one allows it."""
-    count = new.workers.count
-    same = (
-        replace(old, workers=replace(old.workers, count=count)) == new
-        if old.workers.permits(count)
-        else False
-    )
-    return count if same and old != new else None
-
-
-def _differences(path: str, old: Any, new: Any) -> list[str]:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        keys = sorted({*old, *new})
-        return [line for key in keys for line in _differences(f"{path}{key}.", old.get(key), new.get(key))]
-    there = "not set there" if old is None else f"{old!r} there"
-    asked = "left out now" if new is None else f"{new!r} asked for"
-    return [] if old == new else [f"{path.rstrip('.')}: {there}, {asked}"]

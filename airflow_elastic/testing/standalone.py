@@ -119,8 +119,8 @@ class Standalone(AirflowRest):
         self.port = free_port() if port is None else port
         self.users = dict(users or {"admin": "admin"})
         username = next(iter(self.users))
-        passwords = settings.write_passwords(self._state, self.users, password)
-        super().__init__(f"http://127.0.0.1:{self.port}", username, passwords[username])
+        self.passwords = settings.write_passwords(self._state, self.users, password)
+        super().__init__(f"http://127.0.0.1:{self.port}", username, self.passwords[username])
         self.environment = settings.environment(
             self.home,
             self._state,

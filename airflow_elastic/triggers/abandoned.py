@@ -42,8 +42,8 @@ async def end_if_abandoned(
     run_uri: str,
     owner: str,
     *,
+    task: str,
     task_state: Callable[[], Awaitable[str | None]],
-    task_owner: Callable[[], Awaitable[str | None]],
     log: Log,
     takeover_seconds: float = TAKEOVER_SECONDS,
 ) -> bool:
@@ -53,8 +53,8 @@ async def end_if_abandoned(
         hook: opens the run and its engine.
         run_uri: where the run lies.
         owner: the try whose trigger was cancelled.
+        task: the task instance that it is a try of, as `task_key` has it.
         task_state: asks Airflow for the state of that task; GONE where there is no such task.
-        task_owner: asks for the newest try of that task; None where nobody knows.
         log: the task's log.
         takeover_seconds: how long a new try has to take the run over, and its own trigger to start.
     """
@@ -67,7 +67,7 @@ async def end_if_abandoned(
             if run.ended:
                 return False
             taken_over = run.owner != owner
-            if taken_over and run.owner != await task_owner():
+            if taken_over and run.task != task:
                 return False  # by another task altogether
             state = await task_state()
         except RunMissing:

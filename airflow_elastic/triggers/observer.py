@@ -47,7 +47,7 @@ class TaskObserver(Observer):
     Args:
         log: the task's log.
         store: where the run lies.
-        push: stores an XCom of the task; blocks, and may raise.
+        push: stores an XCom of the task; blocks, and may raise. Default: progress is told in the log alone.
         pushed: reads an XCom of the task; blocks, and may raise. From the progress that a triggerer before this one
             has pushed follows where rank 0's lines go on. Default: they begin anew.
     """
@@ -56,7 +56,7 @@ class TaskObserver(Observer):
         self,
         log: Log,
         store: Store,
-        push: Callable[[str, Any], None],
+        push: Callable[[str, Any], None] | None = None,
         *,
         pushed: Callable[[str], Any] | None = None,
     ) -> None:
@@ -146,6 +146,8 @@ class TaskObserver(Observer):
     async def _push_progress(
         self, state: RunState, progress: Progress | None, *, after: asyncio.Task[None] | None = None
     ) -> None:
+        if self._push is None:
+            return
         if after is not None:
             await asyncio.wait({after})
         if progress is None or progress.attempt != state.attempt.number:

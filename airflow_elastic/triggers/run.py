@@ -14,7 +14,7 @@ from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.triggers import task
 from airflow_elastic.triggers.abandoned import end_if_abandoned
-from airflow_elastic.triggers.driving import drive
+from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.observer import TaskObserver
 from airflow_elastic.triggers.plain import require_plain
 
@@ -70,13 +70,26 @@ class ElasticRunTrigger(BaseTrigger):
             payload["outcome"] = await self._drive()
         except InvalidInput as error:
             payload["error"] = str(error)
+        except asyncio.CancelledError:
+            if (
+                self.task_instance is None
+            ):  # Ctrl-C in `dag.test()`: no other triggerer takes the trigger over
+                await stop(
+                    self._hook(), self.run_uri, by="the test was interrupted", owner=self.owner, log=self.log
+                )
+            raise
         await asyncio.sleep(max(0.0, began + EARLIEST_EVENT_SECONDS - time.monotonic()))
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def _drive(self) -> str | None:
         hook, ti = self._hook(), self.task_instance
         store = await asyncio.to_thread(hook.open_store, self.run_uri)
-        observer = TaskObserver(self.log, store, task.xcom_pusher(ti), pushed=partial(task.xcom_value, ti))
+        if ti is None:  # `dag.test()` and `airflow tasks test` run a trigger without telling it whose it is
+            observer = TaskObserver(self.log, store)
+        else:
+            observer = TaskObserver(
+                self.log, store, task.xcom_pusher(ti), pushed=partial(task.xcom_value, ti)
+            )
         state = await drive(
             hook, self.run_uri, log=self.log, poll_seconds=self.poll_seconds, observer=observer
         )
@@ -96,8 +109,8 @@ class ElasticRunTrigger(BaseTrigger):
             self._hook(),
             self.run_uri,
             self.owner,
+            task=task.task_key(ti),
             task_state=lambda: task.task_state(ti),
-            task_owner=lambda: task.call(task.xcom_value, ti, task.OWNER_KEY),
             log=self.log,
         )
 

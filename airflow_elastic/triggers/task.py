@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.execution_time.xcom import XCom
@@ -21,11 +22,17 @@ _threads = ThreadPoolExecutor(2, thread_name_prefix="elastic-sdk")
 #: States in which nobody waits for the task's work any more.
 TERMINAL = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
 
-#: The XCom that names the newest try of a task.
-OWNER_KEY = "run_owner"
-
 #: Said of a task instance that does not exist: its DAG run was deleted.
 GONE = "deleted"
+
+
+def task_key(ti: Any) -> str:
+    """`<dag>/<DAG run>/<task>/<map index>`, quoted: the task instance, whichever its try; -1 where it is not mapped.
+
+    Runs keep it in their journals, where only tasks write.
+    """
+    parts = (ti.dag_id, ti.run_id, ti.task_id, str(-1 if ti.map_index is None else ti.map_index))
+    return "/".join(quote(part, safe="") for part in parts)
 
 
 async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

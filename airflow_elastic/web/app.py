@@ -1,36 +1,39 @@
 """The page of a run: the status document of one task instance, for a person and as JSON. Read-only.
 
 Airflow does not authenticate the applications of plugins; each route here asks Airflow's auth manager itself. Where a
-run lies is looked up in the task instance's own XComs, never taken from the request: whoever may read the task
-instance may read its run, and nothing else.
+run is stored is never taken from the request, and not from what people may edit: whoever may read the task instance may
+read its run, and nothing else.
 """
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import jinja2
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import requires_access_dag
-from airflow.models.xcom import XComModel
 from fastapi import Depends, FastAPI, HTTPException, Query
+from fastapi import Path as InPath
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.tell import restoring, sizes, waits
-from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import ElasticError, RunMissing
 from airflow_elastic.spec.status import Wait
+from airflow_elastic.web.located import TaskInstance, locate
 
 #: The documentation that FastAPI would serve is open to everybody: there is none.
 app = FastAPI(title="airflow-elastic", docs_url=None, redoc_url=None, openapi_url=None)
 
 _READ = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
+
+#: As Airflow's own columns hold them.
+_Id = Annotated[str, InPath(max_length=250, pattern=r"^[^\x00]+$")]
+_MapIndex = Annotated[int, Query(ge=-1, lt=2**31)]
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'",
@@ -58,27 +61,16 @@ _pages.filters["restoring"] = lambda reading: restoring(reading["bytes"], readin
 
 @app.get("/runs/{dag_id}/{run_id}/{task_id}", dependencies=[_READ], response_model=None)
 def run_page(
-    dag_id: str,
-    run_id: str,
-    task_id: str,
+    dag_id: _Id,
+    run_id: _Id,
+    task_id: _Id,
     session: SessionDep,
-    map_index: Annotated[int, Query(ge=-1)] = -1,
+    map_index: _MapIndex = -1,
     format: Annotated[Literal["html", "json"], Query()] = "html",
 ) -> Response:
     """The status of the run of one task instance."""
-
-    def xcom(key: str) -> Any:
-        return _xcom(session, key, dag_id, run_id, task_id, map_index)
-
-    uri = xcom("run_uri")
-    if not isinstance(uri, str):
-        raise HTTPException(
-            404, "this task instance has no elastic run: it has not begun, or is no elastic task"
-        )
-    connections = xcom("run_connections")
     try:
-        hook = ElasticHook(**connections) if isinstance(connections, dict) else ElasticHook()
-        status = Run(hook.open_store(uri)).status()
+        status = Run(locate(session, TaskInstance(dag_id, run_id, task_id, map_index))).status()
     except RunMissing as error:
         raise HTTPException(404, str(error)) from error
     except ElasticError as error:
@@ -90,17 +82,3 @@ def run_page(
         status=status, title=title, run_id=run_id, map_index=map_index
     )
     return HTMLResponse(page, headers=_HEADERS)
-
-
-def _xcom(session: Any, key: str, dag_id: str, run_id: str, task_id: str, map_index: int) -> Any:
-    """An XCom of exactly this task instance, as the database holds it; None where there is none."""
-    query = XComModel.get_many(
-        run_id=run_id, key=key, task_ids=task_id, dag_ids=dag_id, map_indexes=map_index, limit=1
-    )
-    row = session.scalars(query).first()
-    if row is None:
-        return None
-    try:
-        return json.loads(row.value)
-    except (TypeError, ValueError):  # stored decoded
-        return row.value

@@ -22,6 +22,9 @@ from tests.support.tries import Try
 
 DAGS = Path(__file__).parent / "dags"
 
+#: Of role `user`: may start and clear DAG runs, and edit XComs.
+EDITOR = "ada"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -35,7 +38,11 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
     running = Standalone(
         tmp_path_factory.mktemp("air flow"),
         DAGS,
-        env={"AIRFLOW__CORE__TEST_CONNECTION": "Enabled"},
+        env={
+            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "AIRFLOW__ELASTIC__PAGE_ROOTS": str(tmp_path_factory.mktemp("roots")),
+        },
+        users={"admin": "admin", EDITOR: "user"},
         progress=print,  # pytest shows it on a failure
     )
     running.start()

@@ -24,9 +24,9 @@ from tests.support.tries import FOREVER, TASK, TICKS, Try
 
 
 @pytest.fixture(scope="module")
-def batch(start: Callable[..., Try], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Try]:
+def batch(start: Callable[..., Try], standalone: Standalone) -> dict[str, Try]:
     """Runs that go on at the same time."""
-    uri = str(tmp_path_factory.mktemp("runs") / "shared run")
+    uri = f"{standalone.environment['AIRFLOW__ELASTIC__PAGE_ROOTS']}/shared run"
     return {
         "success": start("elastic_train", run_uri=uri, steps=120),
         "sensor": start("elastic_sensor", run_uri=uri),

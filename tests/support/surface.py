@@ -14,6 +14,7 @@ from airflow_elastic.operators import ElasticTrainOperator
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.testing.fake_engine import FakeEngine
+from airflow_elastic.triggers.task import task_key
 
 SPEC = RunSpec(("train.py",), engine="fake", launcher="python")
 
@@ -68,8 +69,18 @@ def operator(**changes: Any) -> ElasticTrainOperator:
     )
 
 
-def begun(hook: FakeHook, uri: Path | str, owner: str = "try-1", spec: RunSpec = SPEC) -> Run:
-    return start_run(hook.open_store(str(uri)), spec, owner=owner, engine=FakeEngine())
+#: As the journal names the task of the tries under test.
+OWN_TASK = task_key(FakeTask())
+
+
+def begun(
+    hook: FakeHook,
+    uri: Path | str,
+    owner: str = "try-1",
+    spec: RunSpec = SPEC,
+    task: str | None = OWN_TASK,
+) -> Run:
+    return start_run(hook.open_store(str(uri)), spec, owner=owner, task=task, engine=FakeEngine())
 
 
 def ended(run: Run, outcome: str, reason: str = "because") -> Run:

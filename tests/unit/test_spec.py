@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import Problem, SpecError
+from airflow_elastic.spec.identity import differences, workers_apart
 from airflow_elastic.spec.run import (
     Health,
     RestartPolicy,
@@ -17,8 +18,6 @@ from airflow_elastic.spec.run import (
     ScaleStep,
     SecretRef,
     Workers,
-    differences,
-    workers_apart,
 )
 
 GOOD: dict[str, Any] = {"command": ["train.py"]}

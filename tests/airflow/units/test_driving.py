@@ -29,7 +29,7 @@ from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.plain import require_plain
 from airflow_elastic.triggers.task import GONE
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.surface import FakeHook, FakeTask, Log, begun, ended, operator
+from tests.support.surface import OWN_TASK, FakeHook, FakeTask, Log, begun, ended, operator
 
 # -- triggers ----------------------------------------------------------------------------------------------------------
 
@@ -102,9 +102,7 @@ async def test_a_run_that_was_removed_is_told_in_the_event(
 # -- who ends a run whose trigger was cancelled ------------------------------------------------------------------------
 
 
-async def _abandoned(
-    hook: FakeHook, run: Run, *states: Any, owner: str = "try-1", newest: str | None = None, wait: float = 0.0
-) -> bool:
+async def _abandoned(hook: FakeHook, run: Run, *states: Any, owner: str = "try-1", wait: float = 0.0) -> bool:
     told = iter(states)
     last: Any = states[-1]
 
@@ -115,15 +113,12 @@ async def _abandoned(
             raise last
         return last
 
-    async def task_owner() -> str | None:
-        return newest or owner
-
     return await end_if_abandoned(
         hook,
         run.store.uri,
         owner,
+        task=OWN_TASK,
         task_state=task_state,
-        task_owner=task_owner,
         log=Log(),
         takeover_seconds=wait,
     )
@@ -145,13 +140,14 @@ async def test_a_hand_over_leaves_it_alone(hook: FakeHook, tmp_path: Path) -> No
     assert Mailbox(run.store).read() == []
 
 
+@pytest.mark.parametrize("other", ["dag/run/another/-1", None])
 @pytest.mark.parametrize("state", ["failed", "success", None, GONE, "running"])
 async def test_the_run_of_somebody_else_is_left_alone(
-    hook: FakeHook, tmp_path: Path, state: str | None
+    hook: FakeHook, tmp_path: Path, state: str | None, other: str | None
 ) -> None:
     """Two tasks with one run_uri, or a shell."""
     run = begun(hook, tmp_path)
-    begun(hook, tmp_path, owner="try-2")
+    begun(hook, tmp_path, owner="try-2", task=other)
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert not await _abandoned(hook, run, state, wait=60.0)
     assert not run.state.ended
@@ -166,7 +162,7 @@ async def test_the_run_of_another_try_is_left_alone(
     run = begun(hook, tmp_path)
     begun(hook, tmp_path, owner="try-2")
     with mock.patch("airflow_elastic.triggers.abandoned._LOOK_SECONDS", 0.05):
-        assert not await _abandoned(hook, run, state, newest="try-2", wait=0.2)
+        assert not await _abandoned(hook, run, state, wait=0.2)
     assert not run.state.ended
     assert Mailbox(run.store).read() == []
 
@@ -178,7 +174,7 @@ async def test_a_new_try_that_is_marked_before_its_trigger_starts_is_no_orphan(
     run = begun(hook, tmp_path)
     begun(hook, tmp_path, owner="try-2")
     with mock.patch("airflow_elastic.triggers.abandoned._LOOK_SECONDS", 0.05):
-        assert await _abandoned(hook, run, "queued", "deferred", "failed", newest="try-2", wait=30.0)
+        assert await _abandoned(hook, run, "queued", "deferred", "failed", wait=30.0)
     assert run.state.outcome == "stopped"
 
 
@@ -202,7 +198,7 @@ async def test_a_cleared_task_gets_time_to_take_it_over(hook: FakeHook, tmp_path
         waiting = asyncio.create_task(_abandoned(hook, run, None, "scheduled", "queued", wait=30.0))
         await asyncio.sleep(0.2)
         assert not waiting.done()
-        begun(hook, tmp_path, owner="try-2")
+        begun(hook, tmp_path, owner="try-2", task=None)
         assert not await waiting
         assert not run.state.ended
         assert await _abandoned(hook, run, None, "queued", owner="try-2", wait=0.2)

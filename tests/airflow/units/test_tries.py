@@ -28,6 +28,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import RunDiffers
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.triggers.observer import TaskObserver
+from airflow_elastic.triggers.task import task_key
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.surface import SPEC, FakeHook, FakeTask, Log, begun, ended, operator
 
@@ -80,7 +81,8 @@ def test_the_task_defers_with_its_own_id_as_owner_and_pushes_the_run_at_once(hoo
     assert deferred.value.trigger.serialize()[1]["owner"] == "11111111-2222"
     assert deferred.value.method_name == "resume"
     assert deferred.value.timeout is None
-    assert ti.xcoms["run_connections"] == {"elastic_conn_id": "elastic_default", "aws_conn_id": "aws"}
+    assert Run(open_store(uri)).state.task == task_key(ti)
+    assert ti.xcoms.keys() == {"run_uri"}, "people may edit XComs: nothing that decides is kept there"
 
 
 def test_the_result_is_read_from_the_run_and_acknowledged_last(hook: FakeHook, tmp_path: Path) -> None:
@@ -136,9 +138,9 @@ def test_only_what_another_try_would_meet_again_uses_up_all_tries(
 def test_a_deferral_that_times_out_ends_the_run(hook: FakeHook, tmp_path: Path) -> None:
     """Airflow calls no on_kill then. Without the override the run would train on with nobody watching."""
     run = begun(hook, tmp_path)
-    context = {"ti": FakeTask(max_tries=3, xcoms={"run_uri": str(tmp_path)})}
+    context = {"ti": FakeTask(max_tries=3, xcoms={"run_uri": "/somebody/elses"})}
     with pytest.raises(AirflowFailException, match="saved and ended"):
-        operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
+        operator(run_uri=str(tmp_path)).resume_execution("__fail__", {"error": "Trigger timeout"}, context)
     assert (run.state.outcome, run.state.reason) == ("stopped", "stopped by Airflow: the deferral timed out")
 
 
@@ -147,9 +149,9 @@ def test_a_trigger_that_died_leaves_the_run_to_the_next_try_if_there_is_one(
     hook: FakeHook, tmp_path: Path, number: int, outcome: str | None
 ) -> None:
     run = begun(hook, tmp_path)
-    context = {"ti": FakeTask(try_number=number, max_tries=1, xcoms={"run_uri": str(tmp_path)})}
+    context = {"ti": FakeTask(try_number=number, max_tries=1, xcoms={"run_uri": "/somebody/elses"})}
     with pytest.raises(Exception, match="Trigger failure"):
-        operator().resume_execution("__fail__", {"error": "Trigger failure"}, context)
+        operator(run_uri=str(tmp_path)).resume_execution("__fail__", {"error": "Trigger failure"}, context)
     assert run.state.outcome == outcome
 
 
