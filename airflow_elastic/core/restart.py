@@ -55,7 +55,8 @@ def decide(state: RunState) -> Restart | End:
         stopped = state.ending.cause is Cause.STOP
         return End("stopped" if stopped else "failed", state.ending.reason)
     if attempt.cause in (Cause.SCALE_STEP, Cause.PREEMPTION, Cause.UNATTENDED) or is_same_loss(attempt):
-        return Restart(cost=0, delay=0.0)
+        taken = attempt.cause is Cause.PREEMPTION  # as by a node that refuses each pod, and does so at once
+        return Restart(cost=0, delay=backoff(policy, state.lives) if taken else 0.0)
     if failure is None:
         return End("failed", "the attempt ended and left no evidence of why")
     if failure.kind is FailureKind.REFUSED or (failure.kind in REFUSED_AT_ONCE and not has_begun(state)):

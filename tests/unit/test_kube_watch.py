@@ -15,6 +15,7 @@ from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube import read, trouble
 from airflow_elastic.engines.kube.job import JobEngine
 from airflow_elastic.engines.kube.watch.beside import still_held
+from airflow_elastic.engines.kube.watch.ends import Ends
 from airflow_elastic.engines.kube.watch.events import newest_of, with_words
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
@@ -83,7 +84,7 @@ def test_a_failed_init_container_says_which_and_how() -> None:
     }
     found = worker("Failed", **statuses)
     assert (found.phase, found.errors[0].exit_code) == (WorkerPhase.FAILED, 7)
-    assert found.errors[0].error == "init container fetch failed: NoSuchBucket: data"
+    assert found.errors[0].error == found.reason == "init container fetch failed: NoSuchBucket: data"
     assert failure(found) is FailureKind.CODE_ERROR
     assert read.failed_silently(read.slim(pod("Failed", **statuses)), "trainer") == ["fetch"]
     assert worker("Pending", **statuses).phase is WorkerPhase.PENDING, "its phase tells a second later"
@@ -257,6 +258,32 @@ def test_what_the_platform_takes_away_costs_nothing_and_is_told(
     assert (found.phase, found.preempted) == (WorkerPhase.LOST, True)
     assert found.reason == (told or f"{reason}: {message}")
     assert failure(found) is FailureKind.PREEMPTED
+
+
+def test_a_reason_of_the_pods_own_is_told_whatever_its_containers_ended_with() -> None:
+    late = "Pod was active on the node longer than the specified deadline"
+    for statuses in ([], [ended("trainer", 137)]):
+        found = worker("Failed", reason="DeadlineExceeded", message=late, containerStatuses=statuses)
+        assert (found.phase, found.preempted) == (WorkerPhase.LOST, False)
+        assert found.reason == f"DeadlineExceeded: {late}"
+
+
+def test_how_a_worker_ended_is_known_when_its_pod_has_gone() -> None:
+    ends, gone = Ends(), WorkerStatus("node-0", WorkerPhase.LOST, reason="its pod was deleted")
+
+    def then(found: dict[str, Any]) -> WorkerStatus:
+        slim = read.slim(found)
+        seen = ends(JobStatus((read.read_pod(slim, "trainer", "node-0"),)), {"node-0": slim})
+        assert seen.workers[0].phase is not WorkerPhase.LOST
+        (later,) = ends(JobStatus((gone,)), {}).workers
+        return later
+
+    done = pod("Running", containerStatuses=[ended("trainer", 0), running("proxy")])
+    assert then(done).phase is WorkerPhase.SUCCEEDED
+    why = condition("DisruptionTarget", "True", "PreemptionByScheduler", "default-scheduler: preempting")
+    taken = then(pod("Running", conditions=[why], containerStatuses=[running("trainer")]))
+    assert (taken.phase, taken.preempted) == (WorkerPhase.LOST, True)
+    assert then(pod("Running", containerStatuses=[running("trainer")])) == gone
 
 
 def test_a_node_that_is_gone_is_no_preemption() -> None:

@@ -294,6 +294,9 @@ def test_storage_that_is_away_twice_at_one_step_may_be_back_the_next_time() -> N
 def test_backoff_grows_only_while_nothing_is_achieved() -> None:
     assert decide(_two(lost(), lost(), steps=(0, 0))) == Restart(cost=1, delay=1.0)
     assert decide(_two(lost(), lost(), steps=(0, 5))) == Restart(cost=1, delay=0.0)
+    refused = job(worker("lost", preempted=True, reason="UnexpectedAdmissionError: no devices"))
+    assert decide(_two(refused, refused, steps=(0, 0))) == Restart(cost=0, delay=1.0)
+    assert decide(_two(refused, refused, steps=(0, 5))) == Restart(cost=0, delay=0.0)
 
 
 def _silent(seconds: float) -> RunState:

@@ -25,7 +25,16 @@ from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.engines.kube import read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
 from airflow_elastic.engines.kube.creating import create, objects
-from airflow_elastic.engines.kube.kind import Child, Kind, Object, asked, lacks_pods, read_job, silent
+from airflow_elastic.engines.kube.kind import (
+    Child,
+    Kind,
+    Object,
+    asked,
+    by_worker,
+    lacks_pods,
+    read_job,
+    silent,
+)
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
 from airflow_elastic.engines.kube.ownership import is_ours
@@ -35,6 +44,7 @@ from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.queues.volcano_events import Told
 from airflow_elastic.engines.kube.trouble import refusal, ticking, trouble
 from airflow_elastic.engines.kube.watch.beside import still_held
+from airflow_elastic.engines.kube.watch.ends import Ends
 from airflow_elastic.engines.kube.watch.events import PodEvents
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
@@ -146,7 +156,7 @@ class KubeEngine:
         )  # anew: what was seen a moment ago is no proof
         last: JobStatus | None = None
         why: str | None = None
-        lacking = asyncio.Event()
+        lacking, ends = asyncio.Event(), Ends()
         async with hub(self._reach(options)) as shared:
             follow = shared.follow(job.name, *self._queries(options))
             events = Told(shared.client, options.namespace, job.name)
@@ -162,6 +172,7 @@ class KubeEngine:
                 else:
                     queue = kueue.why_held(workloads, owner)
                     status = read_job(self.kind, owner, pods, seen, self._before_workers(pods) or why, queue)
+                    status = ends(status, by_worker(self.kind, pods))
                     if owner is not None and self._may_replace(job, options, owner):
                         status = await shown(status)
                     if options.queueing == "volcano":

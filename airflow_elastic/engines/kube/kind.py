@@ -110,8 +110,22 @@ def lacks_pods(status: JobStatus) -> bool:
 
 def silent(kind: Kind, pods: Sequence[Object], status: JobStatus) -> dict[str, str]:
     """The uids of pods of which events may know more, by the names of their workers."""
-    by_name = {f"node-{kind.index(pod)}": pod["metadata"]["uid"] for pod in pods}
-    return {one.name: by_name[one.name] for one in status.workers if wants(one) and one.name in by_name}
+    found = by_worker(kind, pods)
+    return {
+        one.name: found[one.name]["metadata"]["uid"]
+        for one in status.workers
+        if wants(one) and one.name in found
+    }
+
+
+def by_worker(kind: Kind, pods: Sequence[Object]) -> dict[str, Object]:
+    """The newest pod of each worker, by its name: one that was made in place of another tells that it may not start."""
+    return {f"node-{index}": pod for index, pod in _by_index(kind, pods).items()}
+
+
+def _by_index(kind: Kind, pods: Sequence[Object]) -> dict[int, Object]:
+    oldest_first = sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+    return {index: pod for pod in oldest_first if (index := kind.index(pod)) is not None}
 
 
 def read_job(
@@ -132,13 +146,7 @@ def read_job(
         why: what is in the way of pods that are not there yet; None where nothing is known.
         queue: what a queue says of a job or of pods that it holds; None where it says nothing.
     """
-    by_index: dict[int, Object] = {}
-    for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
-        index = kind.index(pod)
-        if index is not None:
-            by_index[index] = (
-                pod  # the newest: one that was made in place of another tells that it may not start
-            )
+    by_index = _by_index(kind, pods)
     # Somebody may have asked the job itself for any number: more are not to be looked at one by one.
     count, held = min(kind.workers(owner), MOST_WORKERS), kind.held(owner)
     held = held and (queue or held)

@@ -89,7 +89,8 @@ def read_pod(pod: dict[str, Any], container: str, name: str) -> WorkerStatus:
         return _lost(name, node, by_platform)
     if status["phase"] == "Failed":
         if (init := _failed_init(pod)) is not None:
-            return WorkerStatus(name, WorkerPhase.FAILED, node=node, errors=(_of_init(init),))
+            error = _of_init(init)
+            return WorkerStatus(name, WorkerPhase.FAILED, node=node, errors=(error,), reason=error.error)
         told = words(status["reason"], status["message"]) or "it failed without a word"
         return WorkerStatus(name, WorkerPhase.LOST, node=node, reason=told)
     if status["phase"] == "Succeeded":

@@ -50,18 +50,15 @@ class Taken(NamedTuple):
 
     Attributes:
         reason: in the cluster's words.
+        preempted: whether it was taken away for a better use, or its machine goes or refuses it: that costs nothing.
         over_limit: whether the pod had used more than a limit of its own.
         node_gone: whether its node is, so that the pod may still run.
     """
 
     reason: str
+    preempted: bool = False
     over_limit: bool = False
     node_gone: bool = False
-
-    @property
-    def preempted(self) -> bool:
-        """Whether it was taken away for a better use, or because its machine goes, and comes again at no cost."""
-        return not self.over_limit and not self.node_gone
 
 
 def taken(pod: dict[str, Any]) -> Taken | None:
@@ -75,15 +72,18 @@ def taken(pod: dict[str, Any]) -> Taken | None:
             continue
         reason, message = condition.get("reason", ""), condition.get("message")
         if condition["type"] == _TAKEN_BY_KUEUE:
-            return Taken(message or reason or "taken back by Kueue")
+            return Taken(message or reason or "taken back by Kueue", preempted=True)
         if reason in _NODE_GONE:
             return Taken(f"its node {node} is gone ({message or reason})", node_gone=True)
         told = own if status["phase"] == "Failed" and status["message"] else message or reason
-        return Taken(f"{_PREEMPTED.get(reason, 'taken away by the cluster')}: {told}")
+        why = _PREEMPTED.get(reason, "taken away by the cluster")
+        return Taken(words(why, told) or why, preempted=True)
     if status["reason"] == "NodeLost":
         return Taken(f"its node {node} is gone", node_gone=True)
-    if status["phase"] == "Failed" and str(status["reason"]).startswith(_BY_NODE):
-        return Taken(own or "its node has ended it")
+    if (
+        status["phase"] == "Failed" and status["reason"]
+    ):  # its containers' ends are no reason of the pod's own
+        return Taken(own or status["reason"], preempted=status["reason"].startswith(_BY_NODE))
     return None
 
 

@@ -1,0 +1,49 @@
+"""How workers ended whose pods have gone since: what was read of a pod last stands where its owner tells no more.
+
+A pod with a sidecar may go, with its node, after its worker has done all; and one that was preempted goes with the
+condition that says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.engines.kube.watch.taken import taken
+from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ENDED = (WorkerPhase.SUCCEEDED, WorkerPhase.FAILED, WorkerPhase.LOST)
+
+
+class Ends:
+    """What was read last of each worker of one job, by their names."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, WorkerStatus] = {}
+
+    def __call__(self, status: JobStatus, pods: Mapping[str, Mapping[str, Any]]) -> JobStatus:
+        """The same with how workers ended whose pods are gone, where no more is told of them than that they are lost.
+
+        Args:
+            status: of the job now.
+            pods: its (slim) pods, by the names of their workers.
+        """
+        workers = tuple(self._known(one, pods.get(one.name)) for one in status.workers)
+        self._last = {one.name: self._last[one.name] for one in workers if one.name in self._last}
+        return replace(status, workers=workers)
+
+    def _known(self, worker: WorkerStatus, pod: Mapping[str, Any] | None) -> WorkerStatus:
+        if pod is None:
+            is_lost = worker.phase is WorkerPhase.LOST and not worker.preempted
+            return self._last.get(worker.name, worker) if is_lost else worker
+        self._last.pop(worker.name, None)
+        if worker.phase in _ENDED:
+            self._last[worker.name] = worker
+        elif (why := taken(dict(pod))) is not None:
+            self._last[worker.name] = replace(
+                worker, phase=WorkerPhase.LOST, waiting=None, reason=why.reason, preempted=why.preempted
+            )
+        return worker
