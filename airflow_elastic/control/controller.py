@@ -22,13 +22,14 @@ from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress,
 from airflow_elastic.control.jobs import answered, job_of, tidy_up
 from airflow_elastic.control.look import Look, events_of, look, new_checkpoints
 from airflow_elastic.control.observer import Observer
+from airflow_elastic.control.scaling import Scaling
 from airflow_elastic.control.stacks import with_stacks
 from airflow_elastic.control.waits import Waits
 from airflow_elastic.control.watching import Watching
 from airflow_elastic.core.document import document
 from airflow_elastic.core.gathering import regrouping
 from airflow_elastic.core.health import overdue
-from airflow_elastic.core.machine import create, due, evolve
+from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.settling import ALONE_SECONDS, settling
 from airflow_elastic.core.state import Cause, Phase, RunState
 from airflow_elastic.core.stragglers import Lagging
@@ -91,6 +92,7 @@ class Controller:
         self._failed_since: float | None = None
         self._wake = asyncio.Event()
         self._watching = Watching(engine, self._wake, self._sit_out)
+        self._scaling = Scaling(engine, self._wake, now)
         self._troubles = 0
         self._published_at = -STATUS_SECONDS
 
@@ -132,7 +134,7 @@ class Controller:
         """Do what is due, or wait for something to happen. Trouble below is waited out: it restarts nothing."""
         before = self.state
         try:
-            for action in due(before):
+            for action in self._scaling.due(before):
                 await self._carry_out(action)
                 if self.state is not before:
                     break
@@ -162,7 +164,8 @@ class Controller:
             case Rejoin():
                 await self._rejoin(action)
             case Scale():
-                await self._scale(action)
+                if (event := await self._scaling.carry_out(action, self._job_of(action.attempt))) is not None:
+                    await self._record(event)
             case OrderSave():
                 await self._order(action.attempt, Orders(save=action.request))
                 await self._record(ev.SaveOrdered(self._now(), action.attempt, action.request))
@@ -192,6 +195,7 @@ class Controller:
             await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
 
     async def _rejoin(self, action: Rejoin) -> None:
+        await self._scaling.end()
         # No fence: the agents of the attempt before write what it has saved, and raise it when all of them have.
         await self._look_for_checkpoint()
         job = self._job_of(action.attempt)
@@ -202,14 +206,6 @@ class Controller:
             await self._record(ev.RejoinRefused(self._now(), action.attempt, str(refusal)))
         else:
             await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
-
-    async def _scale(self, action: Scale) -> None:
-        try:
-            await self._engine.scale(self._job_of(action.attempt), action.workers)
-        except EngineError as error:
-            await self._record(ev.ScaleFailed(self._now(), action.attempt, action.workers, str(error)))
-        else:
-            await self._record(ev.Scaled(self._now(), action.attempt, action.workers))
 
     async def _delete(self, action: Delete) -> None:
         await self._unwatch()
@@ -361,6 +357,7 @@ class Controller:
             self._watching.begin(attempt.number, self._job_of(attempt.number), self._longest_pause)
 
     async def _unwatch(self) -> None:
+        await self._scaling.end()
         await self._watching.end()
         self._failed_since = None
         self._waits = Waits()

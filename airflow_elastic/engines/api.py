@@ -120,7 +120,11 @@ class Engine(Protocol):
         ...
 
     async def scale(self, job: Job, workers: int) -> None:
-        """Change a live job to this number of workers. Only with the capability `scale_in_place`."""
+        """Change a live job to this number of workers. Only with the capability `scale_in_place`.
+
+        May wait until an earlier step is done; the controller does everything else meanwhile, and may cancel it: then
+        it is asked again for what is wanted.
+        """
         ...
 
     async def delete(self, job: Job, grace_seconds: float) -> None:

@@ -156,3 +156,27 @@ class EngineConformance:
         finally:
             await engine.delete(job, 0.0)
             await engine.close(job)
+
+    async def test_scale_steps_at_any_pace(self, engine: Engine, uri: str) -> None:
+        """And where steps follow each other at once: nobody is lost, and in the end there are those that are wanted."""
+        if not engine.capabilities.scale_in_place:
+            return
+        job, seen = self.job(uri), set[WorkerPhase]()
+
+        async def watch() -> None:
+            async for status in engine.watch(job):
+                seen.update(status.phases())
+
+        try:
+            await engine.submit(job)
+            await until(engine, job, running(2))
+            watching = asyncio.create_task(watch())
+            for workers in (3, 1, 3, 2, 4, 1, 2):
+                await engine.scale(job, workers)
+            await until(engine, job, running(2))
+            watching.cancel()
+            await asyncio.wait([watching])
+            assert not seen & {WorkerPhase.LOST, WorkerPhase.FAILED}
+        finally:
+            await engine.delete(job, 0.0)
+            await engine.close(job)

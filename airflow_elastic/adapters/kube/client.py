@@ -144,13 +144,16 @@ class Client:
                 raise
 
     async def delete_all(
-        self, resource: Resource, namespace: str, *, labels: str, grace_seconds: int
+        self, resource: Resource, namespace: str, *, labels: str = "", fields: str = "", grace_seconds: int
     ) -> None:
-        """Delete all objects with these labels."""
+        """Delete all objects with these labels and fields."""
+        if not labels and not fields:
+            raise ValueError("all objects of a namespace are not to be deleted")
         what = f"delete {resource.full_name} in namespace {namespace}"
         body = {"gracePeriodSeconds": grace_seconds, "propagationPolicy": "Background"}
         path = resource.path(namespace)
-        await self._json("DELETE", resource, path, what, query={"labelSelector": labels}, body=body)
+        wanted = {"labelSelector": labels, **({"fieldSelector": fields} if fields else {})}
+        await self._json("DELETE", resource, path, what, query=wanted, body=body)
 
     async def log(
         self, namespace: str, pod: str, container: str, *, tail: int, previous: bool = False

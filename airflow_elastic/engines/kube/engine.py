@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import logging
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,6 +32,7 @@ from airflow_elastic.engines.kube.kind import (
     Object,
     asked,
     by_worker,
+    deleted,
     lacks_pods,
     read_job,
     silent,
@@ -42,12 +44,13 @@ from airflow_elastic.engines.kube.places import Shown, meet_anew, of_all, sized
 from airflow_elastic.engines.kube.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.queues.volcano_events import Told
+from airflow_elastic.engines.kube.steps import Place, Steps
 from airflow_elastic.engines.kube.trouble import refusal, ticking, trouble
 from airflow_elastic.engines.kube.watch.beside import still_held
 from airflow_elastic.engines.kube.watch.ends import Ends
 from airflow_elastic.engines.kube.watch.events import PodEvents
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
-from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
+from airflow_elastic.spec.status import JobStatus, WorkerPhase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -76,6 +79,7 @@ class KubeEngine:
         self, *, access: Access | None = None, open_store: Callable[[str], Store] = open_store
     ) -> None:
         self._access, self._open_store = access, open_store
+        self._steps = Steps()
 
     @property
     def name(self) -> str:
@@ -161,14 +165,15 @@ class KubeEngine:
             follow = shared.follow(job.name, *self._queries(options))
             events = Told(shared.client, options.namespace, job.name)
             quiet = PodEvents(shared.client, options.namespace)
-            async for (owners, pods, *others), again in ticking(follow, lacking):
+            async for (owners, found, *others), again in ticking(follow, lacking):
                 owner = owners[0] if owners else await self._look(shared, job, options)
                 workloads = others.pop() if options.by_kueue else ()
                 if owners and others:
                     owner = {**owners[0], "child": others[0][0] if others[0] else None}
                 why = await trouble(shared.client, options.namespace, self._names(job)) if again else why
+                pods = self._steps.of_workers(job.name, found, seen)
                 if owner is None:
-                    status = _deleted(job)
+                    status = deleted(job.name)
                 else:
                     queue = kueue.why_held(workloads, owner)
                     status = read_job(self.kind, owner, pods, seen, self._before_workers(pods) or why, queue)
@@ -224,24 +229,37 @@ class KubeEngine:
     # -- scale and delete ----------------------------------------------------------------------------------------
 
     async def scale(self, job: Job, workers: int) -> None:
-        """Begin a new generation, then change the job: workers come at the end, or go from the end."""
+        """Begin a new generation, then change the job: workers come at the end, or go from the end.
+
+        Before that the cluster has to be done with the last step, which takes what workers that left take to save.
+        """
         options = options_of(job.spec, self.kind.options)
-        if not kueue.changes_in_place(self.kind.resource, options):
-            what = (
-                "end all its pods and queue it anew" if self.child is None else "not see it, nor count them"
-            )
-            raise EngineError(f"if the workers of {job.name} changed, Kueue would {what}")
+        kueue.refuse_change(self.kind.resource, options, job.name, below=self.child is not None)
         kind = self.kind if self.child is None else self.child.kind
         name = job.name if self.child is None else self.child.name(job)
         async with hub(self._reach(options)) as shared:
             found = await shared.client.get(kind.resource, options.namespace, name)
-            slim = kind.slim(found)
-            size = await asyncio.to_thread(
-                meet_anew, self._files(job), job.name, lambda now: sized(now, workers)
+            slim, files = kind.slim(found), self._files(job)
+            members = await asyncio.to_thread(files.newest_members)
+            is_held = kind.held(slim) is not None
+            going = (
+                {} if members is None else await self._settle(shared, job, options, members, workers, is_held)
             )
+            files.look_anew()
+            size = await asyncio.to_thread(meet_anew, files, job.name, lambda now: sized(now, workers))
             if kind.workers(slim) != size or asked(slim, size) is not None:
                 body, part = kind.scaled(found, size)
                 await shared.client.patch(kind.resource, options.namespace, name, body, part)
+            self._steps.sent_away(job.name, going)
+
+    async def _settle(
+        self, shared: Hub, job: Job, options: KubeOptions, members: Members, workers: int, is_held: bool
+    ) -> dict[str, int]:
+        """Wait until the cluster is done with the last step; returns the pods that will go, by uid."""
+        grace = job.spec.health.grace_seconds
+        pods = partial(self._pods, shared, job, options)
+        place = Place(shared.client, options.namespace, job.name, pods, self.kind.index, grace, is_held)
+        return await self._steps.settle(place, members, workers)
 
     async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
         """Begin a new generation of these workers; the others join a later one."""
@@ -392,8 +410,3 @@ class KubeEngine:
 
     def _workloads(self, options: KubeOptions) -> Query:
         return Query(kueue.WORKLOADS, options.namespace, "", "", kueue.slim)
-
-
-def _deleted(job: Job) -> JobStatus:
-    reason = f"{job.name} was deleted by somebody else"
-    return JobStatus((WorkerStatus("job", WorkerPhase.LOST, reason=reason),))

@@ -103,6 +103,12 @@ class Child(NamedTuple):
         return f"{job.name}{self.suffix}"
 
 
+def deleted(name: str) -> JobStatus:
+    """A job of which nothing is there, though we have not deleted it."""
+    reason = f"{name} was deleted by somebody else"
+    return JobStatus((WorkerStatus("job", WorkerPhase.LOST, reason=reason),))
+
+
 def lacks_pods(status: JobStatus) -> bool:
     """Whether a worker is to start that has no pod, or one that nobody has put anywhere."""
     return any(w.waiting is Waiting.STARTING and w.node is None for w in status.workers)

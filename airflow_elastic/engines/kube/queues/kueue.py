@@ -13,6 +13,7 @@ from airflow_elastic.adapters.kube.resources import JOBS, Resource
 from airflow_elastic.engines.kube.options import QUEUE_LABEL
 from airflow_elastic.engines.kube.pod import queue_labels
 from airflow_elastic.launchers import find_launcher
+from airflow_elastic.spec.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,6 +46,13 @@ def changes_in_place(resource: Resource, options: KubeOptions) -> bool:
     if not options.by_kueue:
         return True
     return resource == JOBS and options.annotations.get(ELASTIC_ANNOTATION) == "true"
+
+
+def refuse_change(resource: Resource, options: KubeOptions, name: str, *, below: bool) -> None:
+    """Refuse to change the size of a job that would lose all its pods, or of one `below` it. Raises EngineError."""
+    if not changes_in_place(resource, options):
+        what = "not see it, nor count them" if below else "end all its pods and queue it anew"
+        raise EngineError(f"if the workers of {name} changed, Kueue would {what}")
 
 
 def annotated(annotations: Mapping[str, str], job: Job, options: KubeOptions) -> dict[str, str]:

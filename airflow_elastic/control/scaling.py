@@ -1,0 +1,76 @@
+"""The scale step that an engine is at work on, beside whatever else a controller does.
+
+A step may take as long as the workers that an earlier one has sent away take to save. Meanwhile workers fail, people
+ask for something else, and runs are stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.tasks import end_task
+from airflow_elastic.core.machine import due
+from airflow_elastic.core.state import Phase
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.actions import Scale
+from airflow_elastic.spec.errors import ElasticError, EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.engines.api import Engine, Job
+    from airflow_elastic.spec.actions import Action
+
+#: A step that is done within this needs no further look around.
+_AT_ONCE_SECONDS = 0.2
+
+
+class Scaling:
+    """One scale step at a time.
+
+    Args:
+        engine: whose jobs are scaled.
+        wake: set when a step is done.
+        now: epoch seconds.
+    """
+
+    def __init__(self, engine: Engine, wake: asyncio.Event, now: Callable[[], float]) -> None:
+        self._engine, self._wake, self._now = engine, wake, now
+        self._step: tuple[int, asyncio.Task[None]] | None = None
+        self._in_doubt = False
+
+    def due(self, state: RunState) -> tuple[Action, ...]:
+        """What is due; with a step to the number that is wanted where nobody knows what one that was broken off did."""
+        actions = due(state)
+        attempt = state.attempt
+        if self._in_doubt and attempt.phase is Phase.LIVE and attempt.workers == state.target:
+            return (Scale(attempt.number, state.target), *actions)
+        return actions
+
+    async def carry_out(self, action: Scale, job: Job) -> ev.Event | None:
+        """Begin the step, or see what has come of the one that is at work, perhaps another; None: it still is."""
+        if self._step is None:
+            self._in_doubt = False
+            task = asyncio.create_task(self._engine.scale(job, action.workers), name=f"scale {job.name}")
+            task.add_done_callback(lambda _: self._wake.set())
+            self._step = action.workers, task
+        workers, task = self._step
+        if not (await asyncio.wait([task], timeout=_AT_ONCE_SECONDS))[0]:
+            return None
+        self._step = None
+        try:
+            await task
+        except EngineError as error:
+            return ev.ScaleFailed(self._now(), action.attempt, workers, str(error))
+        return ev.Scaled(self._now(), action.attempt, workers)
+
+    async def end(self) -> None:
+        """Break off the step that is at work, before anything else is done to the job."""
+        if self._step is not None:
+            _, task = self._step
+            self._step, self._in_doubt = None, True
+            with contextlib.suppress(ElasticError):
+                await end_task(task)
