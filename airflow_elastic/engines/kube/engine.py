@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import logging
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,7 +31,6 @@ from airflow_elastic.engines.kube.kind import (
     Child,
     Kind,
     Object,
-    asked,
     by_worker,
     deleted,
     lacks_pods,
@@ -40,7 +40,7 @@ from airflow_elastic.engines.kube.kind import (
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
 from airflow_elastic.engines.kube.ownership import is_ours
-from airflow_elastic.engines.kube.places import Shown, meet_anew, of_all, sized
+from airflow_elastic.engines.kube.places import Shown, meet_anew, of_all
 from airflow_elastic.engines.kube.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.queues.volcano_events import Told
@@ -74,6 +74,9 @@ class KubeEngine:
 
     #: What an operator makes between the owner and the pods, if that, and not the owner, holds the number of workers.
     child: ClassVar[Child | None] = None
+
+    #: Whether a scale step waits for pods of the numbers that come.
+    awaits_left: ClassVar[bool] = True
 
     def __init__(
         self, *, access: Access | None = None, open_store: Callable[[str], Store] = open_store
@@ -238,28 +241,10 @@ class KubeEngine:
         kind = self.kind if self.child is None else self.child.kind
         name = job.name if self.child is None else self.child.name(job)
         async with hub(self._reach(options)) as shared:
-            found = await shared.client.get(kind.resource, options.namespace, name)
-            slim, files = kind.slim(found), self._files(job)
-            members = await asyncio.to_thread(files.newest_members)
-            is_held = kind.held(slim) is not None
-            going = (
-                {} if members is None else await self._settle(shared, job, options, members, workers, is_held)
-            )
-            files.look_anew()
-            size = await asyncio.to_thread(meet_anew, files, job.name, lambda now: sized(now, workers))
-            if kind.workers(slim) != size or asked(slim, size) is not None:
-                body, part = kind.scaled(found, size)
-                await shared.client.patch(kind.resource, options.namespace, name, body, part)
-            self._steps.sent_away(job.name, going)
-
-    async def _settle(
-        self, shared: Hub, job: Job, options: KubeOptions, members: Members, workers: int, is_held: bool
-    ) -> dict[str, int]:
-        """Wait until the cluster is done with the last step; returns the pods that will go, by uid."""
-        grace = job.spec.health.grace_seconds
-        pods = partial(self._pods, shared, job, options)
-        place = Place(shared.client, options.namespace, job.name, pods, self.kind.index, grace, is_held)
-        return await self._steps.settle(place, members, workers)
+            pods, grace = partial(self._pods, shared, job, options), job.spec.health.grace_seconds
+            place = Place(shared.client, options.namespace, kind, name, pods, self.kind.index, grace)
+            place = replace(place, awaits_left=self.awaits_left)
+            await self._steps.change(place, self._files(job), job.name, workers)
 
     async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
         """Begin a new generation of these workers; the others join a later one."""

@@ -30,7 +30,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from airflow_elastic.adapters.kube import Missing
 from airflow_elastic.adapters.kube.hub import Hub, hub
@@ -51,9 +51,6 @@ from airflow_elastic.engines.kube.queues import volcano
 from airflow_elastic.spec.errors import EngineError, Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
-
-if TYPE_CHECKING:
-    from airflow_elastic.adapters.jobfiles import Members
 
 PYTORCHJOBS = Resource(
     "kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", needs="the training-operator (Kubeflow, v1)"
@@ -254,6 +251,7 @@ class PyTorchJobEngine(KubeEngine):
     """Workers as the pods of a PyTorchJob."""
 
     kind = PyTorchJobKind()
+    awaits_left = False  # `scale` has waited for all that leave, whatever their numbers
 
     async def scale(self, job: Job, workers: int) -> None:
         """As on every cluster; but others come only when those that left are gone: meanwhile these count as failed."""
@@ -269,14 +267,6 @@ class PyTorchJobEngine(KubeEngine):
                     await shared.client.delete(PODS, options.namespace, name, grace_seconds=0)
                 await self._have_left(shared, job, options, now, MARGIN_SECONDS)
         await super().scale(job, workers)
-
-    async def _settle(
-        self, shared: Hub, job: Job, options: KubeOptions, members: Members, workers: int, is_held: bool
-    ) -> dict[str, int]:
-        """Of workers that come `scale` has seen to it that nobody is on the way out, whatever the number."""
-        if workers > len(members.all):
-            return {}
-        return await super()._settle(shared, job, options, members, workers, is_held)
 
     async def _have_left(self, shared: Hub, job: Job, options: KubeOptions, now: int, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube.resources import PODS
-from airflow_elastic.engines.kube.places import sized
+from airflow_elastic.engines.kube.kind import asked
+from airflow_elastic.engines.kube.places import meet_anew, sized
 from airflow_elastic.engines.kube.pod import MARGIN_SECONDS
 from airflow_elastic.spec.errors import EngineError
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.jobfiles import Members
+    from airflow_elastic.adapters.jobfiles import JobFiles, Members
     from airflow_elastic.adapters.kube import Client
-    from airflow_elastic.engines.kube.kind import Object
+    from airflow_elastic.engines.kube.kind import Kind, Object
 
 #: A controller makes a pod within this, if nothing is in its way.
 _MADE_SECONDS = 5.0
@@ -41,20 +42,22 @@ class Place:
     Attributes:
         client: of the cluster.
         namespace: theirs.
-        job: its name.
+        kind: of the object that holds the number of workers.
+        name: of that object.
         pods: lists them, slim, as they are now.
         number: of a pod's worker.
         grace_seconds: what a worker that is sent away has to save.
-        is_held: whether the job has no pods for now.
+        awaits_left: whether numbers come only when pods that had them have gone.
     """
 
     client: Client
     namespace: str
-    job: str
+    kind: Kind
+    name: str
     pods: Callable[[], Awaitable[Sequence[dict[str, Any]]]]
     number: Callable[[Object], int | None]
     grace_seconds: float
-    is_held: bool = False
+    awaits_left: bool = True
 
 
 class Steps:
@@ -85,28 +88,36 @@ class Steps:
             del seen[index]
         return [pod for pod in pods if pod["metadata"]["uid"] not in former]
 
-    async def settle(self, place: Place, members: Members, workers: int) -> dict[str, int]:
-        """Wait until the job can be changed from these members to so many workers.
-
-        Returns:
-            The pods of those that will go, by their uids, for `sent_away`.
+    async def change(self, place: Place, files: JobFiles, job: str, workers: int) -> None:
+        """Change a job to so many workers, once the cluster is done with the step before.
 
         Raises:
-            EngineError: what is left of former workers does not go.
+            EngineError: there is no such job, or what is left of former workers does not go.
         """
+        members = await asyncio.to_thread(files.newest_members)
+        going = {} if members is None else await self._settle(place, job, members, workers)
+        files.look_anew()
+        found = await place.client.get(place.kind.resource, place.namespace, place.name)
+        size = await asyncio.to_thread(meet_anew, files, job, lambda now: sized(now, workers))
+        slim = place.kind.slim(found)
+        if place.kind.workers(slim) != size or asked(slim, size) is not None:
+            body, part = place.kind.scaled(found, size)
+            await place.client.patch(place.kind.resource, place.namespace, place.name, body, part)
+        self._former.setdefault(job, {}).update(going)
+
+    async def _settle(self, place: Place, job: str, members: Members, workers: int) -> dict[str, int]:
+        """Wait until that can be done; then the pods of those that will go, by uid, with their number."""
         now, then = set(members.all), set(sized(members, workers)[0])
-        goes, comes = now - then, then - now
+        goes, comes = now - then, then - now if place.awaits_left else set()
         found = await self._settled(place, goes, comes) if goes | comes else {}
-        if comes & {*self._former.get(place.job, {}).values()}:
+        if comes & {*self._former.get(job, {}).values()}:
             await self._sleep(_HEARD_SECONDS)
         return {uid: index for uid, index in found.items() if index in goes}
 
-    def sent_away(self, job: str, pods: dict[str, int]) -> None:
-        """These pods, by their uids, are of no workers any more."""
-        self._former.setdefault(job, {}).update(pods)
-
     async def _settled(self, place: Place, goes: Collection[int], comes: Collection[int]) -> dict[str, int]:
         """Wait until those that go have had pods, and those that come have none; then all pods' numbers, by uid."""
+        owner = await place.client.get(place.kind.resource, place.namespace, place.name)
+        is_held = place.kind.held(place.kind.slim(owner)) is not None
         began, patience = self._clock(), place.grace_seconds + 2 * MARGIN_SECONDS
         while True:
             pods = await place.pods()
@@ -115,13 +126,13 @@ class Steps:
             }
             left = [pod for pod in pods if numbers.get(pod["metadata"]["uid"]) in comes]
             waited = self._clock() - began
-            unmade = not place.is_held and waited < _MADE_SECONDS and not set(goes) <= {*numbers.values()}
+            unmade = not is_held and waited < _MADE_SECONDS and not set(goes) <= {*numbers.values()}
             if not left and not unmade:
                 return numbers
             if waited > patience + 2 * MARGIN_SECONDS:
                 names = ", ".join(pod["metadata"]["name"] for pod in left)
                 raise EngineError(
-                    f"{place.job} cannot be scaled: pods of workers that have left do not go ({names})"
+                    f"{place.name} cannot be scaled: pods of workers that have left do not go ({names})"
                 )
             for pod in left:
                 # The one has ended by itself, before it was deleted, and stays; the other's node does not answer.
