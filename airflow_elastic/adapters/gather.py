@@ -74,6 +74,8 @@ def gather(record: JobRecord, attempt: int, told: Sequence[Told]) -> Progress:
         attached=bool(attached),
         finished=bool(attached) and all(rank.words[page.FINISHED] for rank in attached),
         saved=int(min((rank.words[page.SAVED] for rank in attached), default=0)) - 1,
+        left_out=int(max((rank.words[page.LEFT_OUT] for rank in attached), default=0)) - 1,
+        writing_seconds=max((rank.words[page.WRITING] for rank in attached), default=0.0),
     )
 
 

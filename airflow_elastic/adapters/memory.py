@@ -22,6 +22,25 @@ _V2 = _Names(Path("/sys/fs/cgroup"), "memory.max", "memory.current", "")
 _V1 = _Names(Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 
 
+@dataclass(frozen=True, slots=True)
+class Free:
+    """How much of some memory is free, both in bytes."""
+
+    bytes: int
+    of_bytes: int
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1."""
+        return self.bytes / self.of_bytes if self.of_bytes else 1.0
+
+
+def shortest(proc: Path = Path("/proc")) -> Free | None:
+    """Of the machine and the control groups that have a limit the one with the least share free."""
+    groups = (free for _, free in _of_groups(proc))
+    return min((*_of_machine(proc), *groups), key=lambda free: free.share, default=None)
+
+
 def free_bytes(proc: Path = Path("/proc")) -> int | None:
     """Bytes that could be taken before anything is killed for memory; None where the system does not say."""
     return min(free_memory(proc).values(), default=None)
@@ -37,11 +56,11 @@ def free_memory(proc: Path = Path("/proc")) -> dict[str, int]:
     kernel = _kernel(proc)
     whose = f"container {kernel} {socket.gethostname()}" if _is_shown_its_own(proc) else f"machine {kernel}"
     found = dict[str, int]()
-    for size in _of_machine(proc):
-        found[whose] = size
-    for group, size in _of_groups(proc):
+    for free in _of_machine(proc):
+        found[whose] = free.bytes
+    for group, free in _of_groups(proc):
         # By its inode: where it is mounted for a container, its path says nothing.
-        found[f"group {kernel} {group.stat().st_ino}"] = size
+        found[f"group {kernel} {group.stat().st_ino}"] = free.bytes
     return found
 
 
@@ -61,17 +80,20 @@ def _is_shown_its_own(proc: Path) -> bool:
         return False
 
 
-def _of_machine(proc: Path) -> Iterator[int]:
+def _of_machine(proc: Path) -> Iterator[Free]:
     try:
         lines = (proc / "meminfo").read_text().splitlines()
     except OSError:
         return
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            yield int(line.split()[1]) * 1024
+    pairs = (line.partition(":") for line in lines)
+    sizes = {
+        name: int(rest.split()[0]) * 1024 for name, _, rest in pairs if name in ("MemAvailable", "MemTotal")
+    }
+    if "MemAvailable" in sizes:
+        yield Free(sizes["MemAvailable"], sizes.get("MemTotal", 0))
 
 
-def _of_groups(proc: Path) -> Iterator[tuple[Path, int]]:
+def _of_groups(proc: Path) -> Iterator[tuple[Path, Free]]:
     """Of our group and those around it: each of them may have a limit of its own."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
@@ -84,10 +106,10 @@ def _of_groups(proc: Path) -> Iterator[tuple[Path, int]]:
             folder = names.root / path.strip("/")
             for group in (folder, *folder.parents):
                 if group.is_relative_to(names.root):
-                    yield from ((group, size) for size in _of_group(group, names))
+                    yield from ((group, free) for free in _of_group(group, names))
 
 
-def _of_group(group: Path, names: _Names) -> Iterator[int]:
+def _of_group(group: Path, names: _Names) -> Iterator[Free]:
     try:
         limit, used = ((group / name).read_text().strip() for name in (names.limit, names.used))
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -96,4 +118,4 @@ def _of_group(group: Path, names: _Names) -> Iterator[int]:
     if limit != "max":
         # Files that are only cached are given up for whoever needs memory.
         cached = sum(int(stat.get(f"{names.prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
-        yield max(0, int(limit) - int(used) + cached)
+        yield Free(max(0, int(limit) - int(used) + cached), int(limit))

@@ -28,6 +28,9 @@ FINISHED: Final = 10  # 1: the script says that training is complete
 SAVED: Final = 11  # 1 more than the newest step whose state was saved to be written to storage; 0: none was
 RESTORED: Final = 28  # bytes of the checkpoint that are read so far
 TO_RESTORE: Final = 29  # and all that are to be
+LEFT_OUT: Final = (
+    31  # 1 more than the newest step whose save was due, and left out as one was still being written
+)
 VERIFIED: Final = 30  # 1: what all ranks restored came from storage alone, and was what was committed
 WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before; 2: `ENDING`
 

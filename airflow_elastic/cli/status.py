@@ -152,6 +152,8 @@ def _saved(document: Mapping[str, Any], now: float, kept: int) -> str:
     if (unsaved := document["checkpoints"].get("unsaved")) is not None:
         saved += f", and step {unsaved['step']} is not saved as it should be, says {unsaved['worker']}: "
         saved += unsaved["reason"]
+    if (left_out := document["checkpoints"].get("left_out")) is not None:
+        saved += f", and the save of step {left_out['step']} was left out: {left_out['reason']}"
     if (unpruned := document["checkpoints"].get("unpruned")) is not None:
         saved += f", and old ones stay: {unpruned['reason']}"
     if (copy := document["checkpoints"].get("bad_copy")) is not None:

@@ -92,6 +92,10 @@ def _line_that_says_why(printed: str | None) -> str:
     return f": {telling[-1][:_LETTERS]}" if telling else ""
 
 
+def _shortage(death: Death) -> str:
+    return f" while memory was short: {death.rank.shortage}" if death.rank.shortage else ""
+
+
 def _how_it_failed(death: Death) -> str:
     rank = death.rank
     return rank.error or f"exit code {rank.exit_code}{_line_that_says_why(rank.traceback)}"
@@ -132,7 +136,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         FailureKind.KILLED,
         lambda d: d.signal is not None and d.signal not in _CRASHES,
-        lambda d: f"{_who(d)} was ended by {_SIGNALS.get(d.signal or 0, f'signal {d.signal}')}",
+        lambda d: f"{_who(d)} was ended by {_SIGNALS.get(d.signal or 0, f'signal {d.signal}')}{_shortage(d)}",
     ),
     Rule(
         FailureKind.RESTART_ASKED,

@@ -88,6 +88,7 @@ def document(
             "committed": state.checkpoints,
             "newest": None if newest is None else encode(newest),
             "unsaved": None if state.unsaved is None else encode(state.unsaved),
+            "left_out": None if state.left_out is None else encode(state.left_out),
             "unpruned": None if state.unpruned is None else encode(state.unpruned),
             "bad_copy": None if state.bad_copy is None else encode(state.bad_copy),
         },

@@ -27,6 +27,7 @@ class Gravity(StrEnum):
 #: What went wrong whatever follows from it.
 _WRONG = (
     ev.SaveFailed,
+    ev.SaveLeftOut,
     ev.PruneRefused,
     ev.CheckpointQuarantined,
     ev.CopyRefused,

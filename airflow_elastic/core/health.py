@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from airflow_elastic.core.standing import rendered, told
 from airflow_elastic.core.starts import start_limit
 from airflow_elastic.core.state import Failure, FailureKind, Phase, RunState
-from airflow_elastic.spec.events import SCHEDULE, DeadlinePassed, Event, ScaleRequested, Stalled
+from airflow_elastic.spec.events import SCHEDULE, DeadlinePassed, Event, SaveLeftOut, ScaleRequested, Stalled
 from airflow_elastic.spec.status import Progress
 
 
@@ -32,6 +32,7 @@ def overdue(
         yield DeadlinePassed(at=now)
         return
     yield from _planned_steps(state, progress, now)
+    yield from _left_out(state, progress, now)
     if state.attempt.phase is Phase.LIVE and progress is not None and progress.attached:
         yield from _silence(state, progress, now, waited_at)
 
@@ -45,6 +46,24 @@ def _planned_steps(state: RunState, progress: Progress | None, now: float) -> It
         by_time = step.after_seconds is not None and now >= state.created_at + step.after_seconds
         if by_step or by_time:
             yield ScaleRequested(at=now, request=request, workers=step.workers, by=SCHEDULE)
+
+
+def _left_out(state: RunState, progress: Progress | None, now: float) -> Iterator[Event]:
+    """That a save which was due was left out: told once until another checkpoint is committed, however often it is."""
+    if progress is None or progress.left_out < 0 or progress.attempt != state.attempt.number:
+        return
+    told, committed = state.left_out, state.checkpoint.step if state.checkpoint else -1
+    fresh = told is None or told.attempt != progress.attempt or told.step <= committed
+    if fresh and progress.left_out > max(
+        committed, told.step if told and told.attempt == progress.attempt else -1
+    ):
+        took = (
+            f", which took {progress.writing_seconds:.0f} s the last time"
+            if progress.writing_seconds >= 1
+            else ""
+        )
+        reason = f"the one before it was still being written to storage{took}; save less often, or to faster storage"
+        yield SaveLeftOut(now, progress.attempt, progress.left_out, reason)
 
 
 def _silence(state: RunState, progress: Progress, now: float, waited_at: float) -> Iterator[Event]:

@@ -21,6 +21,7 @@ from airflow_elastic.core.state import (
     Ending,
     Failure,
     FailureKind,
+    LeftOut,
     Phase,
     RunState,
     Trouble,
@@ -114,6 +115,8 @@ def evolve(state: RunState, event: Event) -> RunState:
             return _committed(state, event)
         case ev.SaveFailed():
             return replace(state, unsaved=Trouble(event.step, event.worker, event.reason, event.attempt))
+        case ev.SaveLeftOut():
+            return replace(state, left_out=LeftOut(event.step, event.reason, event.attempt))
         case ev.PruneRefused():
             return replace(state, unpruned=Unpruned(event.step, event.reason))
         case ev.CheckpointQuarantined():

@@ -214,6 +214,15 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The save of this step was due, and left out."""
+
+    step: int
+    reason: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unpruned:
     """When the checkpoint of this step was committed nothing older was removed, as what would stay is damaged."""
 
@@ -254,6 +263,7 @@ class RunState:
         checkpoints: how many were committed.
         damaged: steps whose checkpoints were set aside, and have not been saved anew.
         unsaved: what was last told not to be written, by this attempt or an earlier one; None where one was since.
+        left_out: the save that was last told to be left out; it stays, as the next may be, too.
         unpruned: what was last told of that; None where a newer checkpoint was committed since.
         bad_copy: the last that was refused; it stays, as it may be a machine's memory or disk that is bad.
         restarts_used: how much of the budget is used.
@@ -278,6 +288,7 @@ class RunState:
     checkpoints: int = 0
     damaged: frozenset[int] = frozenset()
     unsaved: Trouble | None = None
+    left_out: LeftOut | None = None
     unpruned: Unpruned | None = None
     bad_copy: Trouble | None = None
     restarts_used: int = 0

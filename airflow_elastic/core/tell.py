@@ -63,6 +63,8 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
         case ev.SaveFailed():
             of = "" if event.attempt == state.attempt.number else f" of attempt {event.attempt}"
             return f"step {event.step}{of} is not saved as it should be, says {event.worker}: {event.reason}"
+        case ev.SaveLeftOut():
+            return f"the save of step {event.step} was left out: {event.reason}"
         case ev.PruneRefused():
             return f"old checkpoints stay where they are: {event.reason}"
         case ev.CheckpointQuarantined():

@@ -66,6 +66,7 @@ def rank_error(node: Node, rank: int, exit_code: int, kills: int) -> RankError:
         error=concealed(kept.get("error"), secrets),
         traceback=concealed(trace, secrets),
         out_of_memory=number == _SIGKILL and out_of_memory_kills() > kills,
+        shortage=node.shortage.signs() if number == _SIGKILL else None,
     )
 
 

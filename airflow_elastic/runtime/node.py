@@ -24,6 +24,7 @@ from airflow_elastic.runtime.disk import Disk
 from airflow_elastic.runtime.evidence import rank_error
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.ring import Neighbour
+from airflow_elastic.runtime.shortage import Shortage
 from airflow_elastic.runtime.slots import KEEPS, Slots
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
@@ -73,6 +74,7 @@ class Node:
         lender: lends what it has in memory to others' ranks; None where workers do not keep each other's states, or
             storage is as near.
         disk: what its machine has of the run on its own disk; None where workers do not use that.
+        shortage: sees whether memory is short.
         processes: of its ranks, by global rank; where a launcher starts these itself, of the launcher.
         keep_logs: carries what they have written to the run's storage, where that is elsewhere.
         unattended: why it ends without having been told to; None where it does not.
@@ -96,6 +98,7 @@ class Node:
     lender: Lender | None = None
     disk: Disk | None = None
     keep_logs: Callable[[], None] = field(default=lambda: None)
+    shortage: Shortage = field(default_factory=Shortage)
     processes: dict[int, Process] = field(default_factory=dict)
     _park_at: float | None = None
     _half_over: bool = False
@@ -284,6 +287,7 @@ class Node:
     def count_kills(self) -> None:
         """Whom the kernel has killed for memory until now was none of the ranks."""
         self._oom_kills = out_of_memory_kills()
+        self.shortage.begin()
 
     def order_saves(self, count: int) -> None:
         """Tell the ranks how many orders to save there have been."""

@@ -82,6 +82,7 @@ class Reporter:
 
     def _report(self, *, last: bool) -> None:
         try:
+            self._node.shortage.look()
             progress = self._tell(last)
             if progress is not None:
                 write_progress(self._node.store, progress)

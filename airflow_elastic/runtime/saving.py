@@ -184,6 +184,7 @@ class Saver:
         """
         if reason in _CAN_BE_LEFT_OUT and self._ranks.any(self._busy()):
             log.info("step %d is not saved: step %d is still being written", step, self._staged)
+            self._words[page.LEFT_OUT] = step + 1.0
             return False
         if reason in IN_BETWEEN and step == self._staged:
             return False

@@ -117,6 +117,16 @@ class SaveFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveLeftOut:
+    """A save that was due was left out: the first since a checkpoint was committed. Training goes on."""
+
+    at: float
+    attempt: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointQuarantined:
     """A committed checkpoint turned out to be damaged, and was set aside; `newest` was restored instead."""
 
@@ -308,6 +318,7 @@ Event = (
     | SubmitHeldByEngine
     | CheckpointCommitted
     | SaveFailed
+    | SaveLeftOut
     | CheckpointQuarantined
     | PruneRefused
     | CopyRefused

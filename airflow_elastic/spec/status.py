@@ -58,6 +58,7 @@ class RankError:
         error: type and text of the exception.
         traceback: its traceback; where it left none, the last lines that it printed.
         out_of_memory: whether the kernel says that it killed for memory in this worker.
+        shortage: of a rank that was killed, what shows that memory was short on its machine.
     """
 
     rank: int | None = None
@@ -67,6 +68,7 @@ class RankError:
     error: str | None = None
     traceback: str | None = None
     out_of_memory: bool = False
+    shortage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +292,9 @@ class Progress:
         attached: whether any rank uses our runtime; a script that does not is never judged by its silence.
         finished: whether the script has said that training is complete.
         saved: the newest step whose state its ranks have saved, be it written yet or not; -1 where there is none.
+        left_out: the newest step whose save was due, and left out as the one before was still being written; -1 where
+            there is none.
+        writing_seconds: what the newest save has taken to be written to storage, as far as agents know.
     """
 
     attempt: int
@@ -308,3 +313,5 @@ class Progress:
     attached: bool = False
     finished: bool = False
     saved: int = -1
+    left_out: int = -1
+    writing_seconds: float = 0.0

@@ -181,7 +181,18 @@ def documented() -> dict[str, set[str]]:
     return found
 
 
-_OPEN = {"attempts", "ranks", "seconds", "metrics", "newest", "unsaved", "unpruned", "bad_copy", "waiting"}
+_OPEN = {
+    "attempts",
+    "ranks",
+    "seconds",
+    "metrics",
+    "newest",
+    "unsaved",
+    "left_out",
+    "unpruned",
+    "bad_copy",
+    "waiting",
+}
 
 
 def fields(value: dict[str, Any], prefix: str = "") -> set[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_elastic.core.document import document
+from airflow_elastic.core.health import overdue
 from airflow_elastic.core.machine import due, evolve
 from airflow_elastic.core.state import Trouble, Unpruned
 from airflow_elastic.spec import events as ev
@@ -156,3 +158,25 @@ def test_a_checkpoint_of_a_former_attempt_counts_all_the_same() -> None:
     )
     assert state.checkpoint is not None
     assert state.checkpoint.step == 7
+
+
+def test_a_save_that_was_left_out_is_told_once_until_the_next_checkpoint() -> None:
+    state = story(*LIVE)
+    for committed, step, expected in (
+        (0, 10, True),
+        (0, 15, False),
+        (20, 18, False),
+        (0, 25, True),
+        (0, 30, False),
+    ):
+        if committed:
+            state = evolve(state, ev.CheckpointCommitted(5.0, 1, committed, "k"))
+        told = at_step(step + 1, moved_at=9.0, left_out=step, writing_seconds=12.4)
+        events = list(overdue(state, told, 10.0))
+        assert [event.step for event in events if isinstance(event, ev.SaveLeftOut)] == [step] * expected
+        for event in events:
+            state = evolve(state, event)
+    left_out = document("uri", state, None, 11.0)["checkpoints"]["left_out"]
+    assert left_out["step"] == 25
+    assert "still being written to storage, which took 12 s the last time" in left_out["reason"]
+    assert state.attempt.cause is None

@@ -39,6 +39,12 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
         ),
         ([worker(errors=(rank(None, signal=9),))], "killed", 137, "rank 1 on node-1 was ended by SIGKILL"),
         ([worker(errors=(rank(137),))], "killed", 137, "rank 1 on node-1 was ended by SIGKILL"),
+        (
+            [worker(errors=(rank(None, signal=9, shortage="0.3 of 64 GB were free"),))],
+            "killed",
+            137,
+            "was ended by SIGKILL while memory was short: 0.3 of 64 GB were free",
+        ),
         ([worker(errors=(rank(143),))], "killed", 143, "ended by SIGTERM"),
         ([worker(errors=(rank(130),))], "killed", 130, "ended by SIGINT"),
         (
