@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from airflow_elastic.adapters.kube import Client
 from airflow_elastic.engines.kube.job import JobEngine
-from airflow_elastic.spec.errors import SubmitRefused
+from airflow_elastic.spec.errors import SubmitHeld, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until
-from tests.support.cluster import ClusterEngine, documented_rights
+from tests.support.cluster import QUOTAS, ClusterEngine, documented_rights
 from tests.support.kube import Account
+from tests.support.patience import until_async
 
 
 def _running(status: JobStatus) -> set[str]:
@@ -41,6 +43,32 @@ class TestJob(ClusterEngine):
         self.options = {name: value for name, value in self.options.items() if name != "kubeconfig"}
         with pytest.raises(SubmitRefused, match=r"create jobs\.batch .*forbidden.*grant"):
             await engine.submit(self.job(uri))
+
+    async def test_a_quota_of_jobs_holds_one_and_refuses_none(
+        self, engine: JobEngine, uri: str, client: Client
+    ) -> None:
+        namespace = self.options["namespace"]
+        quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
+        await client.create(QUOTAS, namespace, quota)
+
+        async def counted() -> bool:
+            return "count/jobs.batch" in str((await client.get(QUOTAS, namespace, "none")).get("status"))
+
+        await until_async(counted, "the quota to be counted")
+        job = self.job(uri)
+        with pytest.raises(SubmitHeld, match=r"for now.*exceeded quota: none"):
+            await engine.submit(job)
+        await client.patch(QUOTAS, namespace, "none", {"spec": {"hard": {"count/jobs.batch": "1"}}})
+
+        async def taken() -> bool:
+            try:
+                await engine.submit(job)
+            except SubmitHeld:  # the new number is not known everywhere at once
+                return False
+            return True
+
+        await until_async(taken, "the job to be taken")
+        await engine.delete(job, 0.0)
 
     async def test_doctor_asks_in_the_namespace_that_is_meant(
         self, namespace: str, account: Callable[..., Awaitable[Account]]

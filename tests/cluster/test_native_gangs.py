@@ -16,7 +16,7 @@ from airflow_elastic.engines.kube.job import JobEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
-from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase
+from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.cluster.test_training import lose_a_pod, training
 from tests.support import kube
@@ -193,6 +193,51 @@ async def test_all_of_a_gang_are_put_into_one_zone(
         assert len({zones[node] for node in there}) == 1
     finally:
         await engine.delete(job, 0.0)
+
+
+@pytest.fixture
+def urgent(kubectl: kube.Kubectl, namespace: str) -> Iterator[str]:
+    """A priority class above all workers."""
+    body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": namespace}}
+    kubectl("apply", "-f", "-", stdin=json.dumps({**body, "value": 1000}))
+    yield namespace
+    kubectl("delete", "priorityclass", namespace, "--wait=false")
+
+
+@pytest.mark.usefixtures("gangs")
+@pytest.mark.parametrize(("least", "taken"), [(3, 3), (1, 1)])
+async def test_preemption_takes_a_gang_of_fixed_size_whole_and_others_in_part(
+    least: int,
+    taken: int,
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    client: Client,
+    namespace: str,
+    engine: JobEngine,
+    urgent: str,
+) -> None:
+    """One worker's GPU would do: who can train without it keeps the others."""
+    first = somebody(pod_options["image"], gpus=1)
+    await client.create(PODS, namespace, first)
+    found = await kube.phase_of(client, PODS, namespace, "somebody", "Running")
+    there = {"kubernetes.io/hostname": found["spec"]["nodeName"]}
+    workers = Workers(3, min=least, resources={GPU: "1", "memory": "64Mi"})
+    job = job_of(shared_folder, pod_options, workers, node_selector=there)
+    await engine.submit(job)
+    try:
+        await until(engine, job, running(3))
+        other = somebody(pod_options["image"], gpus=1, nodeSelector=there, priorityClassName=urgent)
+        await client.create(PODS, namespace, {**other, "metadata": {"name": "urgent"}})
+        await kube.phase_of(client, PODS, namespace, "urgent", "Running")
+        status = await until(engine, job, lambda status: len(preempted(status)) >= taken)
+        assert len(preempted(status)) == taken
+        assert "preempting to accommodate a higher priority pod" in str(preempted(status)[0].reason)
+    finally:
+        await engine.delete(job, 0.0)
+
+
+def preempted(status: JobStatus) -> list[WorkerStatus]:
+    return [worker for worker in status.workers if worker.preempted]
 
 
 @pytest.fixture

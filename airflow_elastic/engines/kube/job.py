@@ -1,8 +1,8 @@
 """Engine `job`: an Indexed Job of batch/v1, which every cluster has.
 
-What it can do: scale in place (parallelism = completions), Kueue, priority. What it cannot: gang scheduling without a
-queue. Its controller never replaces a pod, as `backoffLimitPerIndex` is 0: the run decides what follows a failure. Seen
-on Kubernetes 1.36: a worker sent away by a scale step does not count as a failed index, however it ends, and the same
+What it can do: scale in place (parallelism = completions), queues of Kueue and Volcano, gangs of Kubernetes' own. Its
+controller never replaces a pod, as `backoffLimitPerIndex` is 0: the run decides what follows a failure. Seen on
+Kubernetes 1.36: a worker sent away by a scale step does not count as a failed index, however it ends, and the same
 index may come again.
 """
 
