@@ -234,7 +234,8 @@ async def test_a_queue_that_was_closed_meanwhile_is_waited_for(
 
 
 async def _is_closed(client: Client, namespace: str) -> bool:
-    body = {"metadata": {"name": "asked"}, "spec": {"minMember": 1}}
+    head = {"apiVersion": PODGROUPS.api_version, "kind": PODGROUPS.kind}
+    body = {**head, "metadata": {"name": "asked"}, "spec": {"minMember": 1}}
     try:
         await client.create(PODGROUPS, namespace, body)
     except KubeError as error:
