@@ -27,6 +27,7 @@ from airflow_elastic.runtime.elastic_node import run_elastic
 from airflow_elastic.runtime.following import Follower
 from airflow_elastic.runtime.keeper import Keeper
 from airflow_elastic.runtime.lending import Lender
+from airflow_elastic.runtime.log_copies import LogCopies
 from airflow_elastic.runtime.node import LOCALHOST, Node, Stopped
 from airflow_elastic.runtime.persister import Persister
 from airflow_elastic.runtime.reporter import Reporter
@@ -75,7 +76,8 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
             one.news()
 
     persister = Persister(node, news)
-    node.persist, node.keep_logs = persister.flush, reporter.keep_logs
+    copies = LogCopies(node)
+    node.persist, node.keep_logs = persister.flush, copies.note
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, lambda *_: None)  # and not SIG_IGN: ranks would be born with it
     result = Result("failed", time.time(), reason="the agent failed: see its log")
@@ -84,6 +86,7 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
         if spec.working_dir:
             os.chdir(spec.working_dir)
         reporter.start()
+        copies.start()
         followers += _followers(node)
         persister.start()
         for one in followers:
@@ -103,6 +106,7 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
         write(result)
         spares.end()
         reporter.stop()
+        copies.stop()
         persister.stop()
         for one in followers:
             one.finish(partial(_flushed, persister), done=result.outcome in ("succeeded", "left"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Self
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 _CHUNK_BYTES = 1 << 20
+
+#: What the pod's own output is behind by, at most: a container's log keeps about as much.
+_BEHIND_BYTES = 8 << 20
 
 
 class Echo:
@@ -40,11 +44,25 @@ class Echo:
     def _copy(self) -> None:
         for path in self._node.rank_logs():
             try:
-                with path.open("rb") as file:
-                    file.seek(self._copied.get(path, 0))
-                    while data := file.read(_CHUNK_BYTES):
-                        sys.stdout.buffer.write(data)
-                        self._copied[path] = file.tell()
-                sys.stdout.buffer.flush()
+                self._copy_one(path)
             except OSError:
                 continue
+
+    def _copy_one(self, path: Path) -> None:
+        """Copy what is there by now, and not what is written meanwhile: the other ranks have their turn."""
+        out, at = sys.stdout.buffer, self._copied.get(path, 0)
+        with path.open("rb") as file:
+            until = os.fstat(file.fileno()).st_size
+            if until - at > _BEHIND_BYTES:
+                file.seek(until - _BEHIND_BYTES // 8)
+                file.readline(_CHUNK_BYTES)
+                left = (file.tell() - at) / 1e6
+                where = f"{self._node.record.run_uri}/logs"
+                told = f"\nairflow-elastic: {left:,.0f} MB are left out here: all of it is in {where}\n"
+                out.write(told.encode())
+            else:
+                file.seek(at)
+            while file.tell() < until and (data := file.read(_CHUNK_BYTES)):
+                out.write(data)
+                self._copied[path] = file.tell()
+        out.flush()

@@ -76,7 +76,7 @@ class Node:
         disk: what its machine has of the run on its own disk; None where workers do not use that.
         shortage: sees whether memory is short.
         processes: of its ranks, by global rank; where a launcher starts these itself, of the launcher.
-        keep_logs: carries what they have written to the run's storage, where that is elsewhere.
+        keep_logs: notes where they have written, for whoever copies it to the run's storage where that is elsewhere.
         unattended: why it ends without having been told to; None where it does not.
         standing_by: whether its ranks have failed, and it waits to be told to start new ones.
     """
@@ -141,7 +141,6 @@ class Node:
         threads = max(1, (os.cpu_count() or 1) // (self.neighbours * spec.workers.procs))
         return {
             "OMP_NUM_THREADS": str(threads),
-            "PYTHONUNBUFFERED": "1",
             **spec.env,
             **from_files,
             **self.slots.environment(),

@@ -1,4 +1,4 @@
-"""A thread of each agent that carries words both ways: progress and output up, orders down."""
+"""A thread of each agent that carries words both ways: progress up, orders down."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class Reporter:
         self._near = node.store.local_path(layout.STATUS) is not None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
-        self._sent: dict[str, int] = {}
         self._seen: set[str] = set()  # orders to save
         self._orders, self._generation = 0, 0  # how many of them are for the ranks of which generation
         self._stacks: str | None = None  # the newest question where ranks stand
@@ -67,15 +66,6 @@ class Reporter:
         """Report at once: something has happened."""
         self._once()
 
-    def keep_logs(self) -> None:
-        """Have what the ranks have written in the run's storage, before they are forgotten."""
-        with self._lock:
-            try:
-                if not self._near:
-                    self._send_logs()
-            except StoreError as error:
-                log.warning("the ranks' last words could not be kept: %s", error)
-
     def _once(self, *, last: bool = False) -> None:
         with self._lock:
             self._report(last=last)
@@ -88,8 +78,6 @@ class Reporter:
                 write_progress(self._node.store, progress)
             self._pass_orders()
             self._see_controller()
-            if not self._near:
-                self._send_logs()
         except (
             StoreError
         ) as error:  # training goes on without words; the controller judges silence by the clock
@@ -138,10 +126,3 @@ class Reporter:
             node.unattended = f"no controller has written the run's status for {seconds:.0f} s"
         log.warning("%s: the worker saves and ends", node.unattended)
         node.stop()
-
-    def _send_logs(self) -> None:
-        for path in self._node.logs.glob("*.log"):
-            size = path.stat().st_size
-            if size != self._sent.get(path.name, 0):
-                self._node.store.upload(layout.attempt_logs(self._node.attempt) + path.name, path)
-                self._sent[path.name] = size

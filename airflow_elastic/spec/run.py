@@ -268,14 +268,12 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         with Checks() as check:
-            words = isinstance(self.command, tuple) and all(
-                isinstance(word, str) and word for word in self.command
-            )
+            words = isinstance(self.command, tuple) and all(isinstance(word, str) for word in self.command)
             check.that(
-                words and bool(self.command),
+                words and bool(self.command) and bool(self.command[0]),
                 "command",
                 self.command,
-                "a tuple of a script and its arguments, non-empty strings",
+                "a tuple of a script and its arguments, strings, of which the first is not empty",
             )
             good = bool(_NAME.fullmatch(self.name)) and len(self.name) <= 200
             check.that(good, "name", self.name, "1 to 200 letters, digits, '.', '_', '-', not at the ends")

@@ -132,7 +132,7 @@ def test_it_ends_as_python_ends_it(last: str, code: int, error: str | None, tmp_
         [sys.executable, tmp_path / "train.py"], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert (rank.code, rank.evidence.get("error")) == (code, error)
-    # Two frames of ours are below the script's.
+    # Three frames of ours are below the script's.
     printed = [re.sub(r"repeated \d+ more", "repeated", text) for text in (plain.stderr, rank.output)]
     assert (plain.returncode, printed[0]) == (rank.code, printed[1])
 

@@ -28,7 +28,7 @@ GOOD: dict[str, Any] = {"command": ["train.py"]}
     [
         ({"command": []}, "command", "a script and its arguments"),
         ({"command": "train.py"}, "command", "a list"),
-        ({"command": ["train.py", ""]}, "command", "non-empty strings"),
+        ({"command": ["", "train.py"]}, "command", "the first is not empty"),
         ({"command": [1]}, "command.0", "a string"),
         ({"name": ""}, "name", "1 to 200 letters"),
         ({"name": "../up"}, "name", "1 to 200 letters"),

@@ -158,7 +158,6 @@ def _env(job: Job, index: dict[str, Any]) -> list[dict[str, Any]]:
         "AIRFLOW_ELASTIC_RUN_URI": job.run_uri,
         "AIRFLOW_ELASTIC_ATTEMPT": str(job.attempt),
         "AIRFLOW_ELASTIC_JOB": job.name,
-        "PYTHONUNBUFFERED": "1",
     }
     references = [
         {
