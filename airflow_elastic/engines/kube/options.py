@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_elastic.adapters.kube import Access
 from airflow_elastic.engines.kube.quantities import ALLOWED, is_quantity
+from airflow_elastic.engines.kube.render.names import QUEUE_LABELS
 from airflow_elastic.spec.checks import Checks, choice, int32
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
@@ -17,13 +18,6 @@ from airflow_elastic.spec.run import RunSpec
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _QUEUEING = ("kueue", "volcano", "native")
-
-#: What Kueue finds a queue by, and the option that says it: as a label alone we would not know that the job is queued.
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-QUEUE_LABELS = {
-    QUEUE_LABEL: "queue",
-    "kueue.x-k8s.io/priority-class": "queue_priority",
-}
 
 #: What preemption takes of a gang of Kubernetes' own.
 DISRUPTION_MODES = ("all", "single")

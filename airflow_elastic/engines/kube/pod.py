@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.merge import overlay
-from airflow_elastic.engines.kube.options import QUEUE_LABELS, KubeOptions, Volume
+from airflow_elastic.engines.kube.options import KubeOptions, Volume
 from airflow_elastic.engines.kube.render.names import (
     AGENT,
     ATTEMPT_LABEL,
@@ -18,6 +18,7 @@ from airflow_elastic.engines.kube.render.names import (
     MANAGED_BY,
     MANAGED_LABEL,
     MARGIN_SECONDS,
+    QUEUE_LABELS,
     SHARED_MEMORY,
     SHARED_MEMORY_PATH,
     URI_ANNOTATION,

@@ -18,6 +18,13 @@ MANAGED_BY = "airflow-elastic"
 #: Which container `kubectl logs` shows.
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
+#: What Kueue finds a queue by, and the option that says it: as a label alone we would not know that the job is queued.
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+QUEUE_LABELS = {
+    QUEUE_LABEL: "queue",
+    "kueue.x-k8s.io/priority-class": "queue_priority",
+}
+
 #: Of the gang that a pod belongs to.
 GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
 
