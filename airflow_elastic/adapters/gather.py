@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, RankNote, attempt_of
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.phases import PhaseRecord
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
 
 
@@ -73,6 +74,7 @@ def gather(record: JobRecord, attempt: int, told: Sequence[Told]) -> Progress:
         ranks=tuple(_report(rank) for rank in ranks),
         attached=bool(attached),
         finished=bool(attached) and all(rank.words[page.FINISHED] for rank in attached),
+        phases=_phases(lead) if lead else (),
         saved=int(min((rank.words[page.SAVED] for rank in attached), default=0)) - 1,
         left_out=int(max((rank.words[page.LEFT_OUT] for rank in attached), default=0)) - 1,
         writing_seconds=max((rank.words[page.WRITING] for rank in attached), default=0.0),
@@ -116,6 +118,14 @@ def _stretch(record: JobRecord, told: Told) -> Stretch:
         restored_bytes=int(sum(rank.words[page.RESTORED] for rank in ranks)),
         to_restore_bytes=int(sum(rank.words[page.TO_RESTORE] for rank in ranks)),
     )
+
+
+def _phases(rank: RankWords) -> tuple[PhaseRecord, ...]:
+    """As the rank has told of them when it came to the newest one, with the steps that it has done since."""
+    *others, newest = rank.note.phases or (PhaseRecord(),)
+    if newest.complete or not rank.note.phases:
+        return rank.note.phases
+    return (*others, replace(newest, steps=max(newest.steps, int(rank.words[page.STEP]) - newest.from_step)))
 
 
 def _report(rank: RankWords) -> RankReport:

@@ -29,6 +29,7 @@ from typing import TypeVar
 from airflow_elastic.adapters.linux import Process
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.phases import PhaseRecord
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import RankError
 
@@ -107,6 +108,7 @@ class RankNote:
     """What a rank says that has a name of its script's own; other numbers are in its page."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
+    phases: tuple[PhaseRecord, ...] = ()
 
 
 class JobFiles:

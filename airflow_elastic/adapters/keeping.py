@@ -186,8 +186,10 @@ def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -
     else:  # a thousand may be kept: only those are read that count as the newest, and those that are to go
         newest = list(islice(filter(manifest, reversed(there)), policy.keep_last))
         saved = {step: {} for step in there if step in newest or (newest and step < newest[-1])}
-    known = verified(store)
-    pins = [*pinned(store), *([] if known is None else [known]), *also]
+    known, latest = verified(store), next(filter(None, map(manifest, reversed(there))), None)
+    # What phases that are complete have left is there for those that come after them.
+    ends = [one.to_step for one in latest.phases if one.complete] if latest else []
+    pins = [*pinned(store), *([] if known is None else [known]), *ends, *also]
     removed = superfluous(saved, policy, pins)
     # That of an interval which stays for those that go has to be one that can be read.
     while unread := [step for step in _stand_ins(removed, saved, policy) if manifest(step) is None]:

@@ -47,10 +47,12 @@ def verify_samples(store: Store, *, as_json: bool) -> int:
     if as_json:
         say.print_json({"uri": store.uri, "ok": proof.holds, **asdict(proof)})
         return 0 if proof.holds else 1
+    several = any(epoch.phase for epoch in proof.epochs)
     for epoch in proof.epochs:
-        click.echo(_line(epoch))
+        click.echo(f"phase {epoch.phase}, {_line(epoch)}" if several else _line(epoch))
     if proof.left_out:
-        click.echo(f"epochs of which nothing was consumed: {_some(proof.left_out)}")
+        named = [f"{epoch} of phase {phase}" if several else str(epoch) for phase, epoch in proof.left_out]
+        click.echo(f"epochs of which nothing was consumed: {', '.join(named[:_SHOWN])}")
     if proof.untold:
         click.echo(
             f"not every rank has told what it consumed in {len(proof.untold)} steps: {_some(proof.untold)}"

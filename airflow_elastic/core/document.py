@@ -16,6 +16,7 @@ from airflow_elastic.spec.codec import encode
 
 if TYPE_CHECKING:
     from airflow_elastic.core.state import Attempt, RunState
+    from airflow_elastic.spec.phases import PhaseRecord
     from airflow_elastic.spec.status import Progress, Wait
 
 STATUS_VERSION = 1
@@ -76,6 +77,7 @@ def document(
         "step": max(told.step if told else 0, newest.step if newest else 0),
         "total_steps": _last(state, told, "total_steps"),
         "epoch": told.epoch if told else 0,
+        "phases": [encode(phase) for phase in _phases(state, told)],
         "loss": _last(state, told, "loss"),
         "metrics": dict(_last(state, told, "metrics", {}) or {}),
         "samples": {
@@ -149,6 +151,16 @@ def _per_second(state: RunState, told: Progress | None) -> float:
     if state.attempt.phase is Phase.LIVE and not state.ended:
         return told.samples_per_second if told else 0.0
     return _last(state, told, "samples_per_second", 0.0) or 0.0
+
+
+def _phases(state: RunState, told: Progress | None) -> tuple[PhaseRecord, ...]:
+    """Of the newest report that has come furthest: a new attempt goes through those that are complete once more."""
+    reports = [report for report in (told, *(attempt.progress for attempt in state.attempts)) if report]
+    return max((report.phases for report in reports), key=_far, default=())
+
+
+def _far(phases: tuple[PhaseRecord, ...]) -> tuple[int, int]:
+    return len(phases), phases[-1].steps if phases else 0
 
 
 def _attempt(attempt: Attempt, progress: Progress | None) -> dict[str, Any]:

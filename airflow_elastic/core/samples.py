@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from airflow_elastic.spec.consumed import Account, Consumed
+from airflow_elastic.spec.consumed import Account, Consumed, Data
 
 #: An index into the data set; of a stream, the number of a shard, and the number of the sample in it.
 Sample = int | tuple[int, int]
@@ -26,6 +26,7 @@ class Epoch:
         repeated: samples that count more than once.
         world_sizes: ranks that consumed it, one after the other.
         complete: whether it is over.
+        phase: number of the training that it is of, from 0.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Epoch:
     repeated: tuple[Sample, ...]
     world_sizes: tuple[int, ...]
     complete: bool
+    phase: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +59,32 @@ class Proof:
     unsteady: tuple[int, ...] = ()
 
     @property
-    def left_out(self) -> tuple[int, ...]:
-        """Epochs before the newest of which nothing was consumed."""
-        told = {epoch.number for epoch in self.epochs}
-        return tuple(number for number in range(max(told, default=0)) if number not in told)
+    def left_out(self) -> tuple[tuple[int, int], ...]:
+        """Epochs before the newest of a phase of which nothing was consumed: the phase, and the epoch."""
+        told = {(epoch.phase, epoch.number) for epoch in self.epochs}
+        return tuple(
+            (phase, number)
+            for phase, newest in sorted(self._newest.items())
+            for number in range(newest)
+            if (phase, number) not in told
+        )
+
+    @property
+    def _newest(self) -> dict[int, int]:
+        """The newest epoch of each phase."""
+        return {epoch.phase: epoch.number for epoch in self.epochs}
 
     @property
     def holds(self) -> bool:
         """Whether every sample counts exactly once, and every step is accounted for.
 
-        Every epoch but the newest has to be over, and none left out.
+        Every epoch but the newest of its phase has to be over, and none left out.
         """
         return (
             not self.untold
             and not self.unsteady
             and not self.left_out
-            and all(epoch.complete for epoch in self.epochs[:-1])
+            and all(epoch.complete for epoch in self.epochs if epoch.number < self._newest[epoch.phase])
             and all(
                 epoch.counted == epoch.expected and not epoch.repeated and not epoch.missing
                 for epoch in self.epochs
@@ -100,15 +112,18 @@ class _Count:
 
 
 class _Data:
-    """What all accounts together tell of the data."""
+    """What all accounts together tell of the data of a phase."""
 
-    def __init__(self, accounts: Iterable[Account]) -> None:
+    def __init__(self, accounts: Iterable[Account], phase: int) -> None:
         self._length = self._shards = 0
         self._lengths: dict[int, set[int]] = defaultdict(set)
         for account in accounts:
-            self._length = max(self._length, account.length)
-            self._shards = max(self._shards, account.shards)
-            for ended in (one for consumed in account.steps for one in consumed.ended):
+            for data in account.data or (Data(0, account.length, account.shards),):
+                if data.phase == phase:
+                    self._length = max(self._length, data.length)
+                    self._shards = max(self._shards, data.shards)
+            own = (consumed for consumed in account.steps if consumed.phase == phase)
+            for ended in (one for consumed in own for one in consumed.ended):
                 self._lengths[ended.shard].add(ended.length)
         self.unsteady = tuple(sorted(at for at, lengths in self._lengths.items() if len(lengths) > 1))
 
@@ -140,9 +155,9 @@ def prove(accounts: Iterable[Account], step: int, saved_by: tuple[int, int] | No
         saved_by: as its manifest says. Default: the last generation that came by there.
     """
     accounts = list(accounts)
-    generations, data = _generations(accounts), _Data(accounts)
+    generations = _generations(accounts)
     lineage = _lineage(generations, step, saved_by)
-    counts: dict[int, _Count] = defaultdict(_Count)
+    counts: dict[tuple[int, int], _Count] = defaultdict(_Count)
     untold, done, batch = [], 0, 0
     for number in range(1, step + 1):
         done += sum(number in one.by_step for one in generations.values())
@@ -151,15 +166,17 @@ def prove(accounts: Iterable[Account], step: int, saved_by: tuple[int, int] | No
         if one is None or len(shares) < one.world_size:
             untold.append(number)
             continue
-        count = counts[shares[0].epoch]
+        count = counts[shares[0].phase, shares[0].epoch]
         for share in shares:
             count.samples.update(_samples(share))
         batch = max(batch, sum(1 for share in shares for _ in _samples(share)))
         count.meant.append(max(share.size for share in shares))
         if count.world_sizes[-1:] != [one.world_size]:
             count.world_sizes.append(one.world_size)
-    epochs = tuple(_epoch(number, counts[number], data, batch) for number in sorted(counts))
-    return Proof(step, epochs, tuple(untold), max(0, done - (step - len(untold))), data.unsteady)
+    data = {phase: _Data(accounts, phase) for phase in sorted({phase for phase, _ in counts})}
+    epochs = tuple(_epoch(*which, counts[which], data[which[0]], batch) for which in sorted(counts))
+    unsteady = tuple(shard for one in data.values() for shard in one.unsteady)
+    return Proof(step, epochs, tuple(untold), max(0, done - (step - len(untold))), unsteady)
 
 
 def _lineage(
@@ -201,7 +218,7 @@ def _samples(share: Consumed) -> Iterator[Sample]:
         yield from ((span.shard, number) for number in range(span.start, span.start + span.count))
 
 
-def _epoch(number: int, count: _Count, data: _Data, batch: int) -> Epoch:
+def _epoch(phase: int, number: int, count: _Count, data: _Data, batch: int) -> Epoch:
     samples, length = count.samples, data.length
     steps_had = sum(size or batch for size in count.meant)
     expected = min(length, steps_had) if length else steps_had
@@ -215,4 +232,5 @@ def _epoch(number: int, count: _Count, data: _Data, batch: int) -> Epoch:
         repeated=tuple(sorted(sample for sample, times in samples.items() if times > 1)),
         world_sizes=tuple(count.world_sizes),
         complete=complete,
+        phase=phase,
     )

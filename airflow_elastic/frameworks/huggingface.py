@@ -20,7 +20,7 @@ import torch
 from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs
 from airflow_elastic.runtime.sampler import count_pieces
-from airflow_elastic.runtime.session import Session, init
+from airflow_elastic.runtime.session import Session, joined
 from airflow_elastic.spec.errors import InvalidInput
 
 try:
@@ -72,7 +72,7 @@ class ElasticTraining:
         args.save_strategy = SaveStrategy.NO
         args.average_tokens_across_devices = True  # or a token would count more on a rank that has fewer
         world_size = args.world_size  # as the arguments make the process group
-        self.run: Session = init()
+        self.run: Session = joined()
         if world_size != self.run.world_size:
             raise InvalidInput(
                 f"args: the trainer sees {world_size} of {self.run.world_size} ranks, and each would train by itself; "
@@ -96,7 +96,8 @@ class ElasticTraining:
         trainer.accelerator.backward = lambda loss, **more: backward(loss * self._weight, **more)
 
     def train(self, resume_from_checkpoint: Any = None, *others: Any, **options: Any) -> Any:
-        """As the trainer's, from where the run stands.
+        """As the trainer's, from where the run stands. Each call is a phase of the run: a restart passes by those that
+        are complete.
 
         Raises:
             InvalidInput: a checkpoint of the trainer's own is given.
@@ -106,7 +107,9 @@ class ElasticTraining:
                 f"resume_from_checkpoint: given {resume_from_checkpoint!r}; allowed: none, as the run goes on from its "
                 "own checkpoints without being told. To begin with other weights, load them into the model before"
             )
-        return super().train(None, *others, **options)  # type: ignore[misc]
+        with self.run.training():
+            self._stopped = False
+            return super().train(None, *others, **options)  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Epochs:
         """The trainer's own data, collated and fetched as it would, in an order that no number of ranks changes."""

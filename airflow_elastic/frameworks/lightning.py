@@ -22,7 +22,7 @@ import torch
 
 from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
-from airflow_elastic.runtime.session import Session, init
+from airflow_elastic.runtime.session import Session, joined
 from airflow_elastic.spec.errors import InvalidInput
 
 try:
@@ -59,7 +59,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
     def __init__(self, *, global_batch: int, seed: int = 0, **options: Any) -> None:
         for name in sorted(_OURS.keys() & options.keys()):
             raise InvalidInput(f"{name}: given {options[name]!r}; allowed: nothing, {_OURS[name]}")
-        self.run: Session = init()
+        self.run: Session = joined()
         self._global_batch, self._seed = global_batch, seed
         self._epochs: _Epochs | None = None
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -76,7 +76,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         )
 
     def fit(self, model: Any, train_dataloaders: Any = None, *others: Any, **options: Any) -> None:
-        """Train, from where the run stands.
+        """Train, from where the run stands. Each call is a phase of the run: a restart passes by what is complete.
 
         Args:
             model: as the trainer's.
@@ -96,6 +96,11 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
             )
         given = (train_dataloaders, options.get("datamodule"), *others[1:2], model)
         data = next(one for one in given if one is not None)
+        with self.run.training():
+            self._fit(model, train_dataloaders, data, *others, **options)
+
+    def _fit(self, model: Any, train_dataloaders: Any, data: Any, *others: Any, **options: Any) -> None:
+        self._epochs = None
         if hasattr(data, "train_dataloader"):
             theirs, data.train_dataloader = data.train_dataloader, self._feeding(data.train_dataloader)
             try:
@@ -205,6 +210,7 @@ class _Reporting(Callback):  # type: ignore[misc]
         steps = trainer.estimated_stepping_batches
         self._run.expect(int(steps) if math.isfinite(steps) else 0)
         progress = _Progress(trainer)
+        before = trainer.fit_loop.epoch_progress.current.completed  # of an earlier call of `fit`
         self._run.restore(
             trainer.strategy.model,
             *trainer.strategy.optimizers,
@@ -213,7 +219,7 @@ class _Reporting(Callback):  # type: ignore[misc]
             progress=progress,
         )
         progress.load_data()
-        _stand(trainer.fit_loop.epoch_progress, int(trainer._epochs.behind))
+        _stand(trainer.fit_loop.epoch_progress, before + int(trainer._epochs.behind))
         self._steps = trainer.global_step
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from airflow_elastic.adapters import page
 from airflow_elastic.runtime.surroundings import Surroundings
-from airflow_elastic.spec.consumed import Account, Consumed
+from airflow_elastic.spec.consumed import Account, Consumed, Data
 from airflow_elastic.spec.manifest import Manifest
 
 
@@ -20,17 +20,19 @@ class Accountant:
     Args:
         surroundings: where the rank finds itself.
         words: of its page, in which the agent says what it has written.
-
-    Attributes:
-        length: samples of the data set, if it has a length.
-        shards: of the data, if it has some.
     """
 
     def __init__(self, surroundings: Surroundings, words: memoryview[float]) -> None:
         self._who, self._words = surroundings, words
         self._steps: deque[Consumed] = deque()
-        self.length = self.shards = self._from_step = 0
+        self._from_step = 0
+        self._data: dict[int, Data] = {}  # by the phases that have used it
         self._went_on_from: tuple[int, int] | None = None
+
+    def has(self, phase: int, *, length: int = 0, shards: int = 0) -> None:
+        """The data of a training has so many samples, or shards. It may grow; the largest counts."""
+        known = self._data.get(phase, Data(phase))
+        self._data[phase] = Data(phase, max(length, known.length), max(shards, known.shards))
 
     def goes_on(self, manifest: Manifest | None) -> None:
         """From what training goes on; None: it begins."""
@@ -52,10 +54,11 @@ class Accountant:
             who.rank,
             who.world_size,
             self._from_step,
-            self.length,
+            0,
             tuple(self._steps),
-            self.shards,
+            0,
             self._went_on_from,
+            tuple(self._data.values()),
         )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from airflow_elastic.runtime import indexed, stream
 from airflow_elastic.runtime.accounting import Accountant
 from airflow_elastic.runtime.claims import Claims, exchange
+from airflow_elastic.runtime.epochs import whole_number
 from airflow_elastic.runtime.lanes import Spot
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
@@ -57,13 +57,30 @@ class Feed:
         position: where the run stands: behind the last step.
         weight: what the mean loss of the samples at hand counts.
         step_due: whether they are the last ones of this rank's share of a global batch.
+        epoch: the epoch that the script's loop over epochs is in; None where there is no such loop.
+        epochs: how many that loop has.
+        passes: whether the training at hand is complete, and nothing is given.
+        passed: whether the script was given nothing of epochs that are over.
+        within: whether the script is in a phase that it has named.
+        phase: number of the training.
+        begin: is called before something of the epoch that the run stands in is given.
     """
 
-    def __init__(self, ranks: Ranks, accountant: Accountant | None, expect: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        accountant: Accountant | None,
+        expect: Callable[[int], None],
+    ) -> None:
         self.position, self.weight, self.step_due = Position(), 1.0, True
         self._order: Order | None = None  # that the position is of
         self._over = False  # its epoch
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
+        self.begin: Callable[[], None] = lambda: None
+        self.epoch: int | None = None
+        self.epochs = self.phase = 0
+        self.passes = self.passed = self.within = False
+        self._until = 0  # so many epochs are asked for
         self._given: deque[Given] = deque()
         self._steps = 0  # that were told
         self._untold = 0  # of what loaders gave to their end
@@ -77,7 +94,8 @@ class Feed:
         data: torch.utils.data.Dataset[Any] | ShardedStream,
         *,
         global_batch: int,
-        epochs: int,
+        epochs: int | None,
+        epoch: int | None = None,
         seed: int,
         shuffle: bool,
         micro_batch: int | None,
@@ -90,9 +108,9 @@ class Feed:
         Raises:
             InvalidInput: data of this kind cannot be gone on with, or not be handed out like that.
         """
-        global_batch = _number("global_batch", global_batch, 1)
-        epochs, seed = _number("epochs", epochs, 0), _number("seed", seed, None)
-        micro_batch = None if micro_batch is None else _number("micro_batch", micro_batch, 1)
+        global_batch = whole_number("global_batch", global_batch, 1)
+        epochs, seed = self._asked(epochs, epoch), whole_number("seed", seed, None)
+        micro_batch = None if micro_batch is None else whole_number("micro_batch", micro_batch, 1)
         for name in sorted(_OURS.keys() & options.keys()):
             usual, why = _OURS[name]
             if options[name] is not usual and options[name] != usual:
@@ -103,10 +121,12 @@ class Feed:
                 "dynamic=True hands out pieces of micro_batch samples when ranks are ready for them: it needs data "
                 "with an index, micro_batch, and num_workers=0, as workers fetch before anybody is ready"
             )
+        if self.passes:
+            return self._hand_out(iter(()), epochs)
         if isinstance(data, ShardedStream):
             self._go_on_in(Order(None, seed if shuffle else None), epochs)
             plan = Plan(global_batch, micro_batch, seed, shuffle, options)
-            return self._hand_out(self._streamed(data, epochs, plan))
+            return self._hand_out(self._streamed(data, epochs, plan), epochs)
         if isinstance(data, torch.utils.data.IterableDataset) or not hasattr(data, "__len__"):
             raise InvalidInput(
                 f"{type(data).__name__} has no length and no index, so nothing says how to go on in the middle of it: "
@@ -114,9 +134,9 @@ class Feed:
             )
         length = len(data)
         self._go_on_in(Order(length, seed if shuffle else None), epochs)
-        self._expect(epochs * -(-length // global_batch))
+        self._expect((epochs if self.epoch is None else self.epochs) * -(-length // global_batch))
         if self._accountant is not None:
-            self._accountant.length = length
+            self._accountant.has(self.phase, length=length)
 
         def batches_of(epoch: int) -> ElasticBatches:
             return ElasticBatches(
@@ -137,11 +157,68 @@ class Feed:
             self._claims = self._claims or Claims(self._ranks)
             settings |= {"claims": self._claims, "micro_batch": micro_batch}
         portions_of = indexed.claimed_epoch_of if dynamic else indexed.epoch_of
-        return self._hand_out(
+        portions = (
             portion
             for epoch in range(self._begins[0], epochs)
             for portion in portions_of(data, batches_of(epoch), epoch, **settings)
         )
+        return self._hand_out(portions, epochs)
+
+    def _asked(self, epochs: int | None, epoch: int | None) -> int:
+        """The epoch behind those that are asked for. Raises InvalidInput."""
+        if epoch is not None:
+            if epochs is not None or (self.epoch is not None and epoch != self.epoch):
+                within = "" if self.epoch is None else f" (run.epochs is at {self.epoch})"
+                raise InvalidInput(
+                    f"run.loader: epoch: given {epoch!r}, and epochs={epochs!r}{within}; allowed: one of the two, and "
+                    "in a loop over run.epochs the epoch that it is at"
+                )
+            return whole_number("epoch", epoch, 0) + 1
+        if epochs is None:
+            if self.epoch is None and not self.passes:
+                raise InvalidInput(
+                    "run.loader: epochs: given nothing; allowed: how many epochs the training has in all, or a loop "
+                    "around it: `for epoch in run.epochs(3): for batch in run.loader(data, global_batch=64): …`"
+                )
+            return (self.epoch or 0) + 1
+        epochs = whole_number("epochs", epochs, 0)
+        if self.epoch is not None and epochs != self.epoch + 1:
+            raise InvalidInput(
+                f"run.loader: epochs: given {epochs} in a loop over run.epochs, which is at epoch {self.epoch}; "
+                "allowed: nothing, as what is left of that epoch is given"
+            )
+        return epochs
+
+    @property
+    def used(self) -> bool:
+        """Whether the training has been given something of its data by this."""
+        return self._order is not None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all was consumed of the epoch that a loop over epochs is in, or of the last one of a phase."""
+        if self.epoch is None:
+            return self._over and self.within and self.position.epoch + 1 >= self._until
+        return self._over and self.position.epoch == self.epoch
+
+    def close(self, epoch: int) -> None:
+        """The loop over epochs is through with one, and with all that belongs to it."""
+        self.position, self._over = Position(epoch + 1, 0, self.position.samples), False
+        self._given.clear()
+
+    def end(self) -> None:
+        """All is done, and what belongs to the end of the last epoch, too."""
+        if self._over:
+            self.close(self.position.epoch)
+
+    def enter(self, phase: int, *, passes: bool, within: bool) -> None:
+        """Another training begins, with nothing behind it yet."""
+        self.within, self._until = within, 0
+        self.position, self._over, self._order = Position(0, 0, self.position.samples), False, None
+        self.phase, self.passes, self.passed, self.epoch = phase, passes, False, None
+        self._given.clear()
+        self._untold, self._ended, self._told_here, self._finished = 0, False, 0, None
+        self.weight, self.step_due = 1.0, True
 
     def _streamed(self, data: ShardedStream, epochs: int, plan: Plan) -> Iterator[Portion]:
         if data.lanes < self._ranks.world_size:
@@ -151,7 +228,7 @@ class Feed:
                 self._ranks.world_size,
             )
         if self._accountant is not None:
-            self._accountant.shards = len(data.shards)
+            self._accountant.has(self.phase, shards=len(data.shards))
         account = self._accountant is not None
         for epoch in range(self._begins[0], epochs):
             spot = data.spot if data.spot.epoch == epoch else Spot.first(epoch, data.lanes)
@@ -198,7 +275,12 @@ class Feed:
         self._order = Order(*state["order"]) if state["order"] else None
         self._over = state["over"]
 
-    def _hand_out(self, portions: Iterator[Portion]) -> Iterator[Any]:
+    def _hand_out(self, portions: Iterator[Portion], epochs: int) -> Iterator[Any]:
+        self._until = epochs
+        if self.passes or epochs > self.position.epoch:
+            self.begin()
+        else:
+            self.passed = True
         if self._ended and self._told_here:  # or somebody has only looked
             self._untold += len(self._given)
         self._given.clear()
@@ -286,20 +368,10 @@ class Feed:
         if given.done is not None:
             given.done()
         if self._accountant is not None:
-            consumed = Consumed(step, given.epoch, given.samples, given.spans, given.ended, given.size)
+            consumed = Consumed(
+                step, given.epoch, given.samples, given.spans, given.ended, given.size, self.phase
+            )
             self._accountant.stepped(consumed)
-
-
-def _number(name: str, value: Any, least: int | None) -> int:
-    """A whole number of any type. Raises InvalidInput."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or (least is not None and number < least):
-        allowed = "a whole number" + ("" if least is None else f" from {least}")
-        raise InvalidInput(f"run.loader: {name}: given {value!r}; allowed: {allowed}")
-    return number
 
 
 def _behind(where: Position | Given, *, over: bool) -> tuple[int, int]:

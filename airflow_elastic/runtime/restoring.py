@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from airflow_elastic.adapters import keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.store import Store
@@ -41,9 +39,11 @@ from airflow_elastic.runtime.saving import ORDER, Stateful, other_key, state_of
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.stock import Stock
 from airflow_elastic.runtime.surroundings import Surroundings
+from airflow_elastic.runtime.tidying import tidied
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
 from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.phases import PhaseRecord
 from airflow_elastic.spec.resumed import Resumed, resumed_from
 from airflow_elastic.spec.run import RESTART_ME
 
@@ -103,6 +103,8 @@ class Restorer:
         self._store, self._ranks, self._attempt, self._room = store, ranks, attempt, room
         self._stage, self._told = stage, told
         self._facts: Resumed | None = None
+        self._phases: tuple[PhaseRecord, ...] = ()
+        self._luck: dict[str, Any] = {}
         self.stock = Stock(store, ranks, attempt=attempt, worker=room.worker, told=told)
         self._is_local = store.local_path(layout.STATUS) is not None
         alone = self._is_local or room.procs == 1
@@ -124,10 +126,14 @@ class Restorer:
         store = open_store(surroundings.run_uri)
         return cls(store, ranks, attempt=surroundings.attempt, room=room, stage=stage, told=told)
 
-    def restore(self, objects: Stateful) -> Manifest | None:
+    def restore(self, objects: Stateful, *, luck: bool = True) -> Manifest | None:
         """Load the newest checkpoint that is what was committed, into `objects`; None where there is none.
 
         A damaged one is left aside, with a warning, and the one before it is used. All ranks call this together.
+
+        Args:
+            objects: what to load it into.
+            luck: put the generators of random numbers back, too. Else that is `put_luck_back`'s.
 
         Raises:
             CheckpointDamaged: there are checkpoints, and not one of them is whole. `objects` is of no use any more.
@@ -136,15 +142,61 @@ class Restorer:
                 of types that the script does not trust. Nothing that is stored has been changed, and `objects` only in
                 the last two cases.
         """
-        with self._tidied() if self._ranks.rank == 0 else contextlib.nullcontext():
-            return self._restore(objects)
+        with tidied(self._store, self._attempt) if self._ranks.rank == 0 else contextlib.nullcontext():
+            manifest = self._restore(objects)
+        if luck:
+            self.put_luck_back()
+        return manifest
+
+    def restore_step(self, objects: Stateful, step: int) -> Manifest:
+        """Load the checkpoint of this step, and no other one. All ranks call this together.
+
+        The generators of random numbers are `put_luck_back`'s.
+
+        Raises:
+            CheckpointDamaged: it is not what was committed, or is not there.
+            InvalidInput: as `restore`.
+        """
+        manifest, indexes = self.stock.open(step)
+        self._load(FlatReader(manifest, indexes), manifest, objects)
+        return manifest
+
+    def find_luck(self, step: int) -> None:
+        """Only this rank's generators, as they were after this step: for `put_luck_back`. All ranks call this together.
+
+        Raises:
+            CheckpointDamaged: it is not what was committed, or is not there.
+        """
+        manifest, indexes = self.stock.open(step)
+        reader, key = FlatReader(manifest, indexes), f"random.{self._ranks.rank}"
+        state = {key: self._stored_luck(reader)}
+        if any(damages := self._read(reader.plan(state, {}), Nearby())):
+            raise CheckpointDamaged(_all_of(damages))
+        self._luck = state[key]
+
+    def put_luck_back(self) -> None:
+        """Have this rank's generators draw what they drew after the state that was loaded last."""
+        if self._luck:
+            randomness.put_back(self._luck)
+
+    def _stored_luck(self, reader: FlatReader) -> dict[str, Any]:
+        """Room for it. A rank that was not there when this was saved, and a generator that was not, keep their own."""
+        stored = {key.split(".")[2] for key in reader.kinds if key.startswith(f"random.{self._ranks.rank}.")}
+        return {name: value for name, value in randomness.capture().items() if name in stored}
 
     def look(self) -> None:
         """See which checkpoints there are. All ranks call this together."""
         self.stock.look()
         with contextlib.suppress(ElasticError):  # is raised when somebody asks
             newest = self.stock.newest
-            self._facts = None if newest is None else resumed_from(newest)
+            if newest is not None:
+                self._facts = resumed_from(newest)
+                self._phases = newest.phases or (PhaseRecord(steps=newest.step),)
+
+    @property
+    def phases(self) -> tuple[PhaseRecord, ...]:
+        """Of the newest checkpoint, of which `look` knows; one without a name where that knows of none."""
+        return self._phases
 
     @property
     def resumed(self) -> Resumed | None:
@@ -209,29 +261,6 @@ class Restorer:
 
         return self._ranks.from_first(read)
 
-    @contextlib.contextmanager
-    def _tidied(self) -> Iterator[None]:
-        """On rank 0, beside what is done meanwhile: what earlier attempts left half-saved is removed, as none of them
-        lives. That takes ten requests, for which nobody waits as long as reading takes longer.
-        """
-        tidying = threading.Thread(target=self._tidy, name="elastic-tidy", daemon=True)
-        tidying.start()
-        try:
-            yield
-        finally:
-            tidying.join()
-
-    def _tidy(self) -> None:
-        try:
-            removed = keeping.remove_uncommitted(self._store, self._attempt)
-        except StoreError as error:
-            log.warning(
-                "files of saves that were cut off could not be removed, they only take space: %s", error
-            )
-        else:
-            if removed:
-                log.info("removed %d files of saves that were cut off", removed)
-
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         """Raises CheckpointDamaged on all ranks alike."""
         former = make_room_for(objects.model, objects.optimizers, reader.kinds)
@@ -243,9 +272,7 @@ class Restorer:
 
     def _fill(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         state, random_key = state_of(objects, self._ranks.rank), f"random.{self._ranks.rank}"
-        # A rank that was not there when this was saved, and a generator that was not, keep their own seeds.
-        stored = {key.split(".")[2] for key in reader.kinds if key.startswith(f"{random_key}.")}
-        state[random_key] = {name: value for name, value in state[random_key].items() if name in stored}
+        state[random_key] = self._stored_luck(reader)
         what = f"checkpoint {manifest.step} of {self._store.uri}"
         others = dict(objects.others)
         if f"{other_key(ORDER)}.rest" not in reader.kinds:  # saved before that was kept
@@ -282,8 +309,7 @@ class Restorer:
                 load_as_saved(other, loaded[name])
             else:
                 other.load_state_dict(loaded[name])
-        if state[random_key]:
-            randomness.put_back(state[random_key])
+        self._luck = state[random_key]
 
     def _load_optimizers(
         self, objects: Stateful, state: dict[str, Any], settings: list[Saved], what: str

@@ -39,6 +39,7 @@ from airflow_elastic.runtime.staging import Layout, Place, lay_out
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.consumed import Account
 from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.phases import PhaseRecord
 
 log = logging.getLogger(__name__)
 
@@ -169,6 +170,8 @@ class Saver:
         reason: str,
         metrics: Mapping[str, float],
         account: Account | None = None,
+        phases: tuple[PhaseRecord, ...] = (),
+        notes: Mapping[str, Any] | None = None,
     ) -> bool:
         """Copy the state after step `step` into memory of the agent, which writes it to storage. All ranks together.
 
@@ -215,6 +218,8 @@ class Saver:
             metrics=dict(metrics),
             account=account,
             versions=VERSIONS,
+            phases=phases,
+            notes=dict(notes or {}),
         )
         waiting = partial(self._waiting, page.ENDING) if reason == BREAKPOINT else self._waiting
         if self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN):

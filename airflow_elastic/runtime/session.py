@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,18 +12,21 @@ import torch
 import torch.distributed as dist
 
 from airflow_elastic.runtime.accounting import Accountant
-from airflow_elastic.runtime.agreement import Agreement
 from airflow_elastic.runtime.averaging import Averaging
 from airflow_elastic.runtime.data import Feed
 from airflow_elastic.runtime.each_rank import told_by_each
 from airflow_elastic.runtime.forward_clock import ForwardClock
+from airflow_elastic.runtime.going_on import GoingOn
 from airflow_elastic.runtime.pace import Pace
+from airflow_elastic.runtime.phases import Course
 from airflow_elastic.runtime.ranks import join
 from airflow_elastic.runtime.restoring import Restorer
-from airflow_elastic.runtime.saving import BREAKPOINT, ORDER, Position, Saver, Stateful, in_between
+from airflow_elastic.runtime.saves import PHASE, Saves
+from airflow_elastic.runtime.saving import ORDER, Saver, Stateful
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.stream import ShardedStream
 from airflow_elastic.runtime.surroundings import Surroundings
+from airflow_elastic.runtime.trainings import Trainings
 from airflow_elastic.runtime.voice import Voice, finite, number_of
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
@@ -48,7 +49,25 @@ def init(*, total_steps: int | None = None, backend: str | None = None, timeout:
     return Session(Surroundings.read(), total_steps=total_steps, backend=backend, timeout=timeout)
 
 
-class Session:
+#: That of this process, where an agent of ours has started it.
+_OF_PROCESS: list[Session] = []
+
+
+def joined() -> Session:
+    """That of this process, for a framework whose objects come one after another; or a new one.
+
+    Raises:
+        InvalidInput: the run is finished.
+    """
+    if _OF_PROCESS:
+        return _OF_PROCESS[0]
+    session = init()
+    if session.is_reported:
+        _OF_PROCESS.append(session)
+    return session
+
+
+class Session(Trainings):
     """One rank of a run.
 
     Attributes:
@@ -72,23 +91,31 @@ class Session:
         self._voice = Voice(surroundings, total_steps)
         accounts = self._policy.account_samples
         self._accountant = Accountant(surroundings, self._voice.words) if accounts else None
-        self._feed = Feed(self._ranks, self._accountant, self._voice.expect)
+        self._feed = Feed(self._ranks, self._accountant, self._expect)
         stage = Stage.found(self.local_rank)
         self._restorer = Restorer.of(surroundings, self._ranks, stage, self._voice.restoring)
         if self._restorer is not None:
             self._restorer.look()
         self._saver: Saver | None = None
-        self._announced, self._saves_done = False, 0
-        self._pace: Pace | None = None
+        self._announced = False
         self._loss: torch.Tensor | float | None = None
         if stage is not None:
             words, number = self._voice.words, surroundings.generation
             self._saver = Saver(self._ranks, generation=number, stage=stage, words=words, policy=self._policy)
         self._objects: Stateful | None = None
-        self._saved_step, self._saved_at = -1, time.monotonic()
-        self._agreement = Agreement(self._ranks)
+        self._saves = Saves(self._ranks, self._voice, self._policy, self._write, self.settle)
         self._averaging: Averaging | None = None
         self._metrics: dict[str, float] = {}  # newest numbers of the script's own, for the manifest
+        self._notes: dict[str, Any] = {}
+        self._trained: set[int] = set()  # phases that a framework has had its training in
+        self._course = Course(self._restorer.phases if self._restorer else ())
+        self._going_on = GoingOn(self._restorer, self._course, self._feed)
+        self._feed.begin = self._going_on.begin
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether an agent of ours hears what this rank says."""
+        return self._saver is not None
 
     # -- restoring -----------------------------------------------------------------------------------------------
 
@@ -108,9 +135,10 @@ class Session:
     @property
     def steps(self) -> int:
         """Optimizer steps done since the run began, over all attempts; before `restore` those of `resumed`."""
-        if self._objects is None and not self._steps and (resumed := self.resumed) is not None:
+        course = self._course
+        if self._objects is None and not course.steps and (resumed := self.resumed) is not None:
             return resumed.step
-        return self._steps
+        return course.steps
 
     def restore(self, model: torch.nn.Module, *optimizers: torch.optim.Optimizer, **others: Any) -> int:
         """Load the newest verified checkpoint; from then on the same objects are what is saved.
@@ -138,22 +166,24 @@ class Session:
         self._voice.listen(ForwardClock(model))
         if self._saver is not None:
             self._saver.attend(self._objects.stepping)
-        manifest = self._restorer.restore(self._objects) if self._restorer else None
-        if manifest is not None:
-            self._steps = self._saved_step = manifest.step
-            self._feed.position = Position(manifest.epoch, manifest.offset, manifest.samples)
-            self._agreement.again(self._steps)
-        if self._saver is not None:
+        manifest, course = self._going_on.load(self._objects), self._course
+        if self._saver is not None and not course.passes:
             self._saver.check_memory(self._objects)
-        if self._accountant is not None:
+        if manifest is not None and not course.passes:
+            self._notes = {**manifest.notes, **self._notes}
+        if self._accountant is not None and (manifest is not None or not course.steps):
             self._accountant.goes_on(manifest)
-        verified = bool(self._restorer and self._restorer.verified)
-        self._voice.restored(self._steps, self._feed.position, time.monotonic() - began, verified=verified)
-        if self._policy.auto_interval and self._restorer:
+        if manifest is not None or not course.steps:
+            verified = bool(self._restorer and self._restorer.verified)
+            spent = time.monotonic() - began
+            self._voice.restored(course.steps, self._feed.position, spent, verified=verified)
+        pace = None
+        if self._policy.auto_interval and self._restorer and not course.walked:
             between = self._restorer.seconds_between_failures()
-            self._pace = Pace(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
-        self._saved_at = time.monotonic()
-        return self._steps
+            pace = Pace(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
+        self._saves.goes_on(course.steps, pace, saved=manifest is not None)
+        self._announced = False
+        return course.steps
 
     def average(self, *, every: int, patience: float | None = None) -> None:
         """From here on each rank trains by itself, and all take the mean of their weights every so many steps.
@@ -174,17 +204,8 @@ class Session:
             raise InvalidInput("call run.average once, after run.restore(model, optimizer)")
         model, optimizers = self._objects.model, self._objects.optimizers
         self._averaging = Averaging(
-            model, optimizers, self._ranks, step=self._steps, every=every, patience=patience
+            model, optimizers, self._ranks, step=self._course.steps, every=every, patience=patience
         )
-
-    def settle(self) -> None:
-        """Have all ranks go on from the same weights, where `average` has them train by themselves: to evaluate them.
-
-        All ranks call this together. `save` and `finish` do so, too.
-        """
-        if self._averaging is not None:
-            self._join_saver()
-            self._averaging.settle()
 
     # -- data ----------------------------------------------------------------------------------------------------
 
@@ -193,7 +214,8 @@ class Session:
         data: torch.utils.data.Dataset[Any] | ShardedStream,
         *,
         global_batch: int,
-        epochs: int,
+        epochs: int | None = None,
+        epoch: int | None = None,
         seed: int = 0,
         shuffle: bool = True,
         micro_batch: int | None = None,
@@ -209,7 +231,8 @@ class Session:
         Args:
             data: a data set with a length and an index, or a stream of shards, which `restore` was given, too.
             global_batch: samples of one optimizer step, all ranks together.
-            epochs: epochs the run has in all.
+            epochs: epochs the training has in all. In a loop over `run.epochs` nothing: there it is the one at hand.
+            epoch: that one, where a loop says so.
             seed: of the order of samples.
             shuffle: False keeps the order of the data set. Of a stream, its shards are shuffled.
             micro_batch: the most samples that a rank gets at once: its share of a global batch comes in pieces, whose
@@ -228,10 +251,12 @@ class Session:
             raise InvalidInput(
                 "where a stream stands has to be saved: run.restore(model, optimizer, data=stream), then run.loader"
             )
+        self._going_on.prepare()
         return self._feed.batches(
             data,
             global_batch=global_batch,
             epochs=epochs,
+            epoch=epoch,
             seed=seed,
             shuffle=shuffle,
             micro_batch=micro_batch,
@@ -244,10 +269,6 @@ class Session:
     def ahead(self) -> tuple[int, int]:
         """Epoch and offset, in samples, of what comes behind all that `loader` has given; 0 and 0 before it has."""
         return self._feed.ahead
-
-    def expect(self, total_steps: int) -> None:
-        """Say how many optimizer steps the training is meant to have, where `loader` does not know it."""
-        self._voice.expect(total_steps)
 
     @property
     def weight(self) -> float:
@@ -279,58 +300,29 @@ class Session:
             loss: for the progress; read at most once a second, so it costs no synchronisation.
             metrics: further numbers for the progress.
         """
-        self._steps += 1
-        self._feed.stepped(self._steps)
-        self._voice.stepped(self._steps, self._feed.position, loss, metrics)
-        self._loss = loss
-        self._metrics = metrics or self._metrics
+        self._going_on.begin()
+        self._course.stepped()
+        step = self._course.steps
+        self._feed.stepped(step)
+        self._voice.stepped(step, self._feed.position, loss, metrics)
+        self._loss, self._metrics = loss, metrics or self._metrics
+        self._saves.waits = self._feed.at_end
         # Where ranks train by themselves, they have as much to do with each other as they average, and no more.
-        together = self._averaging is None or self._averaging.due(self._steps)
+        averaging = self._averaging
+        together = averaging is None or averaging.due(step)
         if together:
-            if self._averaging is not None:
+            if averaging is not None:
                 self._join_saver()
-                self._averaging.average(self._steps)
-            self._act()
-        every = self._policy.every_steps
-        if every is not None and self._steps % every == 0:
-            self.save(reason="steps")
-        between = in_between(self._policy, self._steps)
-        if between is not None:
-            self.settle()
-            self._save(between)
-        if together and (self._averaging is not None or self._agreement.due(self._steps)):
-            self._ask()
+                averaging.average(step)
+            self._saves.act(step)
+        self._saves.due(step)
+        if together:
+            self._saves.ask(step, averaging=averaging is not None)
         if not self._announced and self._saver is not None and self._objects is not None:
             self._announced = True  # after the first step: optimizers have their state now
             self._saver.announce(self._objects)
-        self._loss = None  # it may hold much memory
-
-    def _ask(self) -> None:
-        """Begin to find out, together, whether anybody was asked to save or to stop."""
-        due = self._seconds is not None and time.monotonic() - self._saved_at >= self._seconds
-        words = (self._voice.park_ordered, self._voice.saves_ordered, float(due))
-        if self._agreement.ask(*words, soon=self._averaging is None):
-            self._act()
-
-    def _act(self) -> None:
-        """Do what anybody was asked for. All ranks do so with the same step."""
-        words = self._agreement.answer()
-        if words is None:
-            return
-        park, saves, late = words
-        if park:
-            self.save(reason=BREAKPOINT)
-            self._park()
-        if saves > self._saves_done:
-            self.save(reason="requested")
-            self._saves_done = int(saves)
-        elif late:
-            self.save(reason="seconds")
-        self._agreement.again(self._steps)
-
-    @property
-    def _seconds(self) -> float | None:
-        return self._pace.seconds if self._pace is not None else self._policy.seconds
+        if not self._saves.waits:
+            self._loss = None  # it may hold much memory
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -342,36 +334,29 @@ class Session:
         Raises:
             InvalidInput: there is not enough memory for it, or something in it cannot be kept.
         """
-        if self._saved_step == self._steps:
+        if not self._saves.now(self._course.steps, reason):
             self._join_saver()
-            return
-        self.settle()
-        began = time.monotonic()
-        if self._save(reason):
-            self._saved_step = self._steps
-            if self._pace is not None:
-                self._pace.measured(time.monotonic() - began)
-        self._saved_at = time.monotonic()
 
     def _join_saver(self) -> None:
         """What is copied beside training is copied then, and may be changed."""
         if self._saver is not None:
             self._saver.join()
 
-    def _save(self, reason: str) -> bool:
+    def _write(self, reason: str) -> bool:
         if self._saver is None or self._objects is None:
             return False
         with self._voice.saving():
-            told = (
-                self._metrics if (loss := number_of(self._loss)) is None else {"loss": loss, **self._metrics}
-            )
+            loss, course = number_of(self._loss), self._course
+            told = self._metrics if loss is None else {"loss": loss, **self._metrics}
             return self._saver.save(
                 self._objects,
-                self._steps,
+                course.steps,
                 self._feed.position,
                 reason=reason,
                 metrics=finite(told),
                 account=self._accountant.account() if self._accountant else None,
+                phases=course.complete(sealed=True) if reason == PHASE else course.phases,
+                notes=self._notes,
             )
 
     def finish(self, **metrics: float) -> None:
@@ -379,21 +364,16 @@ class Session:
         self._metrics = finite(metrics)
         if lost := [f"{name}={metrics[name]}" for name in sorted(metrics.keys() - self._metrics.keys())]:
             log.warning("not finite, and so not kept: %s", ", ".join(lost))
-        self._agreement.answer()
+        self._course.check_finish()
+        self._going_on.begin()
+        self._feed.end()
+        self._saves.answer()
+        self._saves.forget()
         self.settle()
         if self._averaging is not None:
             self._averaging.end()
         self.save(reason="final")
         self._ranks.barrier()
-        self._voice.finished(self._steps, self._metrics)
+        self._voice.finished(self._course.steps, self._metrics)
         if dist.is_initialized():
             dist.destroy_process_group()
-
-    def _park(self) -> None:
-        """Saved, and nothing more to do: the agent ends this process and starts the next one where it is needed."""
-        self._voice.parked()
-        if threading.current_thread() is threading.main_thread():
-            # A framework may have put it off to the end of a step that does not come.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        while True:
-            signal.pause()

@@ -31,6 +31,7 @@ from airflow_elastic.adapters.linux import populate
 from airflow_elastic.adapters.memory import free_bytes
 from airflow_elastic.spec.consumed import Account
 from airflow_elastic.spec.index import Index
+from airflow_elastic.spec.phases import PhaseRecord
 
 #: Slots of a rank.
 COUNT = 2
@@ -89,6 +90,8 @@ class Note:
         rest: what lies behind them.
         perhaps: what lies behind that: the rank's own of what the first one's counts of.
         account: what the rank has consumed, where the run accounts for that.
+        phases: the run's trainings so far; the last one is that of this state.
+        notes: values of the script's own.
     """
 
     step: int
@@ -106,6 +109,8 @@ class Note:
     metrics: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     account: Account | None = None
+    phases: tuple[PhaseRecord, ...] = ()
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
 def _plain(value: Any) -> str:

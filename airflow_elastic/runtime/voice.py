@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.forward_clock import ForwardClock
     from airflow_elastic.runtime.saving import Position
     from airflow_elastic.runtime.surroundings import Surroundings
+    from airflow_elastic.spec.phases import PhaseRecord
 
 _NOTE_SECONDS = 1.0
 
@@ -51,7 +52,9 @@ class Voice:
             tell_in_output()
         self._note_path = path.with_suffix(".json") if path is not None else None
         self._noted_at, self._noted_step, self._noted_samples = time.monotonic(), 0, 0
-        self._said: dict[str, float] = {}
+        self._said = RankNote()
+        self._phases: tuple[PhaseRecord, ...] = ()
+        self._is_told = bool(total_steps)
         self._clock: ForwardClock | None = None
         self._last: float | None = None  # when the step before this one ended
         self.words[page.TOTAL_STEPS] = float(total_steps or 0)
@@ -74,6 +77,13 @@ class Voice:
     def expect(self, total_steps: int) -> None:
         """The training is meant to have so many steps, unless the script has said otherwise."""
         self.words[page.TOTAL_STEPS] = self.words[page.TOTAL_STEPS] or float(total_steps)
+
+    def enter(self, phases: tuple[PhaseRecord, ...]) -> None:
+        """The run has come so far in its trainings: how many steps there will be is said anew."""
+        self._phases = phases
+        if not self._is_told:
+            self.words[page.TOTAL_STEPS] = 0.0
+        self._tell(self._said.metrics)
 
     def restoring(self, done: int, whole: int) -> None:
         """So many bytes of the checkpoint are read, of all that are to be: while they come, nobody stands still."""
@@ -144,12 +154,12 @@ class Voice:
 
     def _tell(self, metrics: Mapping[str, float]) -> None:
         """Write the script's own numbers, where they are new: that costs as much as a hundred steps of the page."""
-        said = finite(metrics)
+        said = RankNote(finite(metrics), self._phases)
         if self._note_path is None or said == self._said:
             return
         temporary = Path(f"{self._note_path}.{os.getpid()}")
         try:
-            temporary.write_text(json.dumps(encode(RankNote(said))))
+            temporary.write_text(json.dumps(encode(said)))
             temporary.replace(self._note_path)
         except OSError as error:  # a disk that is full, for example, is no reason to lose what was trained
             log.warning("numbers of this rank cannot be told: %s", error)

@@ -104,6 +104,8 @@ def manifest_of(note: Note, attempt: int, data: str, files: Sequence[StoredFile]
         metrics=note.metrics,
         reason=note.reason,
         versions=note.versions,
+        phases=note.phases,
+        notes=note.notes,
     )
 
 

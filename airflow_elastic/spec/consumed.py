@@ -33,6 +33,7 @@ class Consumed:
         spans: where the data is a stream: places in its shards.
         ended: shards whose end was come to on the way.
         size: samples of the global batch that it is a share of; 0 in accounts of earlier releases.
+        phase: number of the training that it was a step of, from 0.
     """
 
     step: int
@@ -41,6 +42,16 @@ class Consumed:
     spans: tuple[Span, ...] = ()
     ended: tuple[Ended, ...] = ()
     size: int = 0
+    phase: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What a training's data is: `length` samples, or so many `shards` of a stream; 0 where it is not that."""
+
+    phase: int
+    length: int = 0
+    shards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +61,11 @@ class Account:
     Attributes:
         attempt, generation, rank, world_size: who tells.
         from_step: the step that the ranks of this generation went on from.
-        length: samples of the data set; 0 where the script used no `loader`, and where the data is a stream.
-        shards: shards of the stream.
+        length, shards: of the data, in accounts of releases that knew of one training only.
         went_on_from: attempt and generation that saved the state at `from_step`; None where it is the beginning, and in
             accounts of earlier releases.
         steps: what was consumed since the save before this one, or since the last that was written.
+        data: of each training that has used `loader`.
     """
 
     attempt: int
@@ -66,3 +77,4 @@ class Account:
     steps: tuple[Consumed, ...] = ()
     shards: int = 0
     went_on_from: tuple[int, int] | None = None
+    data: tuple[Data, ...] = ()

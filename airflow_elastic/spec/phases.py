@@ -16,6 +16,8 @@ class PhaseRecord:
         from_step: optimizer steps that the run had done when it began.
         steps: optimizer steps of this phase.
         complete: whether it is over: a restart passes by it.
+        sealed: whether the checkpoint of its last step was saved at its very end. Where that step had been saved
+            before, what the script did between that step and the end is done again by who passes by.
         results: what the script has recorded of it, plain JSON values.
     """
 
@@ -23,6 +25,7 @@ class PhaseRecord:
     from_step: int = 0
     steps: int = 0
     complete: bool = False
+    sealed: bool = False
     results: Mapping[str, Any] = field(default_factory=dict)
 
     @property

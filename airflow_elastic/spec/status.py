@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from airflow_elastic.spec.phases import PhaseRecord
+
 _SIGKILL = 9  # nothing but a person, a platform or the kernel sends it: no rank dies of another one by this
 
 
@@ -295,6 +297,7 @@ class Progress:
         left_out: the newest step whose save was due, and left out as the one before was still being written; -1 where
             there is none.
         writing_seconds: what the newest save has taken to be written to storage, as far as agents know.
+        phases: the trainings of the run so far, in order, where its script names them.
     """
 
     attempt: int
@@ -315,3 +318,4 @@ class Progress:
     saved: int = -1
     left_out: int = -1
     writing_seconds: float = 0.0
+    phases: tuple[PhaseRecord, ...] = ()

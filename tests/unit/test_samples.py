@@ -137,7 +137,7 @@ def test_an_epoch_that_is_left_out_is_no_proof() -> None:
     )
     proof = prove([Account(1, 1, 0, 1, 0, LENGTH, steps)], 2 * A_DAY)
     assert [epoch.number for epoch in proof.epochs] == [0, 2]
-    assert proof.left_out == (1,)
+    assert proof.left_out == ((0, 1),)
     assert not proof.holds
 
 

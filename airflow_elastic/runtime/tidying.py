@@ -1,0 +1,37 @@
+"""What earlier attempts left half-saved is removed, beside what is done meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+
+from airflow_elastic.adapters import keeping
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.spec.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def tidied(store: Store, attempt: int) -> Iterator[None]:
+    """On rank 0, when no attempt before this one lives. That takes ten requests, for which nobody waits as long as
+    reading takes longer.
+    """
+    tidying = threading.Thread(target=_tidy, args=(store, attempt), name="elastic-tidy", daemon=True)
+    tidying.start()
+    try:
+        yield
+    finally:
+        tidying.join()
+
+
+def _tidy(store: Store, attempt: int) -> None:
+    try:
+        removed = keeping.remove_uncommitted(store, attempt)
+    except StoreError as error:
+        log.warning("files of saves that were cut off could not be removed, they only take space: %s", error)
+    else:
+        if removed:
+            log.info("removed %d files of saves that were cut off", removed)
