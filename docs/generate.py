@@ -13,7 +13,7 @@ from pathlib import Path
 
 from generator.airflow import operator_page
 from generator.commands import cli_page
-from generator.kube import owned_names
+from generator.kube import owned_names, owner_fields
 from generator.records import journal_events, status_example, status_seconds
 from generator.rules import failure_classes, restart_rules
 from generator.spec import spec_page
@@ -28,7 +28,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 REGIONS: Mapping[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "failures.md": (("classes", failure_classes), ("rules", restart_rules)),
-    "kubernetes.md": (("owned", owned_names),),
+    "kubernetes.md": (("owned", owned_names), ("owners", owner_fields)),
     "journal.md": (("events", journal_events),),
     "status.md": (("example", status_example), ("seconds", status_seconds)),
 }

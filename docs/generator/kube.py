@@ -1,11 +1,18 @@
-"""Regions of kubernetes.md: what the engines own in a pod."""
+"""Regions of kubernetes.md: what the engines own in a pod, and what a run has taken over of a job's own object."""
 
 from __future__ import annotations
 
 from airflow_elastic.engines.kube.render.owned import OWNED
-from generator.markdown import table
+from airflow_elastic.engines.kube.render.owners import BECOME, REFUSED
+from generator.markdown import code, table
 
 
 def owned_names() -> str:
     rows = ((one.what, one.use, str(one.fate), one.rule) for one in OWNED)
     return table(("what", "what for", "your own is", "allowed, or what holds"), rows)
+
+
+def owner_fields() -> str:
+    rows = [(", ".join(map(code, name.split(", "))), what) for name, what in BECOME.items()]
+    rows += [(code(name), f"refused; {why}") for name, why in REFUSED.items()]
+    return table(("field of the job", "what becomes of it"), rows)

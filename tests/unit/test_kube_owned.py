@@ -307,8 +307,8 @@ def test_the_container_that_trains_need_not_be_the_first(
 
 
 def test_a_sidecar_that_is_called_as_the_training_container_is_to_be_is_refused() -> None:
-    given = from_manifest(manifest(TRAIN, {**PROXY, "name": "trainer"}))
-    assert problems(given) == ["engine_options.pod_template.spec.containers.1.name"]
+    with pytest.raises(SpecError, match=r"spec\.containers\.1\.name: given 'trainer'"):
+        from_manifest(manifest(TRAIN, {**PROXY, "name": "trainer"}))
 
 
 def test_a_grace_period_becomes_the_runs() -> None:
@@ -317,6 +317,23 @@ def test_a_grace_period_becomes_the_runs() -> None:
     assert template_of(given)["spec"]["terminationGracePeriodSeconds"] == 120
     with pytest.raises(SpecError, match=r"terminationGracePeriodSeconds: given 5"):
         from_manifest(manifest(TRAIN, terminationGracePeriodSeconds=5))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "instead"),
+    [
+        ("podFailurePolicy", {"rules": []}, "restart.exit_codes"),
+        ("backoffLimitPerIndex", 3, "restart"),
+        ("successPolicy", {"rules": [{"succeededCount": 1}]}, "succeeded when all"),
+    ],
+)
+def test_what_the_run_has_taken_over_of_a_job_is_refused_with_what_to_say(
+    field: str, value: object, instead: str
+) -> None:
+    given = manifest(TRAIN)
+    given["spec"][field] = value
+    with pytest.raises(SpecError, match=rf"spec\.{field}: .*{instead}"):
+        from_manifest(given)
 
 
 def test_the_page_has_the_list() -> None:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_elastic.engines.kube.render.owners import REFUSED
 from airflow_elastic.spec.errors import Problem, SpecError
 
 _LOST = "nothing: a run has no word for this field, so it would be lost"
@@ -72,6 +73,6 @@ class Part:
         for part in self._parts:
             part.end()
         for key, value in self.rest().items():
-            self.refuse(key, value, _LOST)
+            self.refuse(key, value, REFUSED.get(key, _LOST))
         if self._top and self.problems:
             raise SpecError(*self.problems)

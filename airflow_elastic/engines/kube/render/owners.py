@@ -1,0 +1,36 @@
+"""Fields of a job's own object that a run has taken over, declared once: what is said instead, or why nothing can be.
+
+A manifest's reader refuses by it what it cannot keep, and docs/kubernetes.md prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Become words of the run.
+BECOME: Mapping[str, str] = {
+    "parallelism, completions, replicas, numNodes": "`workers.count`; the run changes them as it scales",
+    "backoffLimit, maxRestarts, restartCount": "`restart.backoff_limit`",
+    "activeDeadlineSeconds": "`active_deadline_seconds`",
+    "ttlSecondsAfterFinished": "`engine_options.ttl_seconds`",
+    "cleanPodPolicy, cleanUpPolicy": "`cleanup`",
+    "terminationGracePeriodSeconds of the pod": "`health.grace_seconds`, and 5 s more",
+    "completionMode": "always Indexed",
+    "suspend": "refused unless false (or the engine's own word for it): a run begins when it is submitted",
+}
+
+_DECIDES = "nothing: the run decides what follows a failure (restart)"
+_SELECTS = "nothing: each attempt's job selects its own pods"
+
+#: Are refused, each with what is said instead.
+REFUSED: Mapping[str, str] = {
+    "backoffLimitPerIndex": _DECIDES,
+    "maxFailedIndexes": _DECIDES,
+    "podFailurePolicy": "nothing: the run decides what follows a failure (restart.policy, restart.exit_codes)",
+    "failurePolicy": _DECIDES,
+    "successPolicy": "nothing: a run has succeeded when all its workers have, or its script says so",
+    "podReplacementPolicy": "nothing: the run replaces what it loses",
+    "selector": _SELECTS,
+    "manualSelector": _SELECTS,
+    "managedBy": "nothing: the cluster's own controller makes the pods",
+}
