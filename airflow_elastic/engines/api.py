@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_elastic.adapters import plugins
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import JobStatus
@@ -73,11 +74,13 @@ class Capabilities:
         scale_in_place: `scale`.
         regroup: `regroup`, with launchers whose workers can meet anew.
         rejoin: `rejoin`, likewise.
+        resize: `resize`.
     """
 
     scale_in_place: bool = False
     regroup: bool = False
     rejoin: bool = False
+    resize: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,34 @@ class Rejoining(Engine, Protocol):
 
         Raises:
             SubmitRefused: it will never be done. The job is deleted then, and the next attempt has its own.
+        """
+        ...
+
+
+class Outcome(StrEnum):
+    """What has come of a change to a running worker."""
+
+    DONE = "done"
+    DEFERRED = "deferred"  # it is asked for, and will be done without being asked for again
+    REFUSED = "refused"  # nothing has changed, nor will
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """What has come of it for one worker, and why where it is not done."""
+
+    worker: str
+    outcome: Outcome
+    reason: str | None = None
+
+
+class Resizing(Engine, Protocol):
+    """An engine with the capability `resize`: what its workers may use can change while they run."""
+
+    async def resize(self, job: Job, resources: Mapping[str, str]) -> tuple[Resized, ...]:
+        """Give each worker of a live job so much of these resources, e.g. `{"memory": "64Gi"}`, and restart none.
+
+        A worker that comes later begins with what the job says. Returns one entry for each worker that is there.
         """
         ...
 

@@ -29,6 +29,7 @@ ANSWER_SECONDS = 30.0
 SILENCE_SECONDS = 100.0
 
 _MERGE = "application/merge-patch+json"
+_MERGE_BY_NAME = "application/strategic-merge-patch+json"
 
 _RIGHTS, _KINDS = "ask for our rights", "ask what the cluster knows"
 
@@ -103,15 +104,24 @@ class Client:
         return await self._json("POST", resource, resource.path(namespace), what, query=_WRITE, body=body)
 
     async def patch(
-        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], part: str | None = None
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any],
+        part: str | None = None,
+        *,
+        by_name: bool = False,
     ) -> dict[str, Any]:
-        """Merge `body` into an object: fields of it replace, None removes, lists are replaced whole.
+        """Merge `body` into an object: fields of it replace, None removes, lists are replaced whole; or `by_name`
+        entry by entry, of kinds that are Kubernetes' own.
 
         Unknown fields are refused: a cluster that has no such field would do nothing, and say so to nobody.
         """
         what = f"change {resource.full_name}{f'/{part}' if part else ''} {name} in namespace {namespace}"
         path = resource.path(namespace, name, part)
-        return await self._json("PATCH", resource, path, what, query=_WRITE, body=body, content=_MERGE)
+        content = _MERGE_BY_NAME if by_name else _MERGE
+        return await self._json("PATCH", resource, path, what, query=_WRITE, body=body, content=content)
 
     async def delete(
         self,

@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import logging
 import math
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,7 +22,7 @@ from airflow_elastic.adapters.kube import KubeError, Missing
 from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.engines.api import Capabilities, Finding, Job
+from airflow_elastic.engines.api import Capabilities, Finding, Job, Resized
 from airflow_elastic.engines.kube import read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
 from airflow_elastic.engines.kube.creating import create, objects
@@ -44,6 +43,7 @@ from airflow_elastic.engines.kube.places import Shown, meet_anew, of_all
 from airflow_elastic.engines.kube.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.queues.volcano_events import Told
+from airflow_elastic.engines.kube.resize import Workers, resize
 from airflow_elastic.engines.kube.steps import Place, Steps
 from airflow_elastic.engines.kube.trouble import refusal, ticking, trouble
 from airflow_elastic.engines.kube.watch.beside import still_held
@@ -53,7 +53,7 @@ from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from airflow_elastic.adapters.kube import Access, Resource
     from airflow_elastic.adapters.store import Store
@@ -92,7 +92,7 @@ class KubeEngine:
     @property
     def capabilities(self) -> Capabilities:
         """The kind's; agents outlive their ranks in pods of every kind."""
-        return Capabilities(scale_in_place=self.kind.scales_in_place, regroup=True, rejoin=True)
+        return Capabilities(scale_in_place=self.kind.scales_in_place, regroup=True, rejoin=True, resize=True)
 
     def check(self, spec: RunSpec) -> None:
         """Refuse bad options, and what the kind cannot carry out."""
@@ -158,9 +158,8 @@ class KubeEngine:
         """Snapshots out of the shared watch."""
         options = options_of(job.spec, self.kind.options)
         seen = await asyncio.to_thread(self._begun, job)
-        shown = Shown(
-            lambda: self._files(job).newest_members()
-        )  # anew: what was seen a moment ago is no proof
+        # Anew: what was seen a moment ago is no proof.
+        shown = Shown(lambda: self._files(job).newest_members())
         last: JobStatus | None = None
         why: str | None = None
         lacking, ends = asyncio.Event(), Ends()
@@ -232,19 +231,22 @@ class KubeEngine:
     # -- scale and delete ----------------------------------------------------------------------------------------
 
     async def scale(self, job: Job, workers: int) -> None:
-        """Begin a new generation, then change the job: workers come at the end, or go from the end.
-
-        Before that the cluster has to be done with the last step, which takes what workers that left take to save.
-        """
+        """Once the cluster is done with the last step, begin a new generation and change the job, at its end."""
         options = options_of(job.spec, self.kind.options)
         kueue.refuse_change(self.kind.resource, options, job.name, below=self.child is not None)
         kind = self.kind if self.child is None else self.child.kind
         name = job.name if self.child is None else self.child.name(job)
         async with hub(self._reach(options)) as shared:
             pods, grace = partial(self._pods, shared, job, options), job.spec.health.grace_seconds
-            place = Place(shared.client, options.namespace, kind, name, pods, self.kind.index, grace)
-            place = replace(place, awaits_left=self.awaits_left)
+            where = shared.client, options.namespace, kind, name
+            place = Place(*where, pods, self.kind.index, grace, self.awaits_left)
             await self._steps.change(place, self._files(job), job.name, workers)
+
+    async def resize(self, job: Job, resources: Mapping[str, str]) -> tuple[Resized, ...]:
+        """By way of the pods: nobody above them is asked, nor puts it back."""
+        options = options_of(job.spec, self.kind.options)
+        async with hub(self._reach(options)) as shared:
+            return await resize(Workers(shared.client, options.namespace, self.kind), job.name, resources)
 
     async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
         """Begin a new generation of these workers; the others join a later one."""
