@@ -1,0 +1,1 @@
+"""Lies beside the script; facts.py imports it, as projects do."""
