@@ -143,6 +143,8 @@ def progress_line(state: RunState, progress: Progress | None, wait: Wait | None 
         total = f"/{told.total_steps}" if told.total_steps else ""
         # Ranks that have just started tell of step 0, until they have restored their checkpoint.
         step = max(told.step, state.checkpoint.step if state.checkpoint else 0)
+        if told.phases and not (phase := told.phases[-1]).complete and (phase.name or told.phases[1:]):
+            parts.append(f"phase {phase.name}")
         parts.append(f"step {step}{total}")
         if told.stretches and (newest := told.stretches[-1]).is_restoring:
             parts.append(restoring(newest.restored_bytes, newest.to_restore_bytes))
