@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from airflow_elastic.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
 
@@ -112,6 +114,22 @@ def number_in(
 
 #: Enough for what 64 bits hold; Python itself refuses to read thousands of digits.
 _DIGITS = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
+
+
+def not_json(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """What within a value JSON has no words for, such as a date: with its path below this one."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            below = f"{path}.{key}".lstrip(".")
+            yield from not_json(one, below) if isinstance(key, str) else ((below, key),)
+    elif isinstance(value, list | tuple):
+        for i, one in enumerate(value):
+            yield from not_json(one, f"{path}.{i}".lstrip("."))
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield path, value
+    elif not isinstance(value, str | int | enum.Enum | None):
+        yield path, value
 
 
 class Checks:

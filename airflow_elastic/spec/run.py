@@ -20,6 +20,7 @@ from airflow_elastic.spec.checks import (
     env_name,
     finite_positive,
     non_negative_int,
+    not_json,
     positive_int,
     procs_count,
     worker_count,
@@ -282,6 +283,10 @@ class RunSpec:
             if self.active_deadline_seconds is not None:
                 check("active_deadline_seconds", self.active_deadline_seconds, finite_positive)
             check("cleanup", self.cleanup, choice(CLEANUP_POLICIES))
+            for name in ("launcher_options", "engine_options"):
+                for path, value in not_json(getattr(self, name)):
+                    allowed = "what JSON has: text, a finite number, true, false, a list, a mapping with text as keys"
+                    check.that(False, f"{name}.{path}", value, allowed)
             for i, step in enumerate(self.scaling):
                 permitted = self.workers.permits(step.workers)
                 allowed = self.workers.allowed() + _to_widen(self.workers, step.workers)

@@ -122,6 +122,12 @@ class Run:
         if found.launcher != "python":
             self._nodes(found, command)
             self._procs(found, command, procs)
+        ranks = self.workers.get("procs", 1)
+        if procs.given and procs.words is not None and procs.words.isdecimal() and int(procs.words) != ranks:
+            how = "as the command says" if found.procs or found.ranks else "as its program is one rank"
+            raise SpecError(
+                Problem(procs.path, procs.words, f"{ranks}, {how}, or a launcher that starts more")
+            )
 
     def _nodes(self, found: Launch, command: str) -> None:
         count = self.workers.get("count", 1)
@@ -140,10 +146,10 @@ class Run:
     def _procs(self, found: Launch, command: str, procs: Procs) -> None:
         if found.ranks is not None:
             count = found.nodes[1] if found.nodes else self.workers.get("count", 1)
-            if found.ranks % count:
+            if found.ranks % max(count, 1):
                 allowed = f"a multiple of the number of workers, {count}"
                 raise SpecError(Problem(command, f"--num_processes {found.ranks}", allowed))
-            self.say("workers.procs", found.ranks // count, command)
+            self.say("workers.procs", found.ranks // max(count, 1), command)
         elif found.procs is not None:
             self.say("workers.procs", self._number(found.procs, command), command)
         elif found.launcher == "accelerate":
@@ -182,11 +188,12 @@ class Procs:
         words: a number, `auto`, `gpu` or `cpu`; None for as many as the launcher starts by itself.
         path: where.
         refusal: why there must be words, where there are none.
+        given: whether the manifest itself says so, and not what its operator would make of it.
     """
 
-    def __init__(self, words: object, path: str, *, refusal: str | None = None) -> None:
+    def __init__(self, words: object, path: str, *, refusal: str | None = None, given: bool = True) -> None:
         self.words = None if words is None else str(words)
-        self.path, self.refusal = path, refusal
+        self.path, self.refusal, self.given = path, refusal, given
 
     def known(self) -> dict[str, str]:
         """The variable of torchrun that an operator sets to them."""

@@ -18,13 +18,14 @@ def read_job(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> 
     """Its pods all train together, and are numbered."""
     run.plain["engine"] = "job"
     parallelism, completions = part.take("parallelism"), part.take("completions")
-    if (parallelism or 1) != (completions or 1):
-        allowed = f"as parallelism, {parallelism or 1}: all workers train together"
+    count = 1 if parallelism is None else parallelism
+    if count != (1 if completions is None else completions):
+        allowed = f"as parallelism, {count}: all workers train together"
         if completions is None:
             part.refuse("completions", ABSENT, f"this field is required; allowed: {allowed}")
         else:
             part.refuse("completions", completions, allowed)
-    run.number(1 if parallelism is None else parallelism, part.at("parallelism"))
+    run.number(count, part.at("parallelism"))
     part.only("completionMode", "Indexed", "NonIndexed", why="Indexed or NonIndexed")
     part.only("suspend", False, why=NOT_NOW)
     part.only("podReplacementPolicy", "TerminatingOrFailed", why="nothing: the run replaces what it loses")

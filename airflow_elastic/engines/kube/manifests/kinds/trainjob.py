@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_elastic.engines.kube.manifests.commands import Scope
 from airflow_elastic.engines.kube.manifests.kinds.job import NOT_NOW
-from airflow_elastic.engines.kube.manifests.making import Procs, Run
+from airflow_elastic.engines.kube.manifests.making import Procs, Run, is_device
 from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_container
 from airflow_elastic.engines.kube.manifests.tables import RUNTIME
@@ -78,15 +78,14 @@ def _procs(trainer: Part, run: Run, runtime: _Runtime) -> Procs:
     if given not in (None, "auto", "cpu"):
         return Procs(given, path)
     of_runtime = trainer.data["resources"] == {} and runtime.known
-    gpus = [n for part in ("limits", "requests") for n in resources.get(part) or {} if "gpu" in n]
-    if gpus and given != "cpu":
-        return Procs(
-            str((resources.get("limits") or resources["requests"])[gpus[0]]) if of_runtime else "auto", path
-        )
+    devices = [n for part in ("limits", "requests") for n in resources.get(part) or {} if is_device(n)]
+    if devices and given != "cpu":
+        amount = str((resources.get("limits") or resources["requests"])[devices[0]]) if of_runtime else "auto"
+        return Procs(amount, path, given=False)
     if resources or runtime.known:
-        return Procs(run.processors(resources), path)
+        return Procs(run.processors(resources), path, given=False)
     why = "a number of ranks, or resourcesPerNode, from which Trainer takes it: the runtime's are not known here"
-    return Procs(given, path, refusal=why)
+    return Procs(given, path, refusal=why, given=False)
 
 
 class _Runtime:

@@ -1,0 +1,384 @@
+"""Whatever a manifest holds: each field ends unchanged in what is rendered, or in an error that names it.
+
+What is meant to change hands is listed here, in the readers of each kind, as docs/manifests.md lists it: a field that
+is neither there, nor found again, nor named by an error fails these tests.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import event, given, note, settings
+from hypothesis import strategies as st
+
+from airflow_elastic.engines import find_engine
+from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube.manifests import from_manifest
+from airflow_elastic.engines.kube.quantities import written
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RunSpec
+from tests.support.random_manifests import KINDS, damaged, made
+
+Plain = dict[str, Any]
+
+# -- what changes hands ------------------------------------------------------------------------------------------------
+
+#: What an API server, or a controller, has written; and what is read as options of torchrun.
+BY_SERVER = ("creationTimestamp", "uid", "resourceVersion", "generation", "managedFields")
+BY_CONTROLLER = (
+    "job-name",
+    "controller-uid",
+    "batch.kubernetes.io/job-name",
+    "batch.kubernetes.io/controller-uid",
+)
+TORCHRUN = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_MAX_RESTARTS", "PYTHONUNBUFFERED")
+
+
+def normal(found: Any) -> Any:
+    """Without what is null: a field that was left out. Of text by names, what is null is empty."""
+    if isinstance(found, dict):
+        texts = ("labels", "annotations", "nodeSelector")
+        return {
+            key: {k: "" if v is None else v for k, v in value.items()}
+            if key in texts and isinstance(value, dict)
+            else normal(value)
+            for key, value in found.items()
+            if value is not None
+        }
+    return [normal(one) for one in found] if isinstance(found, list) else found
+
+
+def empty(value: Any) -> bool:
+    """Whether a value says nothing."""
+    if isinstance(value, dict):
+        return all(map(empty, value.values()))
+    return value == []
+
+
+def missing(found: Any, wanted: Any, path: str = "") -> Iterator[str]:
+    """The paths of what is wanted and not found so. Items of lists may have others between them."""
+    if isinstance(wanted, dict):
+        for key, value in wanted.items():
+            here = f"{path}.{key}".lstrip(".")
+            if isinstance(found, dict) and key in found:
+                yield from missing(found[key], value, here)
+            elif not empty(value):
+                yield here
+    elif isinstance(wanted, list) and all(isinstance(one, dict) for one in wanted):
+        rest: Any = iter(found if isinstance(found, list) else ())
+        if path.endswith("env") and "$" not in str(wanted):  # whose order means nothing then
+            rest = found or ()
+        for i, one in enumerate(wanted):
+            if not any(not [*missing(item, one)] for item in rest):
+                yield f"{path}.{i}"
+    elif isinstance(found, str) and isinstance(wanted, int | float) and not isinstance(wanted, bool):
+        if found != written(wanted):
+            yield path
+    elif found != wanted or isinstance(found, bool) != isinstance(wanted, bool):
+        yield path
+
+
+def pod_of(template: Plain, trains: int, container: str) -> Plain:
+    """What of a template has to be in ours: all but what the run says otherwise, which `handed_over` looks at."""
+    wanted = copy.deepcopy(template)
+    meta = wanted.setdefault("metadata", {})
+    for key in (*BY_SERVER, "name", "namespace", "generateName"):
+        meta.pop(key, None)
+    meta["labels"] = {k: v for k, v in meta.get("labels", {}).items() if k not in BY_CONTROLLER}
+    pod = wanted["spec"]
+    pod.pop("restartPolicy", None)
+    main = pod["containers"].pop(trains)
+    for key in ("command", "args"):
+        main.pop(key, None)
+    main["name"] = container
+    main["env"] = [one for one in main.get("env", []) if one["name"] not in TORCHRUN]
+    for one in main["env"]:
+        if "valueFrom" not in one:
+            one.setdefault("value", "")
+        elif one.get("value") == "":
+            one.pop("value")
+    pod["containers"].insert(0, main)
+    return wanted
+
+
+def templates_in(found: Any) -> Iterator[Plain]:
+    if isinstance(found, dict):
+        if "containers" in found.get("spec", {}):
+            yield found
+        for value in found.values():
+            yield from templates_in(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from templates_in(value)
+
+
+def trains_at(template: Plain, theirs: str | None) -> int:
+    """Which container trains, as docs/manifests.md says it."""
+    found = template["spec"]["containers"]
+    for i, one in enumerate(found):
+        if theirs and one.get("name") == theirs:
+            return i
+    devices = [
+        i
+        for i, one in enumerate(found)
+        if any(
+            "/" in name
+            for name in one.get("resources", {}).get("limits", {})
+            if not name.startswith("hugepages")
+        )
+    ]
+    return devices[0] if len(devices) == 1 else 0
+
+
+def lost(manifest: Plain, spec: RunSpec, items: list[Plain]) -> list[str]:
+    """The fields that are neither found again nor handed over to the run."""
+    kind, whole = manifest["kind"], normal(manifest)
+    owner = next(item for item in items if item["kind"] == kind)
+    paths: list[str] = []
+
+    def same(path: str, value: Any, ours: Any) -> None:
+        if value is not None and value != ours:
+            paths.append(f"{path}: {value!r} is {ours!r}")
+
+    meta = {k: v for k, v in whole["metadata"].items() if k not in (*BY_SERVER, "name", "generateName")}
+    meta["labels"] = {k: v for k, v in meta.get("labels", {}).items() if k not in BY_CONTROLLER}
+    paths += missing(owner["metadata"], meta, "metadata")
+    if whole["metadata"].get("name") == "fit" and not owner["metadata"]["name"].startswith("fit-"):
+        paths.append("metadata.name")
+    READ[kind](whole["spec"], spec, owner["spec"], same, paths)
+    return paths
+
+
+def read_pod(
+    path: str, template: Plain, ours: Plain, theirs: str | None, container: str, paths: list[str]
+) -> None:
+    paths += missing(ours, pod_of(template, trains_at(template, theirs), container), path)
+
+
+def read_job(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths: list[str]) -> None:
+    for word in ("parallelism", "completions", "ttlSecondsAfterFinished"):
+        same(f"spec.{word}", theirs.pop(word, None), ours[word])
+    same("spec.backoffLimit", theirs.pop("backoffLimit", None), spec.restart.backoff_limit)
+    read_deadline(theirs, spec, same, "spec")
+    same("spec.suspend", theirs.pop("suspend", False), False)
+    assert theirs.pop("completionMode", "Indexed") in ("Indexed", "NonIndexed")  # always Indexed
+    same("spec.podReplacementPolicy", theirs.pop("podReplacementPolicy", None), "TerminatingOrFailed")
+    labels = theirs.pop("selector", {}).get("matchLabels", {})
+    paths += [f"spec.selector.{one}" for one in labels if one not in BY_CONTROLLER]
+    read_pod("spec.template", theirs.pop("template"), ours["template"], None, "trainer", paths)
+    paths += [f"spec.{key}" for key, value in theirs.items()]
+
+
+def read_deadline(theirs: Plain, spec: RunSpec, same: Any, path: str) -> None:
+    seconds = theirs.pop("activeDeadlineSeconds", None)
+    if seconds is not None:  # a shorter `timeout` holds as well
+        same(f"{path}.activeDeadlineSeconds", min(seconds, 3600), spec.active_deadline_seconds)
+
+
+def read_pytorchjob(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths: list[str]) -> None:
+    replicas = theirs.pop("pytorchReplicaSpecs")
+    if replicas.get("Worker", {}).get("replicas") == 0:
+        replicas.pop("Worker")
+    for name, one in replicas.items():
+        alone = len(replicas) == 1
+        at = f"spec.pytorchReplicaSpecs.{name}"
+        body = ours["pytorchReplicaSpecs"]["Worker" if alone else name]
+        same(f"{at}.replicas", one.pop("replicas", None), body["replicas"])
+        same(f"{at}.restartPolicy", one.pop("restartPolicy", None), spec.restart.policy)
+        read_pod(f"{at}.template", one.pop("template"), body["template"], "pytorch", "pytorch", paths)
+        paths += [f"{at}.{key}" for key in one]
+    elastic = theirs.pop("elasticPolicy", {})
+    limit = elastic.get("maxRestarts")
+    policy = theirs.pop("runPolicy", {})
+    given = policy.pop("backoffLimit", limit)
+    same("spec.runPolicy.backoffLimit", given, spec.restart.backoff_limit)
+    ranks = [theirs.pop("nprocPerNode", None), elastic.pop("nProcPerNode", None)]
+    for one in ranks:
+        if str(one).isdecimal() and "--nproc_per_node" not in str(replicas):
+            same("spec.nprocPerNode", str(one), ours["nprocPerNode"])
+    paths += missing(ours.get("elasticPolicy"), elastic, "spec.elasticPolicy")
+    read_deadline(policy, spec, same, "spec.runPolicy")
+    clean = policy.pop("cleanPodPolicy", None)
+    same("spec.runPolicy.cleanPodPolicy", {"Running": "Unfinished"}.get(clean, clean), spec.cleanup)
+    same(
+        "spec.runPolicy.ttlSecondsAfterFinished",
+        policy.pop("ttlSecondsAfterFinished", None),
+        spec.engine_options.get("ttl_seconds"),
+    )
+    paths += missing(ours["runPolicy"], policy, "spec.runPolicy")
+    paths += [f"spec.{key}" for key in theirs]
+
+
+def read_trainjob(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths: list[str]) -> None:
+    theirs["runtimeRef"].pop("apiGroup", None)
+    trainer = theirs.pop("trainer")
+    for key in ("command", "args"):
+        trainer.pop(key, None)
+    ranks = trainer.pop("numProcPerNode", None)
+    if isinstance(ranks, int):
+        same("spec.trainer.numProcPerNode", ranks, spec.workers.procs)
+    trainer["env"] = [one for one in trainer.get("env", []) if one["name"] not in TORCHRUN]
+    for one in trainer["env"]:
+        if "valueFrom" not in one:
+            one.setdefault("value", "")
+        elif one.get("value") == "":
+            one.pop("value")
+    paths += missing(ours["trainer"], trainer, "spec.trainer")
+    same("spec.suspend", theirs.pop("suspend", False), False)
+    read_deadline(theirs, spec, same, "spec")
+    for word in ("labels", "annotations"):
+        told = dict(theirs.pop(word, {}))
+        paths += missing(spec.engine_options.get(word, {}), told, f"spec.{word}")
+    paths += missing(ours, theirs, "spec")
+
+
+def read_elasticjob(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths: list[str]) -> None:
+    if theirs.get("suspend") is False:
+        del theirs["suspend"]
+    for name, one in theirs.pop("replicaSpecs").items():
+        at, body = f"spec.replicaSpecs.{name}", ours["replicaSpecs"][name]
+        one.pop("restartPolicy", None)
+        template = one.pop("template")
+        if name == "worker":
+            same(f"{at}.restartCount", one.pop("restartCount", None), spec.restart.backoff_limit)
+            read_pod(f"{at}.template", template, body["template"], "main", "main", paths)
+        else:
+            template["spec"].pop("restartPolicy", None)
+            main = template["spec"]["containers"][0]
+            main["name"] = "main"
+            words = [*main.pop("command", []), *main.pop("args", [])]
+            same(
+                f"{at}.template.spec.containers.0.command",
+                words,
+                body["template"]["spec"]["containers"][0]["command"],
+            )
+            for key in (*BY_SERVER,):
+                template.get("metadata", {}).pop(key, None)
+            paths += missing(body["template"], template, f"{at}.template")
+        paths += missing(body, one, at)
+    paths += missing(ours, theirs, "spec")
+
+
+def read_trainingjob(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths: list[str]) -> None:
+    (one,) = theirs.pop("replicaSpecs")
+    assert one.pop("type", "worker") in ("worker", "Worker", "master", "Master")
+    (body,) = ours["replicaSpecs"]
+    torchrun = theirs.pop("torchrunConfig", {})
+    elastic = theirs.pop("elastic", {})
+    on = elastic.get("enabled")
+    if on and elastic.get("expectedReplicas") is not None:
+        same("spec.elastic.expectedReplicas", elastic["expectedReplicas"], spec.workers.count)
+    elif one.get("replicas") is not None:
+        same("spec.replicaSpecs.0.replicas", one["replicas"], body["replicas"])
+    one.pop("replicas", None)
+    if on:
+        same("spec.elastic.minReplicas", elastic.get("minReplicas"), spec.workers.min)
+        same("spec.elastic.maxReplicas", elastic.get("maxReplicas"), spec.workers.max)
+    same("spec.replicaSpecs.0.restartPolicy", one.pop("restartPolicy", None), spec.restart.policy)
+    same(
+        "spec.replicaSpecs.0.scalingWeight",
+        one.pop("scalingWeight", None),
+        spec.engine_options.get("scaling_weight"),
+    )
+    read_pod("spec.replicaSpecs.0.template", one.pop("template"), body["template"], "python", "python", paths)
+    policy = theirs.pop("runPolicy", {})
+    same(
+        "spec.torchrunConfig.maxRestarts",
+        policy.get("backoffLimit", torchrun.get("maxRestarts")),
+        spec.restart.backoff_limit,
+    )
+    same(
+        "spec.torchrunConfig.rdzvBackend",
+        torchrun.get("rdzvBackend"),
+        spec.engine_options.get("rdzv_backend"),
+    )
+    same(
+        "spec.torchrunConfig.extraOptions",
+        torchrun.get("extraOptions"),
+        spec.engine_options.get("torchrun_options"),
+    )
+    if not on:
+        same("spec.torchrunConfig.minNodes", torchrun.get("minNodes"), spec.workers.min)
+    if str(ranks := torchrun.get("procPerNode")).isdecimal():
+        same("spec.torchrunConfig.procPerNode", str(ranks), str(spec.workers.procs))
+    policy.pop("backoffLimit", None)
+    read_deadline(policy, spec, same, "spec.runPolicy")
+    same("spec.runPolicy.cleanUpPolicy", policy.pop("cleanUpPolicy", None), spec.cleanup)
+    assert not theirs.pop("runMode", {})
+    theirs.pop("runPolicy", None)
+    paths += missing(ours, theirs, "spec")
+    paths += [f"spec.runPolicy.{key}" for key in policy]
+
+
+READ = {
+    "Job": read_job,
+    "PyTorchJob": read_pytorchjob,
+    "TrainJob": read_trainjob,
+    "ElasticJob": read_elasticjob,
+    "PyTorchTrainingJob": read_trainingjob,
+}
+
+# -- the property ----------------------------------------------------------------------------------------------------
+
+
+def named(path: str, manifest: Plain) -> bool:
+    """Whether a path is that of a field of this manifest, or of one that is lacking in one of its mappings."""
+    holder: Any = normal(manifest)
+    rest = path
+    while rest:
+        if isinstance(holder, dict):
+            key = max((k for k in holder if rest == k or rest.startswith(f"{k}.")), key=len, default=None)
+        else:
+            first = rest.partition(".")[0]
+            key = (
+                int(first)
+                if isinstance(holder, list) and first.isdecimal() and int(first) < len(holder)
+                else None
+            )
+        if key is None:
+            return "." not in rest or path.rpartition(".")[0].endswith(rest.rpartition(".")[0])
+        holder, rest = holder[key], rest[len(str(key)) + 1 :]
+    return True
+
+
+def check(manifest: Plain) -> None:
+    before = copy.deepcopy(manifest)
+    note(json.dumps(manifest, indent=1))
+    try:
+        spec = from_manifest(manifest)
+    except SpecError as error:
+        event("refused")
+        note(str(error))
+        assert manifest == before
+        unnamed = [one.path for one in error.problems if not named(one.path, manifest)]
+        assert not unnamed, unnamed
+        return
+    event("taken")
+    assert manifest == before
+    items = find_engine(spec.engine).render(Job("s3://b/run", spec, 1, spec.workers.count))["items"]
+    assert json.loads(json.dumps(items, allow_nan=False)) == json.loads(json.dumps(items))
+    assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+    gone = lost(manifest, spec, json.loads(json.dumps(items)))
+    assert not gone, gone
+
+
+SEEDS = st.integers(0, 2**64 - 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
+@given(seed=SEEDS, broken=st.booleans())
+def test_no_field_is_lost(kind: str, seed: int, broken: bool) -> None:
+    check(damaged(kind, seed) if broken else made(kind, seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=5000)
+@given(seed=SEEDS, broken=st.booleans())
+def test_no_field_is_lost_long(kind: str, seed: int, broken: bool) -> None:
+    check(damaged(kind, seed) if broken else made(kind, seed))
