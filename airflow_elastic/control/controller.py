@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders, write_status
+from airflow_elastic.control.beating import beating
 from airflow_elastic.control.jobs import answered, job_of, tidy_up
 from airflow_elastic.control.look import Look, events_of, look, new_checkpoints
 from airflow_elastic.control.observer import Observer
@@ -95,6 +96,7 @@ class Controller:
         self._scaling = Scaling(engine, self._wake, now)
         self._troubles = 0
         self._published_at = -STATUS_SECONDS
+        self._publishing = asyncio.Lock()
 
     async def drive(self) -> RunState:
         """Carry the run on until its last word is written, and return its state.
@@ -109,7 +111,9 @@ class Controller:
             if self._state is None:
                 raise RunMissing(f"{self._store.uri} holds no run: start one with `airflow-elastic run`")
             while not self.state.ended:
-                await self._advance()
+                seconds = min(STATUS_SECONDS, self._longest_pause)
+                async with beating(self._publish, lambda: self._published_at, seconds):
+                    await self._advance()
             await self._publish()
             return self.state
         finally:
@@ -316,8 +320,6 @@ class Controller:
             await self._hear(found.progress)
             await self._note_checkpoints(found.steps)
         await self._record(*await with_stacks(self._by_the_clock, self._store, self.state, self._hear_again))
-        if time.monotonic() - self._published_at >= min(STATUS_SECONDS, self._longest_pause):
-            await self._publish()
 
     async def _look(self) -> Look:
         return await asyncio.to_thread(look, self._store, self._journal, self._seq, self._mailbox, self.state)
@@ -391,7 +393,8 @@ class Controller:
 
     async def _publish(self) -> None:
         """Write the status document, for whoever cannot or does not want to read a journal."""
-        wait = self._job.wait if self._job else None
-        plain = document(self._store.uri, self.state, self._progress, self._now(), wait)
-        await asyncio.to_thread(write_status, self._store, plain)
-        self._published_at = time.monotonic()
+        async with self._publishing:
+            wait = self._job.wait if self._job else None
+            plain = document(self._store.uri, self.state, self._progress, self._now(), wait)
+            self._published_at = time.monotonic()
+            await asyncio.to_thread(write_status, self._store, plain)
