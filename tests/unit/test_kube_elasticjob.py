@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,6 +20,7 @@ from airflow_elastic.spec.status import Waiting, WorkerPhase
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.kube import Client, Resource
+    from airflow_elastic.adapters.kube.hub import Hub
 
 KIND = ElasticJobKind()
 
@@ -191,6 +193,19 @@ async def test_templates_go_without_metadata_where_the_installed_kind_has_none(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert await made(schema(BASES), labels={"team": "a"}) == [{}, {}]
     assert "no labels and annotations in their templates" in caplog.text
+
+
+async def test_what_is_created_is_what_the_installed_kind_takes() -> None:
+    """By the engine itself, and not only by the function that it has for that."""
+
+    class Recording(Cluster):
+        async def create(self, resource: Resource, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+            assert all(not one["template"]["metadata"] for one in body["spec"]["replicaSpecs"].values())
+            return {**body, "metadata": {**body["metadata"], "uid": "1"}}
+
+    engine, one = ElasticJobEngine(), job()
+    shared = SimpleNamespace(client=Recording(schema(BASES)))
+    await engine._create(cast("Hub", shared), one, options_of(one.spec, engine.kind.options))
 
 
 async def test_a_queue_that_could_not_find_the_pods_is_refused() -> None:

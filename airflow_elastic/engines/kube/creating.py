@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from airflow_elastic.engines.kube.options import KubeOptions
 
 
+Rendered = list[tuple["Resource", dict[str, Any]]]
+
+
 def objects(kind: Kind, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
     """All objects of a job in the order of their creation: the kind's, and before them a gang that is an object."""
     return [*volcano.objects(job, options), *kind.render(job, options)]
 
 
-async def create(shared: Hub, kind: Kind, job: Job, options: KubeOptions) -> None:
-    """Make all objects of a job. Whoever is first has made them; all others adopt them.
+async def create(shared: Hub, kind: Kind, job: Job, options: KubeOptions, made_of: Rendered) -> None:
+    """Make all objects of a job, in this order. Whoever is first has made them; all others adopt them.
 
     Raises:
         KubeError: as the API server answers.
@@ -31,7 +34,7 @@ async def create(shared: Hub, kind: Kind, job: Job, options: KubeOptions) -> Non
     """
     owner: dict[str, Any] | None = None
     before: list[Resource] = []
-    for resource, rendered in objects(kind, job, options):
+    for resource, rendered in made_of:
         body = rendered if owner is None else owned(rendered, owner)
         try:
             made = await shared.client.create(resource, options.namespace, body)

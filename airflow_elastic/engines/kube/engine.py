@@ -150,7 +150,7 @@ class KubeEngine:
         return objects(self.kind, job, options)
 
     async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
-        await create(shared, self.kind, job, options)
+        await create(shared, self.kind, job, options, await self._objects(shared, job, options))
 
     # -- watch ---------------------------------------------------------------------------------------------------
 
