@@ -25,6 +25,7 @@ from tests.support.driving import Driven, driving
 from tests.support.patience import until_async
 
 ZONE = "topology.kubernetes.io/zone"
+MEMORY = "2Gi"  # agents of torchrun keep processes at hand that have imported torch
 LONG = ("--epochs=400", "--step-seconds=0.05")
 
 
@@ -110,7 +111,7 @@ async def test_a_gang_starts_with_the_fewest_and_grows_as_room_comes(
     await client.create(PODS, namespace, {**other, "metadata": {"name": "other"}})
     await kube.phase_of(client, PODS, namespace, "other", "Running")
     there = {"node_selector": {"kubernetes.io/hostname": machine}}
-    workers = Workers(3, min=2, resources={GPU: "1", "memory": "64Mi"})
+    workers = Workers(3, min=2, resources={GPU: "1", "memory": MEMORY})
     job = job_of(shared_folder, pod_options, workers, **there)
     await engine.submit(job)
     try:
@@ -133,7 +134,7 @@ async def test_scaled_down_a_gang_needs_no_more_than_there_are(
     shared_folder: Path, pod_options: dict[str, Any], client: Client, namespace: str, engine: JobEngine
 ) -> None:
     """Kubernetes refuses a Job that needs more pods than it has: 422, "must not be greater than parallelism"."""
-    job = job_of(shared_folder, pod_options, Workers(3, min=1, resources={"memory": "64Mi"}))
+    job = job_of(shared_folder, pod_options, Workers(3, min=1, resources={"memory": MEMORY}))
     await engine.submit(job)
     try:
         await until(engine, job, running(3))
@@ -160,7 +161,7 @@ async def test_a_pod_that_waits_for_its_gang_says_so_and_why_the_others_do_not_c
         return "pods" in (await client.get(QUOTAS, namespace, "one")).get("status", {}).get("used", {})
 
     await until_async(counted, "the quota to be counted")
-    job = job_of(shared_folder, pod_options, Workers(2, resources={"memory": "64Mi"}))
+    job = job_of(shared_folder, pod_options, Workers(2, resources={"memory": MEMORY}))
     await engine.submit(job)
     try:
         status = await until(
@@ -183,7 +184,7 @@ async def test_all_of_a_gang_are_put_into_one_zone(
     if len({*zones.values()}) < 2 or len(zones) < 3:
         pytest.skip("nodes in two zones, two of them in one, are needed to run this")
     job = job_of(
-        shared_folder, pod_options, Workers(2, resources={GPU: "3", "memory": "64Mi"}), topology=ZONE
+        shared_folder, pod_options, Workers(2, resources={GPU: "3", "memory": MEMORY}), topology=ZONE
     )
     await engine.submit(job)
     try:
@@ -221,12 +222,13 @@ async def test_preemption_takes_a_gang_of_fixed_size_whole_and_others_in_part(
     await client.create(PODS, namespace, first)
     found = await kube.phase_of(client, PODS, namespace, "somebody", "Running")
     there = {"kubernetes.io/hostname": found["spec"]["nodeName"]}
-    workers = Workers(3, min=least, resources={GPU: "1", "memory": "64Mi"})
+    await client.delete(PODS, namespace, "somebody", grace_seconds=0)
+    workers = Workers(3, min=least, resources={GPU: "1", "memory": MEMORY})
     job = job_of(shared_folder, pod_options, workers, node_selector=there)
     await engine.submit(job)
     try:
         await until(engine, job, running(3))
-        other = somebody(pod_options["image"], gpus=1, nodeSelector=there, priorityClassName=urgent)
+        other = somebody(pod_options["image"], gpus=2, nodeSelector=there, priorityClassName=urgent)
         await client.create(PODS, namespace, {**other, "metadata": {"name": "urgent"}})
         await kube.phase_of(client, PODS, namespace, "urgent", "Running")
         status = await until(engine, job, lambda status: len(preempted(status)) >= taken)

@@ -5,6 +5,7 @@ and writes what 1.12 and 1.15 were seen to write.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
@@ -22,10 +23,11 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.job import JobEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.engines.kube.queues.volcano import PODGROUPS
+from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting
 from airflow_elastic.testing.engine_conformance import until
-from tests.cluster.test_training import lose_a_pod, training
+from tests.cluster.test_training import training
 from tests.support import kube
 from tests.support.cluster import documented_rights, pod_spec, pods_of
 from tests.support.driving import driving
@@ -207,30 +209,36 @@ def closing(kubectl: kube.Kubectl, namespace: str, tmp_path: Path) -> Iterator[C
 
 
 @pytest.mark.usefixtures("volcano")
-async def test_a_queue_that_was_closed_meanwhile_is_waited_for(
+async def test_a_queue_that_was_closed_meanwhile_takes_the_job_when_it_is_open(
     shared_folder: Path,
     pod_options: dict[str, Any],
     namespace: str,
     client: Client,
     closing: Callable[[bool], None],
 ) -> None:
-    options = {**pod_options, "queueing": "volcano", "queue": "team", "scheduler": "default-scheduler"}
-    async with driving(shared_folder / "run", training("job", options, *LONG)) as driven:
-        await driven.at_step(7)
-        closing(True)
-        await until_async(lambda: _is_closed(client, namespace), "the queue to be closed")
-        await lose_a_pod(driven, client, namespace)
-        await driven.until(lambda: driven.state.attempt.held, "the refusal")
-        held = driven.state.attempt
-        assert (held.number, driven.state.restarts_used) == (2, 1)
-        assert CLOSED in str(held.held)
-        await driven.until(lambda: driven.run.status()["state"] == "queued", "its words")
-        closing(False)
-        from_step = await driven.gone_on()
-        await driven.at_step(from_step + 3)
-        driven.run.ask_stop(by="test")
-        state = await driven.end()
-    assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
+    """The controller tries again; see tests/unit/test_held_attempts.py."""
+    engine = JobEngine()
+    spec = pod_spec("job", {**pod_options, "queueing": "volcano", "queue": "team"}, "forever.py")
+    job = Job(str(shared_folder / "run"), spec, 2, 2)
+    closing(True)
+    await until_async(lambda: _is_closed(client, namespace), "the queue to be closed")
+    with pytest.raises(SubmitRefused, match=re.escape(CLOSED)) as refused:
+        await engine.submit(job)
+    assert refused.value.for_now
+    closing(False)
+
+    async def taken() -> bool:
+        try:
+            await engine.submit(job)
+        except SubmitRefused:  # the rule is not gone everywhere at once
+            return False
+        return True
+
+    try:
+        await until_async(taken, "the job to be taken")
+        await until(engine, job, lambda status: status.waiting is Waiting.QUEUED)
+    finally:
+        await engine.delete(job, 0.0)
 
 
 async def _is_closed(client: Client, namespace: str) -> bool:

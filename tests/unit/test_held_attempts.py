@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from airflow_elastic.adapters.kube import Forbidden, Invalid, KubeError, NoSuchKind, OverQuota
 from airflow_elastic.core.document import document
 from airflow_elastic.core.machine import due, evolve
 from airflow_elastic.core.state import Cause, Phase, RunState
 from airflow_elastic.core.tell import sentence
 from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube.trouble import refusal
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Finish, Submit
 from airflow_elastic.spec.errors import SubmitHeld, SubmitRefused
@@ -120,3 +122,16 @@ async def test_the_controller_tries_again_until_the_job_is_taken(tmp_path: Path)
         state = run.state
     assert (state.outcome, state.restarts_used, engine.answers) == ("succeeded", 1, [])
     assert not heard.troubles, "it is queued, and nothing is out of reach"
+
+
+def test_what_an_answer_of_the_api_server_means_for_a_job() -> None:
+    held = refusal(OverQuota("exceeded quota"))
+    assert isinstance(held, SubmitHeld)
+    for final in (Invalid(CLOSED), Forbidden("no rights"), NoSuchKind("no such kind")):
+        no = refusal(final)
+        assert isinstance(no, SubmitRefused)
+        assert no.for_now, "people may change it"
+    away = KubeError("it does not answer")
+    assert refusal(away) is away
+    older = refusal(Invalid('strict decoding error: unknown field "spec.scheduling"'))
+    assert str(older).endswith("queueing: native needs Kubernetes 1.37")
