@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -229,9 +230,12 @@ async def test_preemption_takes_a_gang_of_fixed_size_whole_and_others_in_part(
     try:
         await until(engine, job, running(3))
         other = somebody(pod_options["image"], gpus=2, nodeSelector=there, priorityClassName=urgent)
+        # Watched meanwhile: pods that are gone tell nothing.
+        seen = asyncio.create_task(until(engine, job, lambda status: len(preempted(status)) >= taken))
+        await asyncio.sleep(0)
         await client.create(PODS, namespace, {**other, "metadata": {"name": "urgent"}})
+        status = await seen
         await kube.phase_of(client, PODS, namespace, "urgent", "Running")
-        status = await until(engine, job, lambda status: len(preempted(status)) >= taken)
         assert len(preempted(status)) == taken
         assert "preempting to accommodate a higher priority pod" in str(preempted(status)[0].reason)
     finally:
