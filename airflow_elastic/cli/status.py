@@ -125,9 +125,12 @@ def _start(starting: Mapping[str, Any], now: float) -> str:
 
 
 def _position(document: Mapping[str, Any]) -> str:
-    if not document["step"]:
+    reached = max((attempt["last_step"] for attempt in document.get("attempts", ())), default=0)
+    if not document["step"] and not reached:
         return "no step reported so far"
     parts = [f"step {say.step_of(document)}", f"epoch {document['epoch']}"]
+    if not document["step"]:  # nothing was saved
+        parts[0] += f" again, after step {reached}"
     if document["loss"] is not None:  # a script may give another number that it calls its loss
         parts.append(f"step loss {say.number(document['loss'])}")
     parts += [f"{name} {say.number(value)}" for name, value in document["metrics"].items()]

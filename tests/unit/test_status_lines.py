@@ -51,3 +51,13 @@ def test_an_attempt_shows_the_sizes_that_it_has_had() -> None:
     assert sizes({"workers": 3, "stretches": stretches}) == "2 → 3"
     assert sizes({"workers": 1, "stretches": stretches}) == "2 → 3 → 1"
     assert sizes({"workers": 2, "stretches": []}) == "2"
+
+
+def test_a_run_that_has_lost_its_steps_says_how_far_it_was() -> None:
+    told = at_step(8, loss=0.25, total_steps=20)
+    state = story(
+        *LIVE, ev.WorkersEnded(2.0, 1, failed(error="ValueError: a"), told), ev.AttemptGone(3.0, 1, told)
+    )
+    position = _position(status("/runs/x", state, None, 5.0))
+    assert position.startswith("step 0/20 again, after step 8, epoch 0, step loss 0.25")
+    assert _position(status("/runs/x", story(*LIVE), None, 5.0)) == "no step reported so far"
