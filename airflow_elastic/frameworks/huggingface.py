@@ -21,6 +21,7 @@ from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs
 from airflow_elastic.runtime.sampler import count_pieces
 from airflow_elastic.runtime.session import Session, joined
+from airflow_elastic.runtime.shape import Shape
 from airflow_elastic.spec.errors import InvalidInput
 
 try:
@@ -90,6 +91,7 @@ class ElasticTraining:
         trainer: Any = self
         # As a trainer of one's own may say; earlier releases do not ask.
         self._scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
+        trainer.callback_handler.callbacks.insert(0, _Settling(trainer))
         trainer.add_callback(_Reporting(trainer))
         # Here, and not in `compute_loss`, which is what a trainer of one's own overrides.
         backward = trainer.accelerator.backward
@@ -198,6 +200,16 @@ class ElasticTrainer(ElasticTraining, Trainer):  # type: ignore[misc]
     """`transformers.Trainer`, elastic."""
 
 
+class _Settling(TrainerCallback):  # type: ignore[misc]
+    """The first one: what was done before an epoch counts before anybody begins the next."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer._epochs.settle()
+
+
 class _Reporting(TrainerCallback):  # type: ignore[misc]
     """Restores before the first step, and tells the run of each."""
 
@@ -207,10 +219,12 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         trainer, run = self._trainer, self._run
-        others = {"schedule": trainer.lr_scheduler, "progress": _Progress(trainer)}
-        others["scaler"] = trainer.accelerator.scaler  # none, where what was trained in float16 is no more
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # not Accelerate's cover of it
-        run.restore(trainer.model_wrapped, optimizer, **others)
+        progress = _Progress(trainer, Shape(trainer.model, [optimizer]))
+        others = {"schedule": trainer.lr_scheduler, "progress": progress}
+        others["scaler"] = trainer.accelerator.scaler  # none, where what was trained in float16 is no more
+        rebuild = lambda resumed: progress.rebuild(run.peek("progress"))  # noqa: E731
+        run.restore(trainer.model_wrapped, optimizer, rebuild=rebuild, **others)
         # What is averaged from here on is of the steps from here on.
         trainer._globalstep_last_logged = trainer._initial_global_step = state.global_step
         if args.max_steps <= 0:  # an epoch may have more steps than those before had, or fewer
@@ -244,8 +258,13 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
 class _Progress:
     """What the trainer's loop knows beside the model: its place, its history, the state of its callbacks."""
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
+    def __init__(self, trainer: Any, shape: Shape) -> None:
+        self._trainer, self._shape = trainer, shape
+
+    def rebuild(self, kept: dict[str, Any] | None) -> None:
+        """Have model and optimizer the shape that callbacks had given them."""
+        if kept and "shape" in kept:  # saved before that was kept
+            self._shape.load_state_dict(kept["shape"])
 
     def _callbacks(self) -> dict[str, Any]:
         callbacks = self._trainer.callback_handler.callbacks
@@ -258,6 +277,7 @@ class _Progress:
             "state": {name: getattr(state, name) for name in _KEPT if name in known},
             "callbacks": {name: one.state()["attributes"] for name, one in self._callbacks().items()},
             "by_tokens": self._trainer._by_tokens,
+            "shape": self._shape.state_dict(),
             "stopped": self._trainer.control.should_training_stop and state.global_step < state.max_steps,
         }
 

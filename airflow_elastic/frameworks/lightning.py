@@ -23,6 +23,7 @@ import torch
 from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
 from airflow_elastic.runtime.session import Session, joined
+from airflow_elastic.runtime.shape import Shape
 from airflow_elastic.spec.errors import InvalidInput
 
 try:
@@ -71,7 +72,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
                 "devices": local,
                 "num_nodes": self.run.world_size // local,
                 "plugins": [*_listed(options.get("plugins")), *environment],
-                "callbacks": [*_listed(options.get("callbacks")), _Reporting(self.run)],
+                "callbacks": [_Settling(), *_listed(options.get("callbacks")), _Reporting(self.run)],
             }
         )
 
@@ -160,7 +161,7 @@ class _Epochs(Epochs):
             yield content
 
 
-def _check_hooks(theirs: Iterable[Any]) -> None:
+def _check_hooks(theirs: Iterable[Any], module: LightningModule) -> None:
     """Whoever writes into Lightning's own checkpoints is not asked here: what is kept is what has a state.
 
     Raises:
@@ -175,6 +176,13 @@ def _check_hooks(theirs: Iterable[Any]) -> None:
                 "Keep them in a module of your own, torch.optim.swa_utils.AveragedModel(…).requires_grad_(False) for "
                 "example, as a part of the LightningModule: what that holds is saved"
             )
+        if isinstance(one, callbacks.StochasticWeightAveraging) and one.pl_module_contains_batch_norm(module):
+            raise InvalidInput(
+                "StochasticWeightAveraging: given, with a model that has batch norms; allowed: one without, as it ends "
+                "with a pass over the data that makes no steps, and is no part of the run. Have the averaged weights "
+                "in a module of your own (torch.optim.swa_utils.AveragedModel), and torch.optim.swa_utils.update_bn "
+                "after trainer.fit"
+            )
         if isinstance(one, callbacks.GradientAccumulationScheduler):
             raise InvalidInput(
                 "GradientAccumulationScheduler: given; allowed: none, as how many batches gradients are accumulated of "
@@ -188,6 +196,13 @@ def _check_hooks(theirs: Iterable[Any]) -> None:
             )
 
 
+class _Settling(Callback):  # type: ignore[misc]
+    """The first one: what was done before an epoch counts before anybody begins the next."""
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        trainer._epochs.settle()
+
+
 class _Reporting(Callback):  # type: ignore[misc]
     """Restores before the first step, and tells the run of each."""
 
@@ -197,10 +212,11 @@ class _Reporting(Callback):  # type: ignore[misc]
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
         self._steps = 0  # of optimizers, as the trainer counts them
         self._without_step = False  # and told
+        self._held: list[Any] = []  # callbacks that are not to begin an epoch once more
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            _check_hooks([*trainer.callbacks, pl_module])
+            _check_hooks([*trainer.callbacks, pl_module], pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         schedules = {
@@ -214,15 +230,19 @@ class _Reporting(Callback):  # type: ignore[misc]
         self._run.restore(
             trainer.strategy.model,
             *trainer.strategy.optimizers,
+            rebuild=lambda resumed: progress.rebuild(self._run.peek("progress")),
             **schedules,
             precision=trainer.precision_plugin,
             progress=progress,
         )
         progress.load_data()
+        self._held = _held_back(trainer) if trainer._epochs.given else []
         _stand(trainer.fit_loop.epoch_progress, before + int(trainer._epochs.behind))
         self._steps = trainer.global_step
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        while self._held:
+            del self._held.pop().on_train_epoch_start
         if not trainer._epochs.begun:
             trainer._epochs.begun = True
             iter(trainer.fit_loop._data_fetcher)  # looks again how long this epoch is: what is left of it
@@ -275,9 +295,22 @@ class _Progress:
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._loop = trainer, trainer.fit_loop.epoch_loop
         self._loaded = 0
+        self._rebuilt: list[Any] = []  # callbacks that have been loaded before all else
+        self._shape = Shape(trainer.lightning_module, trainer.strategy.optimizers)
 
     def _callbacks(self) -> dict[str, Any]:
-        return {one.state_key: one for one in self._trainer.callbacks if not isinstance(one, _Reporting)}
+        ours = _Reporting, _Settling
+        return {one.state_key: one for one in self._trainer.callbacks if not isinstance(one, ours)}
+
+    def rebuild(self, kept: dict[str, Any] | None) -> None:
+        """Have model and optimizers the shape that callbacks gave them: by their own way first, where they have one."""
+        for key, one in self._callbacks().items():
+            if kept and isinstance(one, callbacks.BaseFinetuning) and key in kept["callbacks"]:
+                one.load_state_dict(kept["callbacks"][key])
+                one.on_fit_start(self._trainer, self._trainer.lightning_module)
+                self._rebuilt.append(one)
+        if kept and "shape" in kept:  # saved before that was kept
+            self._shape.load_state_dict(kept["shape"])
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -288,6 +321,7 @@ class _Progress:
             "data": None if self._trainer.datamodule is None else self._trainer.datamodule.state_dict(),
             "stopped": self._trainer.should_stop,
             "loaded": self._trainer.fit_loop._last_train_dl_reload_epoch,
+            "shape": self._shape.state_dict(),
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
@@ -301,7 +335,7 @@ class _Progress:
         self._trainer.should_stop = kept.get("stopped", False)  # early: somebody had seen enough
         self._loaded = kept.get("loaded", 0)
         for key, one in self._callbacks().items():
-            if key in kept["callbacks"]:
+            if key in kept["callbacks"] and not any(one is each for each in self._rebuilt):
                 one.load_state_dict(kept["callbacks"][key])
         if kept.get("data") and self._trainer.datamodule is not None:
             self._trainer.datamodule.load_state_dict(kept["data"])
@@ -313,6 +347,20 @@ class _Progress:
             _stand(loop.epoch_progress, self._loaded)
             loop._combined_loader = None
             loop.setup_data()
+
+
+def _held_back(trainer: Any) -> list[Any]:
+    """Callbacks that thaw layers by the epoch and have done so in this one: as Lightning's own resuming, within an
+    epoch, they are not told that it begins. (Others are: they may make there what they need for an epoch.)
+    """
+    held = [one for one in trainer.callbacks if isinstance(one, callbacks.BaseFinetuning)]
+    for one in held:
+        one.on_train_epoch_start = _nothing
+    return held
+
+
+def _nothing(*_: Any) -> None:
+    """Done already."""
 
 
 def _stand(progress: Any, number: int) -> None:

@@ -77,6 +77,7 @@ class Averaging:
         """
         if self._rounds is None:
             return
+        self._check_size()
         number = step // self._every
         if number <= self._adopted:
             return  # late for the one before, this rank has gone on from a newer one
@@ -107,6 +108,7 @@ class Averaging:
         """
         if self._rounds is None:
             return
+        self._check_size()
         everything = [*self._weights(), *self._states()]
         mean = _flat(everything)
         most, fewest = self._ranks.largest(mean.numel(), -mean.numel())()
@@ -118,6 +120,15 @@ class Averaging:
         dist.all_reduce(mean, group=self._ranks.group)
         _set(everything, mean.div_(self._ranks.world_size))
         self._anchor = _flat(self._weights())
+
+    def _check_size(self) -> None:
+        now, had = sum(one.numel() for one in self._weights()), self._anchor.numel()
+        if now != had:
+            raise InvalidInput(
+                f"run.average: the model has {now} numbers that are trained, and had {had} when averaging began: there "
+                "is no mean of what only some ranks have. Change the shape of a model before run.average, or train "
+                "with DistributedDataParallel"
+            )
 
     def end(self) -> None:
         """There is nothing more to average. All ranks call this together."""

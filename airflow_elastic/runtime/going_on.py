@@ -8,6 +8,7 @@ random for it: so generators are put back when the loop goes on, and so is all t
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from airflow_elastic.runtime.data import Feed
 from airflow_elastic.runtime.phases import Course
@@ -15,6 +16,7 @@ from airflow_elastic.runtime.restoring import Restorer
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.resumed import Resumed, resumed_from
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +49,7 @@ class GoingOn:
         course, restorer = self._course, self._restorer
         self._objects, self._manifest, self._due = objects, None, None
         self._phase = None if course.current is None else course.number
-        if restorer is None or (
-            course.current is not None and course.begins and (course.stored or course.walked)
-        ):
+        if restorer is None or self._is_new:
             return None
         if course.passes and course.current is not None:
             self._manifest = restorer.restore_step(objects, course.current.to_step)
@@ -60,6 +60,26 @@ class GoingOn:
         if self._manifest is not None:
             self._stand(self._manifest)
         return self._manifest
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether a phase begins, for which there is nothing to load."""
+        course = self._course
+        return course.current is not None and course.begins and bool(course.stored or course.walked)
+
+    def facts(self) -> Resumed | None:
+        """Of what `load` is going to load; None where there is nothing. All ranks call this together."""
+        course, restorer = self._course, self._restorer
+        if restorer is None or self._is_new:
+            return None
+        if course.passes and course.current is not None:
+            return resumed_from(restorer.stock.open(course.current.to_step)[0])
+        return restorer.resumed
+
+    def peek(self, name: str) -> Any:
+        """The state of an object in what `load` is going to load; None where there is none. All ranks together."""
+        facts = self.facts()
+        return None if facts is None or self._restorer is None else self._restorer.peek(name, facts.step)
 
     def _stand(self, manifest: Manifest) -> None:
         self._feed.position = Position(manifest.epoch, manifest.offset, manifest.samples)

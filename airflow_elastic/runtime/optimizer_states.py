@@ -9,7 +9,7 @@ been saved. Here nobody makes a step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.composites import innermost, is_optimizer
+from airflow_elastic.runtime.departed import Departed
 from airflow_elastic.runtime.fit import Kind
 from airflow_elastic.runtime.naming import names_of
 from airflow_elastic.runtime.optimizers import make_room, make_room_by_a_step, room_as_stored
@@ -40,13 +41,16 @@ _NO_SETTINGS = (
 )
 
 
-def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, others: Mapping[str, Any]) -> None:
+def check_optimizers(
+    model: torch.nn.Module, optimizers: Optimizers, others: Mapping[str, Any], departed: Departed
+) -> None:
     """Refuse optimizers whose states have no place in a checkpoint. Before anything is trained.
 
     Args:
         model: whose parameters they are to have.
         optimizers: their states are kept by the names of these.
         others: further objects by their names, optimizers among them.
+        departed: knows parameters that were the model's.
 
     Raises:
         InvalidInput: one has parameters that are not the model's, or those of another one, or is LBFGS; or one of the
@@ -61,6 +65,7 @@ def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, others: Map
                 "(LBFGS, or two of the same parameters) cannot be saved with fully_shard"
             )
     names = names_of(model)
+    departed.has(names)
     by_name = "give it by a name of its own instead: run.restore(model, {}=optimizer)"
     for one in optimizers:
         if isinstance(one, torch.optim.LBFGS):
@@ -68,19 +73,9 @@ def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, others: Map
                 "an optimizer is LBFGS, which keeps a history of no fixed length, and not a state of each parameter: "
                 + by_name.format("lbfgs")
             )
-        if strangers := [tuple(each.shape) for each in _parameters(one) if each not in names]:
-            shapes = _some([str(each) for each in strangers])
-            raise InvalidInput(
-                f"an optimizer ({type(one).__name__}) has {len(strangers)} parameters that are not the model's, of the "
-                f"shapes {shapes}: they would not be saved. Have the model be what holds all that is trained, e.g. "
-                "torch.nn.ModuleDict({'net': net, 'loss': loss}); and make the optimizer after the model is sharded"
-            )
-    twice = [
-        each
-        for each, count in Counter(p for one in optimizers for p in _parameters(one)).items()
-        if count > 1
-    ]
-    if twice:
+        _check_strangers(one, names, departed)
+    counts = Counter(p for one in optimizers for p in _parameters(one) if p in names)
+    if twice := [each for each, count in counts.items() if count > 1]:
         raise InvalidInput(
             f"{_some([names[each] for each in twice])}: optimizers have the same parameters ({len(twice)} of them) "
             "more than once, and of each parameter one state is kept. Where there is a second optimizer, "
@@ -88,8 +83,26 @@ def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, others: Map
         )
 
 
-def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
+def _check_strangers(one: torch.optim.Optimizer, names: Mapping[Any, str], departed: Departed) -> None:
+    kind, own = type(one).__name__, [*_parameters(one)]
+    gone = {id(each) for each in departed.among(own, names, kind)}
+    if strangers := [str(tuple(each.shape)) for each in own if each not in names and id(each) not in gone]:
+        raise InvalidInput(
+            f"an optimizer ({kind}) has {len(strangers)} parameters that are not the model's, of the shapes "
+            f"{_some(strangers)}: they would not be saved. Have the model be what holds all that is trained, e.g. "
+            "torch.nn.ModuleDict({'net': net, 'loss': loss}); and make the optimizer after the model is sharded"
+        )
+
+
+def states_of(
+    model: torch.nn.Module, optimizers: Optimizers, departed: Departed | None = None
+) -> dict[str, Any]:
     """What the optimizers keep of each parameter, by its name, and their settings, as a state dict of all of them.
+
+    Args:
+        model: whose parameters they have.
+        optimizers: may still have parameters that were the model's, and are no more: of these nothing is kept.
+        departed: knows those.
 
     Returns:
         `state`: of each parameter that has one; tensors are the optimizers' own, not copies. `param_groups`: of all
@@ -97,16 +110,18 @@ def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
         names of nothing. Empty without optimizers.
 
     Raises:
-        InvalidInput: an optimizer keeps something that is of no parameter.
+        InvalidInput: an optimizer keeps something that is of no parameter, or of one that is not the model's.
     """
     if not optimizers:
         return {}
-    names = names_of(model)
+    names, departed = names_of(model), departed or Departed()
+    departed.has(names)
     state: dict[str, Any] = {}
     groups: list[dict[str, Any]] = []
     classes: dict[str, None] = {}  # names alone can be read before anything else is
     for one in optimizers:
-        numbered, own = [names[each] for each in _parameters(one)], one.state_dict()
+        _check_strangers(one, names, departed)
+        numbered, own = [names.get(each) for each in _parameters(one)], one.state_dict()
         of_none = [
             *(own.keys() - {"state", "param_groups"}),
             *(one for one in own["state"] if not isinstance(one, int)),
@@ -116,9 +131,11 @@ def states_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
                 f"an optimizer ({type(one).__name__}) keeps {of_none[0]!r}, which is the state of no parameter: give "
                 "it by a name of its own: run.restore(model, own=optimizer)"
             )
-        state |= {numbered[number]: kept for number, kept in own["state"].items()}
+        state |= {name: kept for number, kept in own["state"].items() if (name := numbered[number])}
         groups += [
-            {**group, "params": [numbered[each] for each in group["params"]]} for group in own["param_groups"]
+            {**group, "params": [name for each in group["params"] if (name := numbered[each])]}
+            for group in own["param_groups"]
+            if _is_of(group, lambda each: numbered[each] is not None)  # noqa: B023 - asked at once
         ]
         classes |= {f"{number} {type(one).__name__}": None for number in range(len(classes), len(groups))}
     return {"state": state, "param_groups": groups, "classes": classes}
@@ -146,7 +163,7 @@ def make_room_for(
     former = [(one, dict(one.state)) for one in optimizers]
     try:
         for one in optimizers:
-            theirs = {each: known[names[each]] for each in _parameters(one) if names[each] in known}
+            theirs = {each: known[names[each]] for each in _parameters(one) if names.get(each) in known}
             if not any(one.state.values()):
                 one.state.clear()
                 if not make_room(one) and theirs:
@@ -233,14 +250,21 @@ def load_states(
     names = names_of(model)
     groups = [(group, *saved) for group, saved in zip(state["param_groups"], stored, strict=True)]
     taken = [
-        [_taken(groups, {names[each] for each in one["params"]}) for one in each.param_groups]
+        [
+            _taken(groups, {names[p] for p in own["params"] if p in names})
+            if _is_of(own, names.__contains__)
+            else ({}, None)
+            for own in each.param_groups
+        ]
         for each in optimizers
     ]
     for one, found in zip(optimizers, taken, strict=True):
         for own, (theirs, kind) in zip(one.param_groups, found, strict=True):
-            _check_class(one, own, kind, theirs)
+            if theirs:
+                _check_class(one, own, kind, theirs)
     for one, found in zip(optimizers, taken, strict=True):
-        numbers = {names[each]: number for number, each in enumerate(_parameters(one))}
+        places = {id(each): number for number, each in enumerate(_parameters(one))}
+        numbers = {names[each]: places[id(each)] for each in _parameters(one) if each in names}
         with _same_groups(one):
             one.load_state_dict(
                 {
@@ -251,7 +275,7 @@ def load_states(
                         {
                             **own,
                             **_where(own, theirs),
-                            "params": [numbers[names[each]] for each in own["params"]],
+                            "params": [places[id(each)] for each in own["params"]],
                         }
                         for own, (theirs, _) in zip(one.param_groups, found, strict=True)
                     ],
@@ -274,6 +298,11 @@ def _same_groups(optimizer: torch.optim.Optimizer) -> Iterator[None]:
             own.update(loaded)
         former[:] = dicts
         optimizer.param_groups = former
+
+
+def _is_of(group: Mapping[str, Any], has: Callable[[Any], bool]) -> bool:
+    """Whether any of its parameters is the model's; a group without any is one, too."""
+    return not group["params"] or any(map(has, group["params"]))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter]:

@@ -17,11 +17,8 @@ from typing import Any
 import torch
 
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
-from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import put_together, unpacked, without_arrays
 from airflow_elastic.runtime.borrowing import Loan
@@ -34,6 +31,7 @@ from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizer_states import Saved, ask_for, load_states, make_room_for, put_back
 from airflow_elastic.runtime.optimizers import as_read, load_as_saved
+from airflow_elastic.runtime.peeking import peek
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.saving import ORDER, Stateful, other_key, state_of
 from airflow_elastic.runtime.stage import Stage
@@ -209,6 +207,19 @@ class Restorer:
             raise self.stock.trouble
         return self._facts
 
+    def peek(self, name: str, step: int) -> Any:
+        """The state of an object of the script's in the checkpoint of this step; None where it has none of this name.
+
+        All ranks call this together. The script relies on it. Raises as `restore`.
+        """
+        manifest, indexes = self.stock.open(step)
+        try:
+            return self._ranks.from_first(lambda: peek(FlatReader(manifest, indexes), self._store, name))
+        except CheckpointDamaged as error:
+            if before := [one for one in self.stock.steps if one < step]:
+                self._begin_again({step: str(error)}, before[-1])
+            raise
+
     def _restore(self, objects: Stateful) -> Manifest | None:
         stock, damaged = self.stock, {}
         steps, told = stock.steps, stock.newest
@@ -247,19 +258,6 @@ class Restorer:
                 *(max(damaged), RESTART_ME, before),
             )
             raise SystemExit(RESTART_ME)
-
-    def seconds_between_failures(self) -> float:
-        """How often the run fails, as its journal tells. All ranks call this together."""
-
-        def read() -> float:
-            try:
-                state = replay(Journal(self._store).read())
-            except ElasticError as error:
-                log.warning("how often the run fails is not known: %s", error)
-                return EXPECTED_SECONDS
-            return seconds_between_failures(state, time.time()) if state else EXPECTED_SECONDS
-
-        return self._ranks.from_first(read)
 
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         """Raises CheckpointDamaged on all ranks alike."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from airflow_elastic.runtime import randomness
 from airflow_elastic.runtime.apart import packed, take_apart
 from airflow_elastic.runtime.composites import is_optimizer, saved_in_place_of
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
+from airflow_elastic.runtime.departed import Departed
 from airflow_elastic.runtime.footprint import check_memory, footprint
 from airflow_elastic.runtime.held_memory import HeldMemory, ties_among
 from airflow_elastic.runtime.naming import weights_of
@@ -74,7 +75,7 @@ class Stateful:
     """What a script wants saved: a model with its optimizer, and further objects with state_dict/load_state_dict.
 
     `left` names such objects as older checkpoints may have, and the script has no more. Of optimizers that hold others,
-    `optimizers` are these.
+    `optimizers` are these. `departed` knows all parameters that the model has had.
 
     Raises:
         InvalidInput: the states of the optimizers have no place in a checkpoint, or an object has no state.
@@ -84,6 +85,7 @@ class Stateful:
     optimizers: tuple[torch.optim.Optimizer, ...]
     others: Mapping[str, Any]
     left: frozenset[str] = frozenset()
+    departed: Departed = field(default_factory=Departed)
 
     def __post_init__(self) -> None:
         for one in self.optimizers:
@@ -101,7 +103,7 @@ class Stateful:
                 )
         within = saved_in_place_of(self.optimizers, self.others.values())
         object.__setattr__(self, "optimizers", within)
-        check_optimizers(self.model, self.optimizers, self.others)
+        check_optimizers(self.model, self.optimizers, self.others, self.departed)
 
     @property
     def stepping(self) -> list[Any]:
@@ -155,6 +157,7 @@ class Saver:
         self._ranks, self._generation, self._stage, self._words = ranks, generation, stage, words
         self._place = Place(ranks.rank, ranks.world_size, stage.procs)
         self._compared = 0
+        self._shape: dict[str, Any] = {}  # of what was compared
         self._staged = -1  # of what is to be written
         self._newest = -1
         self._for_disk: list[int] = []  # the newest steps that are to come to the disk
@@ -199,9 +202,7 @@ class Saver:
         if reason not in (*IN_BETWEEN, BREAKPOINT):
             self._wait_until_written()
         plan = self._plan(objects)
-        if self._compared < _COMPARED:
-            # What differs once is told once.
-            self._compared += 1 if check_alike(plan.alike, self._ranks) else _COMPARED
+        self._check_alike(plan)
         note = Note(
             step=step,
             generation=self._generation,
@@ -239,6 +240,18 @@ class Saver:
         if self._overlap and not wait_before_steps(optimizers, self._settle):
             log.warning("checkpoint.overlap needs optimizers of torch.optim: training waits for each copy")
             self._overlap = False
+
+    def _check_alike(self, plan: Layout) -> None:
+        """Refuse a state of another shape than that of other ranks: some of it would be written by nobody. With the
+        first saves of a generation, and where its shape has changed since the last one. Raises InvalidInput.
+        """
+        shape = {name: (one.shape, one.dtype) for name, one in plan.alike.items()}
+        if self._compared >= _COMPARED and self._ranks.any(shape != self._shape):
+            self._compared = 0
+        self._shape = shape
+        if self._compared < _COMPARED:
+            # What differs once is told once.
+            self._compared += 1 if check_alike(plan.alike, self._ranks) else _COMPARED
 
     def _wait_until_written(self) -> None:
         with self._waiting():
@@ -344,7 +357,7 @@ def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
     """Everything that is saved, by name. Tensors are those of the model itself, not copies."""
     return {
         "model": packed(weights_of(objects.model)),
-        "optimizer": states_of(objects.model, objects.optimizers),
+        "optimizer": states_of(objects.model, objects.optimizers, objects.departed),
         **{other_key(name): _halves(other.state_dict()) for name, other in objects.others.items()},
         # Keyed by rank: objects under one key would be taken for copies of one another.
         f"random.{rank}": randomness.capture(),

@@ -20,6 +20,8 @@ from airflow_elastic.runtime.going_on import GoingOn
 from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.phases import Course
 from airflow_elastic.runtime.ranks import join
+from airflow_elastic.runtime.rebuilding import Rebuild, rebuilt
+from airflow_elastic.runtime.reshaping import Reshaping
 from airflow_elastic.runtime.restoring import Restorer
 from airflow_elastic.runtime.saves import PHASE, Saves
 from airflow_elastic.runtime.saving import ORDER, Saver, Stateful
@@ -67,7 +69,7 @@ def joined() -> Session:
     return session
 
 
-class Session(Trainings):
+class Session(Trainings, Reshaping):
     """One rank of a run.
 
     Attributes:
@@ -140,12 +142,21 @@ class Session(Trainings):
             return resumed.step
         return course.steps
 
-    def restore(self, model: torch.nn.Module, *optimizers: torch.optim.Optimizer, **others: Any) -> int:
+    def restore(
+        self,
+        model: torch.nn.Module,
+        *optimizers: torch.optim.Optimizer,
+        rebuild: Rebuild | None = None,
+        **others: Any,
+    ) -> int:
         """Load the newest verified checkpoint; from then on the same objects are what is saved.
 
         Args:
             model: the model, wrapped (DDP, FSDP2) or not.
             optimizers: its optimizers.
+            rebuild: for a model or optimizers whose shape changes while they are trained: called before anything is
+                loaded, on each rank, with the facts of the checkpoint (`resumed`), and not where there is none. It
+                changes them in place to what they were then, and may return other optimizers to load in their place.
             others: whatever else has `state_dict` and `load_state_dict`: schedulers, gradient scalers, ... All ranks
                 have them alike, but for a StatefulDataLoader of torchdata, whose state is each rank's own. None: the
                 script has no such object any more, and what a checkpoint has of it is left.
@@ -162,7 +173,8 @@ class Session(Trainings):
         began = time.monotonic()
         left = frozenset(name for name, other in others.items() if other is None)
         kept = {name: told_by_each(one, self._ranks) for name, one in others.items() if one is not None}
-        self._objects = Stateful(model, optimizers, {**kept, ORDER: self._feed}, left)
+        more = {**kept, ORDER: self._feed}
+        self._objects = rebuilt(model, optimizers, more, left, rebuild, self._going_on.facts)
         self._voice.listen(ForwardClock(model))
         if self._saver is not None:
             self._saver.attend(self._objects.stepping)
@@ -179,7 +191,7 @@ class Session(Trainings):
             self._voice.restored(course.steps, self._feed.position, spent, verified=verified)
         pace = None
         if self._policy.auto_interval and self._restorer and not course.walked:
-            between = self._restorer.seconds_between_failures()
+            between = self._restorer.stock.seconds_between_failures()
             pace = Pace(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
         self._saves.goes_on(course.steps, pace, saved=manifest is not None)
         self._announced = False

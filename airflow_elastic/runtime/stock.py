@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Mapping
 from functools import partial
 
 from airflow_elastic.adapters import checkpoints, journal, keeping
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.store import Store
+from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
+from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime.flat_reader import FlatReader, index_files
 from airflow_elastic.runtime.loading import Told
 from airflow_elastic.runtime.ranks import Ranks
@@ -109,6 +113,19 @@ class Stock:
                 *(step, saved_with, VERSIONS["torch"]),
             )
         return manifest, read_indexes(self._store, manifest)
+
+    def seconds_between_failures(self) -> float:
+        """How often the run fails, as its journal tells. All ranks call this together."""
+
+        def read() -> float:
+            try:
+                state = replay(Journal(self._store).read())
+            except ElasticError as error:
+                log.warning("how often the run fails is not known: %s", error)
+                return EXPECTED_SECONDS
+            return seconds_between_failures(state, time.time()) if state else EXPECTED_SECONDS
+
+        return self._ranks.from_first(read)
 
     def set_aside(self, damaged: Mapping[int, str], newest: int) -> None:
         """Damaged checkpoints are in nobody's way any more, and the controller knows. All ranks call this together."""
