@@ -91,7 +91,8 @@ def test_status_of_a_folder_lists_its_runs(trained: Shell) -> None:
     folder = Path(trained.uri).parent
     told = trained("status", folder).stdout.splitlines()
     assert told[0].split()[:3] == ["run", "state", "step"]
-    assert [line.split()[:2] for line in told[1:]] == [[Path(trained.uri).name, "stopped"]]
+    assert [line.split("  ")[0] for line in told[1:]] == [Path(trained.uri).name]
+    assert "  stopped  " in told[1]
     (run,) = json.loads(trained("status", folder, "--json").stdout)["runs"]
     assert (run["uri"], run["state"], run["workers"]) == (trained.uri, "stopped", 2)
 

@@ -135,9 +135,11 @@ def test_the_environment_of_an_agent_is_bounded(
     assert f"AIRFLOW_ELASTIC_{name}: given '{text}'; allowed: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["9" * 5000, "2026-13-45"])
-def test_a_file_with_a_number_or_a_date_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_with_a_number_or_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
-    path.write_text(f"command: [t.py]\nworkers: {{count: {text}}}\n")
+    path.write_text(f"command: [t.py]\nworkers: {{count: {'9' * 5000}}}\n")
     with pytest.raises(InvalidInput, match=r"spec.yaml: it has a number or a date that cannot be read: "):
         read_plain(str(path))
+    path.write_text("command: [t.py]\nworkers: {count: 2026-13-45}\n")
+    with pytest.raises(InvalidInput, match=r"workers\.count: given '2026-13-45'"):
+        RunSpec.from_dict(read_plain(str(path)))
