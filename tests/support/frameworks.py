@@ -21,7 +21,8 @@ class Kept:
         def restore(model: Any, *optimizers: Any, **others: Any) -> None:
             progress.append(others["progress"])
             if self._state is not None:
-                kept, run.steps, feed.position, order = self._state
+                kept, steps, feed.position, order = self._state
+                run._course.goes_on((), steps)
                 progress[0].load_state_dict(kept)
                 feed.load_state_dict(order)
 

@@ -20,7 +20,7 @@ from airflow_elastic.core.retention import superfluous
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError, StoreError, StoreFull
-from airflow_elastic.spec.manifest import Manifest, StoredFile
+from airflow_elastic.spec.manifest import MANIFEST_VERSION, Manifest, StoredFile
 from tests.support.forging import of_release
 
 POLICY = CheckpointPolicy(keep_last=2)
@@ -357,7 +357,7 @@ def test_a_step_that_was_saved_again_is_not_removed(store: Store, monkeypatch: p
 def test_what_cannot_be_read_is_nothing_to_go_on_from(store: Store) -> None:
     """Of a newer release, of another step, of another run: it neither counts nor is it removed."""
     manifest = store.get("checkpoints/manifests/000000000050.json") or b""
-    store.put("checkpoints/manifests/000000000060.json", of_release(manifest, 4))
+    store.put("checkpoints/manifests/000000000060.json", of_release(manifest, MANIFEST_VERSION + 1))
     store.put("checkpoints/manifests/000000000070.json", manifest)
     assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 20, 30, 40]
     assert checkpoints.steps(store) == [50, 60, 70]

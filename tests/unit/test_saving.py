@@ -29,6 +29,7 @@ from airflow_elastic.runtime.unsettled import Unsettled, Written
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError, StoreFull
+from airflow_elastic.spec.manifest import MANIFEST_VERSION
 from tests.support.builders import created
 from tests.support.forging import of_release
 from tests.support.saving import Worker, objects, restorer, same, save
@@ -130,7 +131,7 @@ def test_a_manifest_that_cannot_be_read_costs_no_files(tmp_path: Path) -> None:
     save(tmp_path, 5, objects(1))
     save(tmp_path, 9, objects(2))
     path = tmp_path / layout.manifest(9)
-    path.write_bytes(of_release(path.read_bytes(), 4))
+    path.write_bytes(of_release(path.read_bytes(), MANIFEST_VERSION + 1))
     store = open_store(str(tmp_path))
     assert keeping.uncommitted(store, 2) == []
     assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
