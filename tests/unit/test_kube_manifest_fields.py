@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import event, given, note, settings
+from hypothesis import event, example, given, note, settings
 from hypothesis import strategies as st
 
 from airflow_elastic.engines import find_engine
@@ -69,9 +69,12 @@ def missing(found: Any, wanted: Any, path: str = "") -> Iterator[str]:
             elif not empty(value):
                 yield here
     elif isinstance(wanted, list) and all(isinstance(one, dict) for one in wanted):
-        rest: Any = iter(found if isinstance(found, list) else ())
+        held = found if isinstance(found, list) else []
+        if path.endswith("env"):  # a variable without a value is empty text
+            held = [one if "valueFrom" in one else {"value": "", **one} for one in held]
+        rest: Any = iter(held)
         if path.endswith("env") and "$" not in str(wanted):  # whose order means nothing then
-            rest = found or ()
+            rest = held
         for i, one in enumerate(wanted):
             if not any(not [*missing(item, one)] for item in rest):
                 yield f"{path}.{i}"
@@ -370,8 +373,9 @@ SEEDS = st.integers(0, 2**64 - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@settings(max_examples=40, derandomize=True)
 @given(seed=SEEDS, broken=st.booleans())
+@example(seed=37022, broken=False)
 def test_no_field_is_lost(kind: str, seed: int, broken: bool) -> None:
     check(damaged(kind, seed) if broken else made(kind, seed))
 
