@@ -105,7 +105,7 @@ class GoingOn:
         elif self._manifest is not None:
             feed.load_state_dict(self._order)
             self._stand(self._manifest)
-            if course.number and self._due:
+            if self._due:
                 self._due = _AGAIN
 
     def prepare(self) -> None:

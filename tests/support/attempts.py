@@ -12,6 +12,7 @@ from unittest import mock
 import numpy
 import torch
 
+from airflow_elastic.runtime.saving import Saver
 from airflow_elastic.runtime.session import Session
 from airflow_elastic.runtime.slots import ENVIRONMENT
 from airflow_elastic.runtime.surroundings import Surroundings
@@ -37,11 +38,16 @@ def attempt(run: Path, number: int, policy: CheckpointPolicy, script: Callable[[
         "AIRFLOW_ELASTIC_RANK_FILES": str(prefix),
         ENVIRONMENT: worker.node.slots.environment()[ENVIRONMENT],
     }
-    worker.persister.start()
     random.seed(1)
     torch.manual_seed(1)
     numpy.random.seed(1)
-    with mock.patch.dict("os.environ", found):
+
+    def busy(_: Saver) -> bool:
+        """Whoever asks has waited for it: which saves are left out would be a matter of luck."""
+        worker.persister.write_new()
+        return False
+
+    with mock.patch.dict("os.environ", found), mock.patch.object(Saver, "_busy", busy):
         try:
             session = Session(Surroundings.read(), total_steps=None, backend=None, timeout=60.0)
             return script(session)
@@ -49,7 +55,6 @@ def attempt(run: Path, number: int, policy: CheckpointPolicy, script: Callable[[
             return None
         finally:
             worker.persister.flush()
-            worker.persister.stop()
 
 
 def to_the_end(run: Path, policy: CheckpointPolicy, script: Callable[[Session], T]) -> tuple[T, int]:

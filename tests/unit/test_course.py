@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
@@ -23,9 +23,10 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.attempts import Killed, attempt, to_the_end
 
-SETTINGS = settings(
-    max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=False, print_blob=True
+QUICK = settings(
+    max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
 )
+LONG = settings(QUICK, max_examples=60, derandomize=False, print_blob=True)
 
 
 class Fate:
@@ -50,11 +51,15 @@ def net(*, dropout: float = 0.2) -> tuple[torch.nn.Module, torch.optim.Optimizer
     return model, torch.optim.AdamW(model.parameters(), lr=0.05)
 
 
-def train(run: Session, model: Any, optimizer: Any, x: torch.Tensor, fate: Fate) -> torch.Tensor:
+def train(
+    run: Session, model: Any, optimizer: Any, x: torch.Tensor, fate: Fate, schedule: Any = None
+) -> torch.Tensor:
     loss: torch.Tensor = run.weight * (model(x) ** 2).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    if schedule is not None:
+        schedule.step()
     fate.point()
     run.step(loss, length=float(len(x)))
     fate.point()
@@ -113,6 +118,7 @@ POLICIES = st.one_of(
     st.builds(CheckpointPolicy, every_steps=st.just(3), memory_every_steps=st.just(1)),
 )
 KILLS = st.lists(st.integers(0, 60), min_size=1, max_size=4)
+EVERY_3, MEMORY = CheckpointPolicy(every_steps=3), CheckpointPolicy(every_steps=3, memory_every_steps=1)
 
 
 def undisturbed(script: Callable[[Fate, list[int]], Callable[[Session], str]]) -> str:
@@ -122,10 +128,7 @@ def undisturbed(script: Callable[[Fate, list[int]], Callable[[Session], str]]) -
         return result
 
 
-@pytest.mark.parametrize("form", ["epochs", "range"])
-@given(policy=POLICIES, kills=KILLS)
-@SETTINGS
-def test_what_is_done_once_an_epoch(form: str, policy: CheckpointPolicy, kills: list[int]) -> None:
+def check_epochs(form: str, policy: CheckpointPolicy, kills: list[int]) -> None:
     expected = undisturbed(lambda fate, told: epochs(fate, told, form=form))
     with folder() as run:
         told: list[int] = []
@@ -133,6 +136,21 @@ def test_what_is_done_once_an_epoch(form: str, policy: CheckpointPolicy, kills: 
         assert result == expected
         if form == "epochs" and attempts == 1:
             assert told == [0, 1, 2]
+
+
+@pytest.mark.parametrize("form", ["epochs", "range"])
+@given(policy=POLICIES, kills=KILLS)
+@QUICK
+def test_what_is_done_once_an_epoch(form: str, policy: CheckpointPolicy, kills: list[int]) -> None:
+    check_epochs(form, policy, kills)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["epochs", "range"])
+@given(policy=POLICIES, kills=KILLS)
+@LONG
+def test_what_is_done_once_an_epoch_at_length(form: str, policy: CheckpointPolicy, kills: list[int]) -> None:
+    check_epochs(form, policy, kills)
 
 
 def test_an_epoch_that_is_over_is_not_gone_through_again() -> None:
@@ -174,8 +192,7 @@ def phases(fate: Fate, told: list[str]) -> Callable[[Session], str]:
             for (x,) in run.loader(more, global_batch=5, epochs=2, seed=3):
                 with torch.no_grad():
                     x = x + teacher(x)
-                train(run, student, optimizer, x, fate)
-                schedule.step()
+                train(run, student, optimizer, x, fate, schedule)
             phase.record(steps=phase.steps)
         with run.phase("rest") as phase:
             run.restore(student, optimizer, teacher=average)
@@ -190,14 +207,27 @@ def phases(fate: Fate, told: list[str]) -> Callable[[Session], str]:
     return script
 
 
-@given(policy=POLICIES, kills=KILLS)
-@SETTINGS
-def test_phases_end_as_without_a_kill(policy: CheckpointPolicy, kills: list[int]) -> None:
+def check_phases(policy: CheckpointPolicy, kills: list[int]) -> None:
     expected = undisturbed(phases)
     with folder() as run:
         told: list[str] = []
         result, _ = to_the_end(run, policy, phases(Fate(*kills), told))
         assert result == expected
+
+
+@given(policy=POLICIES, kills=KILLS)
+@example(policy=MEMORY, kills=[16])
+@example(policy=CheckpointPolicy(every_steps=1), kills=[26])
+@QUICK
+def test_phases_end_as_without_a_kill(policy: CheckpointPolicy, kills: list[int]) -> None:
+    check_phases(policy, kills)
+
+
+@pytest.mark.slow
+@given(policy=POLICIES, kills=KILLS)
+@LONG
+def test_phases_end_as_without_a_kill_at_length(policy: CheckpointPolicy, kills: list[int]) -> None:
+    check_phases(policy, kills)
 
 
 def same_objects(fate: Fate, told: list[int]) -> Callable[[Session], str]:
@@ -210,10 +240,10 @@ def same_objects(fate: Fate, told: list[int]) -> Callable[[Session], str]:
             run.restore(model, optimizer)
         for fold, rate in enumerate((0.05, 0.01, 0.02)):
             with run.phase(f"stage {fold}") as phase:
-                if not outside and not fold:
-                    run.restore(model, optimizer)
                 for group in optimizer.param_groups:
                     group["lr"] = rate
+                if not outside and not fold:
+                    run.restore(model, optimizer)
                 data = TensorDataset(torch.randn(10 + fold, 4))
                 for epoch in run.epochs(2):
                     for (x,) in run.loader(data, global_batch=4, epoch=epoch):
@@ -230,14 +260,33 @@ def same_objects(fate: Fate, told: list[int]) -> Callable[[Session], str]:
     return script
 
 
-@pytest.mark.parametrize("outside", [[], [1]], ids=["in the first", "before them"])
-@given(policy=POLICIES, kills=KILLS)
-@SETTINGS
-def test_phases_of_the_same_objects(outside: list[int], policy: CheckpointPolicy, kills: list[int]) -> None:
+def check_same_objects(outside: list[int], policy: CheckpointPolicy, kills: list[int]) -> None:
     expected = undisturbed(lambda fate, _: same_objects(fate, outside))
     with folder() as run:
         result, _ = to_the_end(run, policy, same_objects(Fate(*kills), outside))
         assert result == expected
+
+
+RESTORED = pytest.mark.parametrize("outside", [[], [1]], ids=["in the first", "before them"])
+
+
+@RESTORED
+@given(policy=POLICIES, kills=KILLS)
+@example(policy=MEMORY, kills=[6])
+@example(policy=EVERY_3, kills=[6])
+@QUICK
+def test_phases_of_the_same_objects(outside: list[int], policy: CheckpointPolicy, kills: list[int]) -> None:
+    check_same_objects(outside, policy, kills)
+
+
+@pytest.mark.slow
+@RESTORED
+@given(policy=POLICIES, kills=KILLS)
+@LONG
+def test_phases_of_the_same_objects_at_length(
+    outside: list[int], policy: CheckpointPolicy, kills: list[int]
+) -> None:
+    check_same_objects(outside, policy, kills)
 
 
 def test_results_are_there_when_a_phase_is_passed_by(tmp_path: Path) -> None:
