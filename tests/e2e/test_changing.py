@@ -29,19 +29,19 @@ async def ended(script: str, folder: Path, kind: str, *die: int) -> dict[str, to
     return weights
 
 
-SHORT = ("finetuning",)
+CASES = [
+    ("finetuning", (14,)),
+    *(
+        pytest.param(kind, (14, 21), marks=pytest.mark.slow, id=f"{kind}-more")
+        for kind in ("finetuning", "pruning", "global", "averaging", "own")
+    ),
+]
 
 
 @LIGHTNING
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *SHORT,
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("pruning", "global", "averaging", "own")),
-    ],
-)
-async def test_lightnings_callbacks_as_they_are(kind: str, tmp_path: Path) -> None:
-    """Within an epoch (of five steps), and with the first step of one."""
+@pytest.mark.parametrize(("kind", "die"), CASES)
+async def test_lightnings_callbacks_as_they_are(kind: str, die: tuple[int, ...], tmp_path: Path) -> None:
+    """On two ranks, within an epoch (of five steps), and with the first step of one."""
     script = "lightning_changing.py"
     straight = await ended(script, tmp_path, kind)
-    assert equal(await ended(script, tmp_path, kind, 14, 21), straight)
+    assert equal(await ended(script, tmp_path, kind, *die), straight)
