@@ -30,7 +30,9 @@ async def ended(script: str, folder: Path, kind: str, *die: int) -> dict[str, to
 
 
 CASES = [
-    ("finetuning", (14,)),
+    pytest.param(
+        "finetuning", (14,), marks=pytest.mark.slow
+    ),  # tests/unit/test_changing.py is the short form
     *(
         pytest.param(kind, (14, 21), marks=pytest.mark.slow, id=f"{kind}-more")
         for kind in ("finetuning", "pruning", "global", "averaging", "own")
