@@ -36,7 +36,10 @@ async def beating(
         task.cancel()
         raise
     over.set()
-    await task  # what it writes may not overtake what comes next
+    # What it writes may not overtake what comes next. Not `await task`: that hands a cancellation on to the task,
+    # which may be at its end already, and then it is lost.
+    await asyncio.wait({task})
+    task.result()
 
 
 async def _beat(
@@ -45,7 +48,8 @@ async def _beat(
     until = time.monotonic() + LONGEST_SECONDS
     while time.monotonic() < until:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(over.wait(), max(0.0, last_at() + seconds - time.monotonic()))
+            async with asyncio.timeout(max(0.0, last_at() + seconds - time.monotonic())):
+                await over.wait()
         if over.is_set():
             return
         if time.monotonic() - last_at() >= seconds:

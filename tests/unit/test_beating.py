@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control import controller
+from airflow_elastic.control.beating import beating
 from airflow_elastic.control.controller import Controller
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.spec import layout
@@ -76,3 +78,21 @@ async def test_one_that_polls_seldom_is_seen_as_often(
         driving.cancel()
         await asyncio.wait({driving})
     assert driving.cancelled()
+
+
+async def test_a_cancellation_is_never_lost() -> None:
+    """Airflow cancels a trigger at any moment: one that went on would train with two controllers."""
+
+    async def work() -> None:
+        async with beating(asyncio.Event().wait, time.monotonic, 3600.0):  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+
+    lost = 0
+    for moments in range(12):
+        task = asyncio.create_task(work())
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        asked = task.cancel()
+        await asyncio.wait({task})
+        lost += asked and not task.cancelled()
+    assert lost == 0
