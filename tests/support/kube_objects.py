@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from airflow_elastic.adapters.kube import Access
-from tests.support.kube_server import kubeconfig, status
+from tests.support.kube_server import kubeconfig, listening, status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -170,15 +170,5 @@ def _merge(into: dict[str, Any], patch: dict[str, Any]) -> None:
 async def kube_objects() -> AsyncIterator[Objects]:
     """One that answers until the end of the block."""
     server = Objects()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with listening(server.answer, server.end) as server.url:
         yield server
-    finally:
-        await server.end()
-        await runner.cleanup()

@@ -14,7 +14,7 @@ from airflow_elastic.adapters.kube import Access, Resource
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 THINGS = Resource("example.org", "v1", "things", "Thing", needs="the operator of things")
 KEY = "example.org/run"
@@ -167,18 +167,26 @@ def kubeconfig(server: str, *, user: dict[str, Any] | None = None, **cluster: An
 
 
 @contextlib.asynccontextmanager
-async def api_server(**settings: Any) -> AsyncIterator[ApiServer]:
-    """One that answers until the end of the block."""
-    server = ApiServer(**settings)
+async def listening(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]], end: Callable[[], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """The URL of a server of this machine that answers so until the end of the block, and `end`s what is under way."""
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
+    app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        yield server
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
-        await server.cut()
+        await end()
         await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def api_server(**settings: Any) -> AsyncIterator[ApiServer]:
+    """One that answers until the end of the block."""
+    server = ApiServer(**settings)
+    async with listening(server.answer, server.cut) as server.url:
+        yield server
