@@ -217,11 +217,9 @@ def test_a_slow_server_is_no_broken_one(faults: s3.FaultProxy) -> None:
 
 
 def test_failures_that_last_are_errors_and_leave_nothing(faults: s3.FaultProxy, tmp_path: Path) -> None:
-    store = S3Store(
-        faults.server.bucket,
-        f"lasting {secrets.token_hex(4)}",
-        client_factory=s3.impatient(faults.server, seconds=SHORT_SECONDS),
-    )
+    # Time enough for a busy server to take parts back, which is asked for once.
+    factory = s3.impatient(faults.server, seconds=6 * SHORT_SECONDS)
+    store = S3Store(faults.server.bucket, f"lasting {secrets.token_hex(4)}", client_factory=factory)
     store.put("k", b"x")
     faults.rules({"do": "reject"})
     for call in (
