@@ -8,7 +8,6 @@ import torch
 
 from airflow_elastic.runtime.averaging import Averaging
 from airflow_elastic.runtime.each_rank import told_by_each
-from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.going_on import GoingOn
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.rebuilding import replaced
@@ -54,7 +53,7 @@ class Reshaping:
         told = {name: one and told_by_each(one, self._ranks) for name, one in others.items()}
         self._objects = replaced(self._objects, model, optimizers, told)
         if model is not None:
-            self._voice.listen(ForwardClock(model))
+            self._voice.listen(model)
         if self._saver is not None:
             self._saver.attend(self._objects.stepping)
         self._announced = False  # they may take more memory

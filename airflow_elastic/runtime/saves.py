@@ -65,14 +65,18 @@ class Saves:
             return
         park, saves, late = words
         if park:
-            self.now(step, BREAKPOINT)
-            self._park()
+            self.park(step)
         if saves > self._done:
             self.now(step, "requested")
             self._done = int(saves)
         elif late:
             self.now(step, "seconds")
         self._agreement.again(step)
+
+    def park(self, step: int) -> None:
+        """Save, and wait to be ended: does not return."""
+        self.now(step, BREAKPOINT)
+        self._park()
 
     def due(self, step: int) -> None:
         """Save what the policy says of this step, or said of one whose end has not come."""

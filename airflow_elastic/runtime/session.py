@@ -15,7 +15,6 @@ from airflow_elastic.runtime.accounting import Accountant
 from airflow_elastic.runtime.averaging import Averaging
 from airflow_elastic.runtime.data import Feed
 from airflow_elastic.runtime.each_rank import told_by_each
-from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.going_on import GoingOn
 from airflow_elastic.runtime.pace import Pace
 from airflow_elastic.runtime.phases import Course
@@ -25,6 +24,7 @@ from airflow_elastic.runtime.reshaping import Reshaping
 from airflow_elastic.runtime.restoring import Restorer
 from airflow_elastic.runtime.saves import PHASE, Saves
 from airflow_elastic.runtime.saving import ORDER, Saver, Stateful
+from airflow_elastic.runtime.scratch import Scratch
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.stream import ShardedStream
 from airflow_elastic.runtime.surroundings import Surroundings
@@ -69,7 +69,7 @@ def joined() -> Session:
     return session
 
 
-class Session(Trainings, Reshaping):
+class Session(Trainings, Reshaping, Scratch):
     """One rank of a run.
 
     Attributes:
@@ -175,7 +175,7 @@ class Session(Trainings, Reshaping):
         kept = {name: told_by_each(one, self._ranks) for name, one in others.items() if one is not None}
         more = {**kept, ORDER: self._feed}
         self._objects = rebuilt(model, optimizers, more, left, rebuild, self._going_on.facts)
-        self._voice.listen(ForwardClock(model))
+        self._voice.listen(model)
         if self._saver is not None:
             self._saver.attend(self._objects.stepping)
         manifest, course = self._going_on.load(self._objects), self._course
@@ -264,7 +264,7 @@ class Session(Trainings, Reshaping):
                 "where a stream stands has to be saved: run.restore(model, optimizer, data=stream), then run.loader"
             )
         self._going_on.prepare()
-        return self._feed.batches(
+        batches = self._feed.batches(
             data,
             global_batch=global_batch,
             epochs=epochs,
@@ -276,6 +276,7 @@ class Session(Trainings, Reshaping):
             dynamic=dynamic,
             options=options,
         )
+        return self._looked_at(batches) if self.in_scratch else batches
 
     @property
     def ahead(self) -> tuple[int, int]:

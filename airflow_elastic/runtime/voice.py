@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.jobfiles import RankNote
 from airflow_elastic.adapters.page import Page
+from airflow_elastic.runtime.forward_clock import ForwardClock
 from airflow_elastic.runtime.plain_log import tell_in_output
 from airflow_elastic.spec.codec import encode
 
 if TYPE_CHECKING:
     import torch
 
-    from airflow_elastic.runtime.forward_clock import ForwardClock
     from airflow_elastic.runtime.saving import Position
     from airflow_elastic.runtime.surroundings import Surroundings
     from airflow_elastic.spec.phases import PhaseRecord
@@ -70,9 +70,9 @@ class Voice:
         """How many orders to save there have been."""
         return float(self.words[page.SAVE])
 
-    def listen(self, clock: ForwardClock) -> None:
-        """Say how long this rank's own part of a step takes."""
-        self._clock = clock
+    def listen(self, model: torch.nn.Module) -> None:
+        """Say how long this rank's own part of a step takes, which is of this model."""
+        self._clock = ForwardClock(model)
 
     def expect(self, total_steps: int) -> None:
         """The training is meant to have so many steps, unless the script has said otherwise."""
@@ -126,6 +126,23 @@ class Voice:
             if self._last is not None:
                 self._last += spent
             self.words[page.MOVED_AT] = time.time()
+
+    def works(self) -> None:
+        """The rank is at something that is no step of its training, and does not hang."""
+        self.words[page.MOVED_AT] = time.time()
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """What is done within is no part of any step."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - began
+            self._noted_at += spent
+            if self._last is not None:
+                self._last += spent
+            self.works()
 
     def parked(self) -> None:
         """Saved, and waiting to be ended."""
