@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 @click.option(
     "--spec", "spec_path", metavar="SPEC.yaml", help="What the run is; options override its values."
 )
+@click.option(
+    "--object", "which", metavar="KIND/NAME", help="Which object is meant, where --spec names a manifest."
+)
 @spec_options
 @click.option("--detach", "detached", is_flag=True, help="Start it, leave it running and return.")
 @click.option(
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 def run(
     uri: str | None,
     spec_path: str | None,
+    which: str | None,
     command: tuple[str, ...],
     detached: bool,
     output: bool | None,
@@ -61,7 +65,8 @@ def run(
 ) -> int:
     """Drive a run to its end, in the foreground.
 
-    COMMAND is the training script with its arguments, or `-m module`; write it after `--`.
+    COMMAND is the training script with its arguments, or `-m module`; write it after `--`. SPEC.yaml is a specification,
+    or a manifest of Kubernetes: a Job, PyTorchJob, TrainJob, ElasticJob or PyTorchTrainingJob.
 
     On a URI that holds the same run already it attaches to that and carries it on: this is how a killed controller is
     replaced. Without COMMAND and --spec the run there is carried on as it is. A failed or stopped run is taken up again
@@ -76,17 +81,20 @@ def run(
       airflow-elastic run --workers 2 --uri /mnt/runs/mnist -- train.py --epochs 3
       airflow-elastic run --workers 2 --min 1 --max 4 --scale-at 500=4 -- train.py
       airflow-elastic run --spec mnist.yaml --uri s3://bucket/runs/mnist --detach
+      airflow-elastic run --spec jobs.yaml --object PyTorchJob/mnist --uri s3://bucket/runs/mnist
       airflow-elastic run --uri /mnt/runs/mnist        # carry it on
     """
     if uri is None and not command and spec_path is None:
         raise InvalidInput(
             "there is nothing to run: name a script after --, or a file with --spec, or with --uri a run to carry on"
         )
+    if which is not None and spec_path is None:
+        raise InvalidInput(f"--object: given {which}; allowed: beside --spec, which names the manifest")
     if uri is not None and not uri.strip():
         raise InvalidInput("--uri is empty: name a folder or s3://bucket/prefix, or leave it out")
     owner = None if detached else f"{say.asker()} (process {os.getpid()})"
     try:
-        known, spec, store = _wanted(uri, spec_path, command, options)
+        known, spec, store = _wanted(uri, spec_path, which, command, options)
         found = start_run(store, spec, owner=owner)
     except SpecError as error:
         typed = as_typed(error, options, nothing_else=spec_path is None and bool(command))
@@ -128,7 +136,11 @@ def _instead(uri: str, workers: int | None) -> str:
 
 
 def _wanted(
-    uri: str | None, spec_path: str | None, command: tuple[str, ...], options: dict[str, Any]
+    uri: str | None,
+    spec_path: str | None,
+    which: str | None,
+    command: tuple[str, ...],
+    options: dict[str, Any],
 ) -> tuple[int, RunSpec, Store]:
     """How many events the journal holds, what the run is to be, and where. Creates nothing."""
     if spec_path is None and not command:
@@ -142,7 +154,7 @@ def _wanted(
         spec = RunSpec.from_dict(overlaid(state.spec.to_dict(), options, ()))
         check_secrets(spec)
         return len(events), spec, store
-    base = read_plain(spec_path) if spec_path is not None else {}
+    base = read_plain(spec_path, which) if spec_path is not None else {}
     spec = RunSpec.from_dict(settled(overlaid(base, options, command)))
     find_engine(spec.engine)  # before the script: that may well lie where only that engine sees it
     check_here(spec)

@@ -19,6 +19,7 @@ from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 from airflow_elastic.testing.engine_conformance import running, until
+from tests.cluster.test_scaling import PACES, at_pace, scaled
 from tests.cluster.test_training import lose_a_pod, training
 from tests.support import kube
 from tests.support.cluster import GPU, QUOTAS, documented_rights, pod_spec, somebody
@@ -149,6 +150,15 @@ async def test_scaled_down_a_gang_needs_no_more_than_there_are(
         await until(engine, job, running(3))
     finally:
         await engine.delete(job, 0.0)
+
+
+@pytest.mark.slow  # of every commit: those of Jobs that are no gangs
+@pytest.mark.usefixtures("gangs")
+@pytest.mark.parametrize("pace", PACES)
+async def test_steps_at_any_pace_lose_nobody_of_a_gang(
+    pace: float, shared_folder: Path, pod_options: dict[str, Any]
+) -> None:
+    await at_pace(pace, shared_folder, scaled("job", {**pod_options, "queueing": "native"}))
 
 
 @pytest.mark.usefixtures("gangs")

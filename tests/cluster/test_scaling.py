@@ -8,30 +8,25 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.spec.run import Health, Workers
+from airflow_elastic.spec.run import Health, RunSpec, Workers
 from tests.cluster.test_training import training, world
-from tests.support.cluster import on_every_engine
+from tests.support.cluster import on_engines_that_scale
 from tests.support.driving import driving
 
-#: Seconds from one wish to the next: all at once, faster than pods end, about as fast, and such that each is done.
-PACES = [0.0, 0.4, 2.0]
+#: Seconds from one wish to the next: faster than pods end, and of the slow ones all at once, and such that each is done.
+PACES = [0.4, *(pytest.param(pace, marks=pytest.mark.slow) for pace in (0.0, 2.0))]
 
 
-@pytest.mark.parametrize("pace", PACES)
-@on_every_engine
-async def test_steps_at_any_pace_lose_nobody(
-    engine_name: str, pace: float, shared_folder: Path, pod_options: dict[str, Any]
-) -> None:
+def scaled(engine: str, options: dict[str, Any]) -> RunSpec:
+    """A run of 3 workers, with time for what is asked of it."""
     workers = Workers(3, min=1, max=3, resources={"memory": "3Gi"})
-    spec = training(
-        engine_name,
-        pod_options,
-        "--epochs=4000",
-        "--step-seconds=0.05",
-        workers=workers,
-        health=Health(grace_seconds=10.0),
-    )
-    async with driving(shared_folder / "run", spec) as driven:
+    words = ("--epochs=4000", "--step-seconds=0.05")
+    return training(engine, options, *words, workers=workers, health=Health(grace_seconds=10.0))
+
+
+async def at_pace(pace: float, folder: Path, spec: RunSpec) -> None:
+    """Ask for other numbers of workers, one after the other: the run trains on in its first attempt."""
+    async with driving(folder / "run", spec) as driven:
         await driven.until(lambda: world(driven) == 3, "3 ranks")
         await driven.at_step(5)
         for wanted in (1, 3, 2, 3, 1, 3):
@@ -43,3 +38,11 @@ async def test_steps_at_any_pace_lose_nobody(
         state = await driven.end()
     assert [attempt.failure for attempt in state.attempts] == [None]
     assert (state.outcome, state.restarts_used) == ("stopped", 0)
+
+
+@pytest.mark.parametrize("pace", PACES)
+@on_engines_that_scale
+async def test_steps_at_any_pace_lose_nobody(
+    engine_name: str, pace: float, shared_folder: Path, pod_options: dict[str, Any]
+) -> None:
+    await at_pace(pace, shared_folder, scaled(engine_name, pod_options))

@@ -37,6 +37,9 @@ def _on(*slow: str) -> pytest.MarkDecorator:
 #: slow ones: what differs between engines is in their own tests, and these are in CI.
 on_every_engine = _on("pytorchjob", "trainjob", "elasticjob")
 
+#: The same, of a test of scale steps in place: an ElasticJob has none.
+on_engines_that_scale = _on("pytorchjob", "trainjob")
+
 GPU = "nvidia.com/gpu"
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 SCRIPTS = Path(__file__).parent / "scripts"

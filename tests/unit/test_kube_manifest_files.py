@@ -10,7 +10,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from airflow_elastic.cli.main import cli
+from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.cli.main import cli, main
+from airflow_elastic.core.machine import replay
 from airflow_elastic.engines.kube.manifests import from_manifest
 from airflow_elastic.engines.kube.manifests.yaml_files import read_documents
 from airflow_elastic.spec.errors import InvalidInput, SpecError
@@ -231,6 +234,43 @@ def test_a_manifest_is_rendered(tmp_path: Path) -> None:
     elsewhere = CliRunner().invoke(cli, ["render", "--engine", "trainjob", "--object", "/fit", str(path)])
     assert elsewhere.exit_code == 0, elsewhere.output
     assert yaml.safe_load(elsewhere.stdout)["items"][-1]["kind"] == "TrainJob"
+
+
+def typed(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return int(str(ended.value.code))
+
+
+def test_of_several_objects_that_one_is_run_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without a cluster, where it ends as soon as it is refused."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    path, uri = write(tmp_path, SERVICE, JOB % "fit", JOB % "other"), str(tmp_path / "run")
+    assert typed("run", "--spec", str(path), "--object", "job/other", "--uri", uri) == 1
+    assert "which workers on a cluster do not see" in capsys.readouterr().out.replace("\n", " ")
+    state = replay(Journal(open_store(uri)).read())
+    assert state is not None
+    assert (state.spec.name, state.spec.engine, state.outcome) == ("other", "job", "failed")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--spec", "FILE"], "say which one is meant, by kind and name"),
+        (["--spec", "FILE", "--object", "TrainJob/fit"], "wanted is TrainJob fit"),
+        (["--object", "Job/fit", "--", "train.py"], "--object: given Job/fit; allowed: beside --spec"),
+    ],
+)
+def test_nothing_is_run_of_objects_that_are_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    path = write(tmp_path, JOB % "fit", JOB % "other")
+    given = [str(path) if word == "FILE" else word for word in words]
+    assert typed("run", "--uri", str(tmp_path / "run"), *given) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_date_in_a_specification_is_text(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ makes anew, find that and end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import math
@@ -38,7 +37,7 @@ from airflow_elastic.engines.kube.kind import (
 )
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
-from airflow_elastic.engines.kube.ownership import is_ours
+from airflow_elastic.engines.kube.ownership import end_found, is_ours
 from airflow_elastic.engines.kube.places import Shown, meet_anew, of_all
 from airflow_elastic.engines.kube.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.queues import kueue
@@ -261,9 +260,14 @@ class KubeEngine:
         sidecar runs on in its pods: it would keep their GPUs, and such a job is never complete.
         """
         options = options_of(job.spec, self.kind.options)
-        await asyncio.to_thread(self._files(job).create, "closed", {})
-        async with hub(self._reach(options)) as shared:
-            await self._remove(shared, job, options, grace_seconds)
+        files = self._files(job)
+        await asyncio.to_thread(files.create, "closed", {})
+        try:
+            async with hub(self._reach(options)) as shared:
+                await self._remove(shared, job, options, grace_seconds)
+        except EngineError:
+            if await asyncio.to_thread(lambda: files.record) is not None:
+                raise  # of what was never written down nothing was made, whether or not there is a cluster
 
     async def _remove(self, shared: Hub, job: Job, options: KubeOptions, grace_seconds: float) -> None:
         owner, pods = await asyncio.gather(
@@ -324,18 +328,11 @@ class KubeEngine:
         made = itertools.takewhile(
             lambda made: made[0] != self.kind.resource, objects(self.kind, job, options)
         )
-        ends = [self._end_found(shared, job, options, resource) for resource, _ in made]
+        ends = [end_found(shared.client, options.namespace, job, resource) for resource, _ in made]
         if owner is not None:
             uid, resource = owner["metadata"]["uid"], self.kind.resource
             ends.append(shared.client.delete(resource, options.namespace, job.name, uid=uid))
         await asyncio.gather(*ends)
-
-    async def _end_found(self, shared: Hub, job: Job, options: KubeOptions, resource: Resource) -> None:
-        with contextlib.suppress(Missing):
-            found = await shared.client.get(resource, options.namespace, job.name)
-            if is_ours(found, job):
-                uid = found["metadata"]["uid"]
-                await shared.client.delete(resource, options.namespace, job.name, uid=uid)
 
     async def let_go(self, shared: Hub, namespace: str, name: str) -> None:
         """Have others that hold pods of a job of this name let go of them, when it is to end. Nobody does."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+from airflow_elastic.adapters.kube import Missing
 from airflow_elastic.engines.kube.pod import DIGEST_ANNOTATION, URI_ANNOTATION
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.kube import Conflict
+    from airflow_elastic.adapters.kube import Client, Conflict, Resource
     from airflow_elastic.engines.api import Job
 
 
@@ -38,3 +40,11 @@ def adopt(found: dict[str, Any], job: Job, conflict: Conflict) -> None:
         )
     if found["metadata"].get("deletionTimestamp"):
         raise EngineError(f"{conflict}, and is just being deleted")
+
+
+async def end_found(client: Client, namespace: str, job: Job, resource: Resource) -> None:
+    """Delete the object of the job's name, where it is there and this run's."""
+    with contextlib.suppress(Missing):
+        found = await client.get(resource, namespace, job.name)
+        if is_ours(found, job):
+            await client.delete(resource, namespace, job.name, uid=found["metadata"]["uid"])
