@@ -69,7 +69,7 @@ def _of_airflow(seen: Evidence) -> Iterator[Check]:
         seen.tries == 1,
         f"Airflow needed {_count(seen.tries, 'try', 'tries')} of train: a restart is none of its retries",
     )
-    events, rank = "attempt 2 begins in place" in seen.log, "[rank 0] step " in seen.log
+    events, rank = "attempt 2 begins in place" in seen.log, "[rank 0] epoch " in seen.log
     yield Check(
         events and rank,
         "the log of train has "

@@ -5,14 +5,16 @@
     run = ElasticRun(accelerator)
     model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
     run.restore(model, optimizer, schedule)
-    for inputs, targets in run.loader(loader, global_batch=64, epochs=3):
-        with accelerator.accumulate(model):
-            loss = loss_of(model(inputs), targets)
-            run.backward(loss)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-        run.step()
+    for epoch in run.epochs(3):
+        for inputs, targets in run.loader(loader, global_batch=64):
+            with accelerator.accumulate(model):
+                loss = loss_of(model(inputs), targets)
+                run.backward(loss)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+            run.step()
+        print(f"epoch {epoch}: accuracy {accuracy_of(model, held_out)}")
     run.finish()
 
 The loader is not prepared: the run gives each rank its share of it.
@@ -86,8 +88,26 @@ class ElasticRun:
         scaler = {"scaler": self._accelerator.scaler}  # none, where what was trained in float16 is no more
         return self.session.restore(model, *map(_inner, optimizers), **{**scaler, **named, **others})
 
+    def epochs(self, number: int) -> Iterator[int]:
+        """Yield the epochs of a training that are left, from the one that the run stands in: for what is done once an
+        epoch, around a loop over `loader`.
+
+        Args:
+            number: epochs in all, from the beginning of the training.
+
+        Raises:
+            InvalidInput: another such loop is under way.
+        """
+        return self.session.epochs(number)
+
     def loader(
-        self, loader: Any, *, global_batch: int, epochs: int, seed: int = 0, shuffle: bool = True
+        self,
+        loader: Any,
+        *,
+        global_batch: int,
+        epochs: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
     ) -> Iterator[Any]:
         """Yield this rank's batches, on its device, from where the run stands to the end of the last epoch.
 
@@ -97,7 +117,7 @@ class ElasticRun:
             loader: a DataLoader that was not prepared. Its `batch_size` is the most samples that a device takes at
                 once. Which samples in which order is the run's own business.
             global_batch: samples of one optimizer step, all ranks together.
-            epochs: epochs the run has in all.
+            epochs: epochs the training has in all. In a loop over `run.epochs` nothing: there it is the one at hand.
             seed: of the order of samples.
             shuffle: False keeps the order of the data set.
 
@@ -114,13 +134,24 @@ class ElasticRun:
             shuffle=shuffle,
         )
         self._accelerator.gradient_accumulation_steps = batches.pieces
-        self.session.expect(epochs * -(-len(loader.dataset) // global_batch))
-        while batches.behind < epochs:
-            told = self.session.steps
+        data, session = loader.dataset, self.session
+        # Refuses what it does not allow, and gives nothing where nothing is left.
+        rest = session.loader(data, global_batch=global_batch, epochs=epochs, seed=seed, shuffle=shuffle)
+        until = epochs or 0
+        if session.epoch is None:
+            session.expect(until * -(-len(data) // global_batch))
+        else:
+            until = session.epoch + 1
+        if batches.behind >= until:
+            yield from rest
+        while batches.behind < until:
+            told, given = session.steps, False
             for batch in batches:
-                self._weight = batches.weight()
+                self._weight, given = batches.weight(), True
                 yield send_to_device(batch, self._accelerator.device)
-            if self.session.steps == told:
+            if not given:  # the phase is complete
+                return
+            if session.steps == told:
                 raise InvalidInput(
                     "run.loader has given all of an epoch, and run.step has told of no step: call run.step() at the "
                     "end of each batch"

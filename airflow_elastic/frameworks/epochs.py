@@ -20,6 +20,8 @@ from airflow_elastic.spec.errors import InvalidInput
 #: What a loader of torch's was given that ours is given, too. Its workers live as long as an epoch.
 _OPTIONS = ("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "prefetch_factor")
 
+_NOTHING = object()
+
 
 def most_at_once(loader: Any) -> int | None:
     """The most samples that a device takes at once: a loader's batch size.
@@ -102,7 +104,9 @@ class Epochs:
             self.settle()
             if given is None:  # what is left over of an epoch before this one is nothing
                 given = iter(self._run.loader(self._data, epochs=epoch + 1, **self._options))
-            content = next(given)
+            content = next(given, _NOTHING)
+            if content is _NOTHING:  # the phase is complete
+                return
             self._weights.append(self._run.weight * self.pieces)
             yield self._blank(content) if self._blank and not self._run.weight else content
 

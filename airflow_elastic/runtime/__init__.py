@@ -1,11 +1,15 @@
 """What a training script imports: `import airflow_elastic.runtime as elastic`.
 
     run = elastic.init()                                       # joins the other ranks
-    run.restore(model, optimizer)                              # from the newest verified checkpoint, if there is one
-    for x, y in run.loader(data, global_batch=64, epochs=10):  # each sample once, whatever the number of ranks
-        loss = run.weight * loss_of(model(x), y)
-        ...
-        run.step(loss)                                         # reports, saves when due, stops where it is asked to
+    run.restore(model, optimizer, schedule=schedule)           # from the newest verified checkpoint, if there is one
+    for epoch in run.epochs(10):                               # from the one that the run stands in
+        for x, y in run.loader(data, global_batch=64):         # each sample once, whatever the number of ranks
+            loss = loss_of(model(x), y)
+            optimizer.zero_grad()
+            (run.weight * loss).backward()
+            optimizer.step()
+            run.step(loss)                                     # reports, saves when due, stops where it is asked to
+        schedule.step()
     run.finish(accuracy=0.98)                                  # final checkpoint and results
 
 And what a program imports that wants the model when it is trained:

@@ -120,6 +120,11 @@ class Trainings:
         """
         return epochs_left(number, self._feed, self._going_on, self._saves, lambda: self._course.steps)
 
+    @property
+    def epoch(self) -> int | None:
+        """The one that a loop over `epochs` is at; None outside of such a loop."""
+        return self._feed.epoch
+
     def note(self, **values: Any) -> None:
         """Keep a few values with each checkpoint from here on: `run.resumed.notes` has them before `restore`.
 

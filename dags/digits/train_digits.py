@@ -30,6 +30,9 @@ run = elastic.init()  # 1: joins the other ranks
 torch.manual_seed(options.seed)
 with np.load(io.BytesIO(read(options.data))) as stored:
     data = TensorDataset(torch.from_numpy(stored["images"]), torch.from_numpy(stored["labels"]))
+    held_out = [
+        torch.from_numpy(stored[name]).to(run.device) for name in ("held_out_images", "held_out_labels")
+    ]
 model = network()
 if options.init_from:
     model.load_state_dict(torch.load(io.BytesIO(read(options.init_from)), weights_only=True))
@@ -38,18 +41,31 @@ if run.world_size > 1:
     model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
 
-run.restore(model, optimizer)  # 2: goes on from the newest checkpoint, if there is one
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs, options.lr / 10)
+
+
+def accuracy():
+    images, labels = held_out
+    model.eval()
+    with torch.inference_mode():
+        right = (model(images).argmax(dim=1) == labels).float().mean().item()
+    model.train()
+    return right
+
+
+run.restore(model, optimizer, schedule=schedule)  # 2: goes on from the newest checkpoint, if there is one
 print(f"rank {run.rank} of {run.world_size} begins at step {run.steps}")
-loss = torch.zeros(())
-loader = run.loader(data, global_batch=64, epochs=options.epochs, seed=options.seed)  # 3: each sample once
-for images, labels in loader:
-    began = time.monotonic()
-    loss = cross_entropy(model(images.to(run.device)), labels.to(run.device))
-    optimizer.zero_grad()
-    (run.weight * loss).backward()
-    optimizer.step()
-    time.sleep(max(0.0, began + options.step_seconds - time.monotonic()))
-    run.step(loss)  # 4: reports, and saves when that is due
-    if run.rank == 0 and run.steps % 50 == 0:
-        print(f"step {run.steps}: loss {loss.item():.4f}")
-run.finish(loss=loss.item())  # 5: the last checkpoint, and results
+for epoch in run.epochs(options.epochs):  # 3: from the epoch that the run stands in
+    for images, labels in run.loader(data, global_batch=64, seed=options.seed):  # 4: each sample once
+        began = time.monotonic()
+        loss = cross_entropy(model(images.to(run.device)), labels.to(run.device))
+        optimizer.zero_grad()
+        (run.weight * loss).backward()
+        optimizer.step()
+        time.sleep(max(0.0, began + options.step_seconds - time.monotonic()))
+        run.step(loss)  # 5: reports, and saves when that is due
+    schedule.step()  # once for each epoch, however often the run is restarted
+    measured = accuracy()
+    if run.rank == 0:
+        print(f"epoch {epoch}: accuracy {measured:.4f}")
+run.finish(accuracy=accuracy())  # 6: the last checkpoint, and results

@@ -147,7 +147,7 @@ def evidence(folder: Path) -> dict[str, Any]:
         },
         "tasks": dict.fromkeys(("prepare", "train", "evaluate", "promote"), "success"),
         "tries": 1,
-        "log": "attempt 2 begins in place: 2 workers, from step 180 or later\n[rank 0] step 200: loss 0.1",
+        "log": "attempt 2 begins in place: 2 workers, from step 180 or later\n[rank 0] epoch 8: accuracy 0.9",
         "page": "failure: node-1 was lost",
         "killed": 4711,
         "scale_code": 0,
@@ -174,7 +174,7 @@ def test_a_demo_without_its_faults_fails(tmp_path: Path) -> None:
     calm = evidence(tmp_path)
     only = {**calm["status"]["attempts"][1], "number": 1, "from_step": 0, "stretches": [stretch(2, 0, 690)]}
     calm["status"]["attempts"] = [only]
-    calm |= {"killed": None, "scale_code": None, "log": "[rank 0] step 200: loss 0.1", "page": "fine"}
+    calm |= {"killed": None, "scale_code": None, "log": "[rank 0] epoch 8: accuracy 0.9", "page": "fine"}
     assert failing(calm) == [
         "the log of train has no event of a second attempt, and rank 0's lines",
         "the page of the training does not show that a worker was lost",

@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import pytest
@@ -22,32 +22,7 @@ from airflow_elastic.cli.main import cli
 from airflow_elastic.control import Controller, start_run
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.testing.fake_engine import FakeEngine
-
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
-
-
-class Block(NamedTuple):
-    """A fenced block of a page."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-
-def blocks(*languages: str) -> list[Block]:
-    return [block for page in PAGES for block in _blocks(page) if block.language in languages]
-
-
-def _blocks(page: Path) -> Iterator[Block]:
-    text = page.read_text()
-    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        yield Block(page, text.count("\n", 0, match.start()) + 1, match[1], match[2])
+from tests.support.pages import DOCS, PAGES, ROOT, Block, blocks
 
 
 @pytest.fixture(scope="module")

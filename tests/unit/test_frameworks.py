@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
+from tests.support.attempts import Killed, to_the_end
 
 ACCELERATE = pytest.mark.skipif(
     importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
@@ -83,3 +86,45 @@ def test_a_loader_that_says_nothing_of_what_a_device_takes_is_refused() -> None:
     run, loader = accelerated(batch_size=1, batch_sampler=order)
     with pytest.raises(InvalidInput, match="given a DataLoader without batch_size"):
         next(run.loader(loader, global_batch=8, epochs=1))
+
+
+@ACCELERATE
+def test_a_loop_over_epochs_with_accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before the end of an epoch is done, with nothing left of its data; and in a phase that is complete."""
+    did: list[Any] = []
+
+    def script(session: Any) -> bool:
+        monkeypatch.setattr("airflow_elastic.frameworks.accelerate.init", lambda: session)
+        run, loader = accelerated()
+        model = torch.nn.Linear(1, 1)
+        for name in ("one", "two"):
+            with session.phase(name):
+                run.restore(model)
+                for epoch in run.epochs(2):
+                    assert session.epoch == epoch
+                    for _ in run.loader(loader, global_batch=4):
+                        run.step()
+                        if (session.attempt, session.steps) == (1, 10):
+                            session.save()  # as before ranks end: with all of the epoch behind, and its end not done
+                            raise Killed
+                        if (session.attempt, session.steps) == (2, 13):
+                            raise Killed
+                    did.append((name, epoch, session.steps))
+                assert session.epoch is None
+                for _ in run.loader(loader, global_batch=4, epochs=2):
+                    raise AssertionError("there is nothing left")
+        session.finish()
+        return True
+
+    to_the_end(tmp_path / "run", CheckpointPolicy(every_steps=1), script)
+    assert did == [("one", 0, 5), ("one", 1, 10), ("two", 0, 15), ("two", 1, 20)]
+
+
+@ACCELERATE
+def test_a_loop_with_accelerate_says_how_long_it_is() -> None:
+    run, loader = accelerated()
+    with pytest.raises(InvalidInput, match="allowed: how many epochs the training has in all"):
+        next(run.loader(loader, global_batch=4))
+    for _ in run.epochs(1):
+        with pytest.raises(InvalidInput, match=r"given 3 in a loop over run\.epochs"):
+            next(run.loader(loader, global_batch=4, epochs=3))
