@@ -22,7 +22,6 @@ import torch
 
 from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
-from airflow_elastic.frameworks.rewrapping import Rewrapping
 from airflow_elastic.runtime.session import Session, joined
 from airflow_elastic.runtime.shape import Shape
 from airflow_elastic.spec.errors import InvalidInput
@@ -64,7 +63,6 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         self.run: Session = joined()
         self._global_batch, self._seed = global_batch, seed
         self._epochs: _Epochs | None = None
-        self._rewrapping: Rewrapping  # of the call of `fit` at hand
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         environment = [TorchElasticEnvironment()] if "RANK" in os.environ else []
         super().__init__(
@@ -201,9 +199,6 @@ def _check_hooks(theirs: Iterable[Any], module: LightningModule) -> None:
 class _Settling(Callback):  # type: ignore[misc]
     """The first one: what was done before an epoch counts before anybody begins the next."""
 
-    def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        trainer._rewrapping = Rewrapping(trainer.strategy)
-
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
         trainer._epochs.settle()
 
@@ -240,7 +235,6 @@ class _Reporting(Callback):  # type: ignore[misc]
             precision=trainer.precision_plugin,
             progress=progress,
         )
-        self._renew(trainer)
         progress.load_data()
         self._held = _held_back(trainer) if trainer._epochs.given else []
         _stand(trainer.fit_loop.epoch_progress, before + int(trainer._epochs.behind))
@@ -255,14 +249,9 @@ class _Reporting(Callback):  # type: ignore[misc]
             behind = trainer.fit_loop.epoch_loop.batch_progress.current
             trainer._epochs.on_first = partial(_add, behind, trainer._epochs.given)
 
-    def _renew(self, trainer: Any) -> None:
-        if (model := trainer._rewrapping.renewed()) is not None:
-            self._run.replace(model=model)
-
     def on_train_batch_start(
         self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        self._renew(trainer)
         self._weight = trainer._epochs.weight()
 
     def on_before_backward(self, trainer: Any, pl_module: LightningModule, loss: torch.Tensor) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from airflow_elastic.runtime.composites import is_optimizer
+from airflow_elastic.runtime.ddp_renewal import follow
 from airflow_elastic.runtime.departed import Departed
 from airflow_elastic.runtime.naming import names_of
 from airflow_elastic.runtime.saving import Stateful
@@ -40,6 +41,8 @@ def rebuilt(
     Raises:
         InvalidInput: the hook is none, or returns something else than optimizers; or as `Stateful`.
     """
+    for one in (model, *others.values()):
+        follow(one)
     departed = Departed()
     departed.has(names_of(model))
     if rebuild is not None and (facts := resumed()) is not None:
@@ -61,6 +64,8 @@ def replaced(
     Raises:
         InvalidInput: as `Stateful`.
     """
+    for one in (model, *others.values()):
+        follow(one)
     both = {**former.others, **others}
     return replace(
         former,

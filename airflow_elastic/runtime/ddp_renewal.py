@@ -1,0 +1,145 @@
+"""DDP exchanges the gradients of what was trained when it was made, and of nothing else. Where layers thaw after that,
+or adapters are added, each rank would train these by itself, in silence: DDP is to find out anew what it exchanges.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from airflow_elastic.spec.errors import InvalidInput
+
+log = logging.getLogger(__name__)
+
+_is_trained = attrgetter("requires_grad")
+
+
+def follow(model: Any) -> None:
+    """From here on each DDP in a model exchanges the gradients of what is trained when it is called.
+
+    What is trained changes on all ranks alike. To be called once more where it is wrapped anew; for what is followed
+    already that changes nothing.
+    """
+    if isinstance(model, torch.nn.Module):
+        for outer, one in _found(model, None):
+            if not any(isinstance(hook, Renewal) for hook in outer._forward_pre_hooks.values()):
+                outer.register_forward_pre_hook(Renewal(one))
+
+
+def _found(
+    module: torch.nn.Module, compiled: torch.nn.Module | None
+) -> Iterator[tuple[torch.nn.Module, DistributedDataParallel]]:
+    """Each DDP, and whose call comes before its own: what torch.compile has made is called as a whole."""
+    if isinstance(module, DistributedDataParallel):
+        yield module if compiled is None else compiled, module
+        return
+    if any(kind.__name__ == "OptimizedModule" for kind in type(module).__mro__):
+        compiled = module if compiled is None else compiled
+    for one in module.children():
+        yield from _found(one, compiled)
+
+
+class Renewal:
+    """Keeps a DDP in step with what is trained: a hook before its forward pass.
+
+    Args:
+        ddp: whose parameters may be others than when it was made.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self._ddp = ddp
+        self._modules: list[Mapping[str, Any]] = []
+        self._parameters: list[Mapping[str, Any]] = []
+        self._shape: tuple[int, ...] = ()
+        self._trained: list[bool] = []
+        self._has_changed()
+        self._is_behind = not _is_of(ddp, self._exchanged())
+
+    def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
+        """Find out anew where anything has changed. It takes a part of a millisecond with a thousand layers."""
+        if torch.is_grad_enabled() and (self._has_changed() or self._is_behind):
+            self._is_behind = False
+            renew(self._ddp)
+            log.info(
+                "what is trained has changed: DDP exchanges the gradients of %d tensors from here on",
+                sum(1 for _ in self._exchanged()),
+            )
+
+    def _has_changed(self) -> bool:
+        """Since the last time: parameters, or which of them are trained."""
+        now = (*_ids(self._modules), *_ids(self._parameters))
+        changed = now != self._shape or not self._modules
+        if changed:
+            every = [*self._ddp.module.modules()]
+            self._modules = [one._modules for one in every]
+            self._parameters = [one._parameters for one in every]
+            self._shape = (*_ids(self._modules), *_ids(self._parameters))
+        own = [one for each in self._parameters for one in each.values() if one is not None]
+        trained = [*map(_is_trained, own)]
+        changed, self._trained = changed or trained != self._trained, trained
+        return changed
+
+    def _exchanged(self) -> Iterator[torch.Tensor]:
+        own = self._ddp.module.named_parameters()
+        return (one for name, one in own if one.requires_grad and name not in self._ddp.parameters_to_ignore)
+
+
+def _ids(named: Iterable[Mapping[str, Any]]) -> Iterator[int]:
+    return map(id, chain.from_iterable(one.values() for one in named))
+
+
+def _is_of(ddp: DistributedDataParallel, trained: Iterable[torch.Tensor]) -> bool:
+    """Whether a DDP was made for these, as far as it tells: by how many they are, and their bytes."""
+    own, told = [*trained], _told(ddp)
+    return told is None or (
+        told.ints_map["num_parameter_tensors"] == len(own)
+        and told.ints_map["total_parameter_size_bytes"] == sum(one.numel() * one.itemsize for one in own)
+    )
+
+
+def _told(ddp: Any) -> Any:
+    """What its logger has of it; None where all of its gradients are exchanged in another way."""
+    return None if getattr(ddp, "logger", None) is None else ddp.logger._get_ddp_logging_data()
+
+
+def renew(ddp: Any) -> None:
+    """Have a DDP find out which gradients there are to exchange, as if it were made now; it stays the same object, with
+    the same settings and hooks. All ranks call this together.
+
+    Raises:
+        InvalidInput: it exchanges them in a way that cannot be begun anew.
+    """
+    if not any(map(_is_trained, ddp.module.parameters())):
+        return  # nothing can be computed backwards then
+    told, hooks = _told(ddp), [*getattr(ddp, "_comm_hooks", ())]
+    unknown = told is not None and told.strs_map.get("comm_hook") and not hooks
+    if told is None or unknown or getattr(ddp, "_use_python_reducer", False):
+        raise InvalidInput(
+            "what is trained has changed (layers were frozen or thawed, or parameters added) since the model was "
+            "wrapped in DDP, which exchanges gradients in a way of its own (a built-in hook, compiled autograd, or "
+            "delayed), and cannot begin anew with it: wrap the model once more after the change, and say "
+            "run.replace(model=DDP(net))"
+        )
+    ddp.reducer = ddp.logger = None  # its memory first
+    # As torch does where a DDP is unpickled.
+    parameters, sparse = ddp._build_params_for_reducer()
+    names = ddp._build_debug_param_to_name_mapping(parameters)
+    ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
+    ddp._module_parameters = [
+        one for name, one in ddp.module.named_parameters() if name not in ddp.parameters_to_ignore
+    ]
+    ddp._has_rebuilt_buckets = False
+    ddp._comm_hooks = []
+    for hook, state in hooks:
+        ddp.register_comm_hook(state, hook)
+    if ddp.mixed_precision is not None:
+        ddp.reducer._set_mixed_precision_param_dtype(ddp.mixed_precision.param_dtype)
+    if ddp.static_graph:
+        ddp.reducer._set_static_graph()
+        ddp.logger._set_static_graph()

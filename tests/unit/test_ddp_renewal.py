@@ -1,0 +1,177 @@
+"""Ranks exchange the gradients of what is trained, whenever it has come to be so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from airflow_elastic.runtime.ddp_renewal import Renewal, follow
+from tests.support.threads import process_group
+
+
+class Adapter(nn.Module):
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base, self.own = base.requires_grad_(False), nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.base(x) + self.own(x)
+        return found
+
+
+def thaw(net: nn.Sequential) -> None:
+    net[0].requires_grad_(True)
+
+
+def freeze(net: nn.Sequential) -> None:
+    net[1].requires_grad_(False)
+
+
+def adapt(net: nn.Sequential) -> None:
+    net[1] = Adapter(net[1])
+
+
+def grow(net: nn.Sequential) -> None:
+    """The last layer gets one output more."""
+    net[2].weight = nn.Parameter(torch.cat([net[2].weight.detach(), torch.ones(1, 4)]))
+    net[2].bias = nn.Parameter(torch.ones(len(net[2].weight)))
+
+
+def thaw_and_freeze_again(net: nn.Sequential) -> None:
+    net[0].requires_grad_(not net[0].weight.requires_grad)
+
+
+CHANGES = (thaw, freeze, adapt, grow, thaw_and_freeze_again)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    net[0].requires_grad_(False)
+    return net
+
+
+def gradients(rank: int, ddp: Any) -> list[torch.Tensor]:
+    ddp.zero_grad()
+    torch.manual_seed(rank)
+    ddp(torch.randn(3, 4)).pow(2).sum().backward()
+    return [one.grad.clone() for one in ddp.parameters() if one.grad is not None]
+
+
+def ranks(rank: int, store: str) -> list[str]:
+    """Which changes have gradients that differ from those of a DDP that is made after the change. On a real rank."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(store, 2))
+    wrong = []
+    settings: dict[str, Any] = {
+        "plain": {},
+        "unused": {"find_unused_parameters": True},
+        "views": {"gradient_as_bucket_view": True},
+        "hook": {},
+    }
+    for name, options in settings.items():
+        for change in CHANGES if name == "plain" else (thaw_and_freeze_again,):
+            ours, theirs = network(), network()
+            ddp = DistributedDataParallel(ours, **options)
+            follow(ddp)
+            if name == "hook":
+                ddp.register_comm_hook(None, fp16_compress_hook)
+            gradients(rank, ddp)
+            for _ in range(2):
+                torch.manual_seed(7)
+                change(ours)
+                torch.manual_seed(7)
+                change(theirs)
+                new = DistributedDataParallel(theirs, **options)
+                if name == "hook":
+                    new.register_comm_hook(None, fp16_compress_hook)
+                for _ in range(2):
+                    mine, expected = gradients(rank, ddp), gradients(rank, new)
+                    if len(mine) != len(expected) or not all(map(torch.equal, mine, expected)):
+                        wrong.append(f"{name} {change.__name__}")
+                if change is adapt:
+                    break
+    dist.destroy_process_group()
+    return wrong
+
+
+def as_two(work: Callable[..., Any], *args: Any) -> list[Any]:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["airflow_elastic.runtime", __name__])
+    with context.Pool(2, maxtasksperchild=1) as pool:
+        return pool.starmap(work, [(rank, *args) for rank in range(2)], chunksize=1)
+
+
+def test_what_is_exchanged_is_what_a_new_ddp_would(tmp_path: Path) -> None:
+    assert as_two(ranks, str(tmp_path / "store")) == [[], []]
+
+
+def exchanged(ddp: Any) -> int:
+    found: int = ddp.logger._get_ddp_logging_data().ints_map["num_parameter_tensors"]
+    return found
+
+
+def test_a_change_before_it_is_followed_counts(tmp_path: Path) -> None:
+    """As `rebuild`, and what a script does by `run.resumed`."""
+    with process_group():
+        ddp = DistributedDataParallel(network())
+        thaw(ddp.module)
+        follow(ddp)
+        assert exchanged(ddp) == 4
+        ddp(torch.ones(1, 4))
+        assert exchanged(ddp) == 6
+
+
+def test_nothing_is_done_where_nothing_changes() -> None:
+    with process_group():
+        ddp = DistributedDataParallel(network())
+        follow(ddp)
+        follow(ddp)
+        assert sum(isinstance(one, Renewal) for one in ddp._forward_pre_hooks.values()) == 1
+        former = ddp.reducer
+        ddp(torch.ones(1, 4))
+        with torch.no_grad():
+            thaw(ddp.module)
+            ddp(torch.ones(1, 4))
+        assert ddp.reducer is former
+
+
+def test_nothing_is_done_where_all_is_frozen() -> None:
+    with process_group():
+        ddp = DistributedDataParallel(network())
+        follow(ddp)
+        ddp.module.requires_grad_(False)
+        ddp(torch.ones(1, 4))
+        ddp.module.requires_grad_(True)
+        ddp(torch.ones(1, 4))
+        assert exchanged(ddp) == 6
+
+
+def test_of_what_is_compiled_the_whole_is_followed() -> None:
+    """What torch.compile has made traces the hooks within."""
+    with process_group():
+        ddp = DistributedDataParallel(network())
+        outer: Any = torch.compile(ddp, backend="eager")
+        follow(outer)
+        thaw(ddp.module)
+        outer(torch.ones(1, 4)).sum().backward()
+        assert exchanged(ddp) == 6
+        assert all(one.grad is not None for one in ddp.parameters())
+
+
+def test_each_of_several_is_followed() -> None:
+    with process_group():
+        both = nn.ModuleDict({name: DistributedDataParallel(network()) for name in ("one", "other")})
+        follow(both)
+        for one in both.values():
+            thaw(one.module)
+            one(torch.ones(1, 4))
+            assert exchanged(one) == 6
