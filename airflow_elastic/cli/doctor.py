@@ -89,7 +89,7 @@ def _engines(namespace: str | None) -> Iterator[_Line]:
     usable = False
     for name in engine_names():
         findings = _of_engine(name, namespace)
-        usable = usable or all(finding.ok for finding in findings)
+        usable = usable or all(finding.ok or finding.part for finding in findings)
         for finding in findings:
             yield _Line(f"engine {finding.subject}", finding.ok, finding.text, finding.needed)
     if not usable:

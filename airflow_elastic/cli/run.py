@@ -65,8 +65,8 @@ def run(
 ) -> int:
     """Drive a run to its end, in the foreground.
 
-    COMMAND is the training script with its arguments, or `-m module`; write it after `--`. SPEC.yaml is a specification,
-    or a manifest of Kubernetes: a Job, PyTorchJob, TrainJob, ElasticJob or PyTorchTrainingJob.
+    COMMAND is the training script with its arguments, or `-m module`; write it after `--`. SPEC.yaml is a
+    specification, or a manifest of Kubernetes: a Job, PyTorchJob, TrainJob, ElasticJob or PyTorchTrainingJob.
 
     On a URI that holds the same run already it attaches to that and carries it on: this is how a killed controller is
     replaced. Without COMMAND and --spec the run there is carried on as it is. A failed or stopped run is taken up again

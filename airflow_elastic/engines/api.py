@@ -88,12 +88,14 @@ class Finding:
     """One line of `airflow-elastic doctor`: what was looked at, whether it is well, and what to do where it is not.
 
     `needed`: whether it is a fault where it is not well. What nobody has set up is no fault, and cannot be used either.
+    `part`: whether the engine can be used without it.
     """
 
     subject: str
     ok: bool
     text: str
     needed: bool = True
+    part: bool = False
 
 
 class Engine(Protocol):

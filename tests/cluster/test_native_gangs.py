@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from airflow_elastic.adapters.kube import Client, KubeError
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
-from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.api import Finding, Job
 from airflow_elastic.engines.kube.job import JobEngine
 from airflow_elastic.engines.kube.pod import JOB_LABEL
 from airflow_elastic.spec.errors import SubmitRefused
@@ -99,6 +100,21 @@ async def test_where_gangs_are_dropped_nothing_is_started(
     assert refused.value.for_now
     await engine.delete(job, 0.0)
     assert not await pods_of(client, job)
+    told = gangs_told(engine, namespace)
+    assert not told.ok, told
+    assert re.search(r"GenericWorkload and WorkloadWithJob|needs Kubernetes 1\.37", told.text), told
+
+
+@pytest.mark.usefixtures("gangs")
+async def test_doctor_tells_that_jobs_can_be_gangs(client: Client, namespace: str, engine: JobEngine) -> None:
+    """With the documented rights; and nothing is made."""
+    assert gangs_told(engine, namespace).ok
+    assert (await client.list(JOBS, namespace))[0] == []
+
+
+def gangs_told(engine: JobEngine, namespace: str) -> Finding:
+    (told,) = [one for one in engine.doctor(namespace) if one.subject == "job: queueing native"]
+    return told
 
 
 @pytest.mark.usefixtures("gangs")

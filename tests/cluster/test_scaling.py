@@ -13,7 +13,7 @@ from tests.cluster.test_training import training, world
 from tests.support.cluster import on_engines_that_scale
 from tests.support.driving import driving
 
-#: Seconds from one wish to the next: faster than pods end, and of the slow ones all at once, and such that each is done.
+#: Seconds from one wish to the next: faster than pods end; and, slow ones, all at once, and such that each is done.
 PACES = [0.4, *(pytest.param(pace, marks=pytest.mark.slow) for pace in (0.0, 2.0))]
 
 

@@ -219,7 +219,7 @@ async def test_a_queue_that_could_not_find_the_pods_is_refused() -> None:
     ("form", "subjects"), [(HELM, ["options"]), (BASES, ["templates", "options"])], ids=["helm", "bases"]
 )
 async def test_doctor_tells_what_the_installed_kind_lacks(form: str, subjects: list[str]) -> None:
-    found = await findings(cast("Client", Cluster(schema(form))))
+    found = await findings(cast("Client", Cluster(schema(form))), "ml")
     assert [one.subject for one in found] == [f"elasticjob: {subject}" for subject in subjects]
     assert ("suspend" in found[-1].text) is (form == BASES)
 

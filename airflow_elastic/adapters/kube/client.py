@@ -98,10 +98,16 @@ class Client:
                 return items, metadata["resourceVersion"]
             query = {**query, "continue": metadata["continue"]}
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object; unknown fields are refused. Raises Conflict where there is one of that name."""
+    async def create(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Create an object; unknown fields are refused. Raises Conflict where there is one of that name.
+
+        With `dry_run` none is made: what would be is returned.
+        """
         what = f"create {resource.full_name} in namespace {namespace}"
-        return await self._json("POST", resource, resource.path(namespace), what, query=_WRITE, body=body)
+        query = {**_WRITE, "dryRun": "All"} if dry_run else _WRITE
+        return await self._json("POST", resource, resource.path(namespace), what, query=query, body=body)
 
     async def patch(
         self,

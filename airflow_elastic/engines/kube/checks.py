@@ -83,7 +83,7 @@ def doctor(
     access: Access | None,
     namespace: str | None = None,
     further: Sequence[tuple[str, Resource]] = (),
-    look: Callable[[Client], Awaitable[list[Finding]]] | None = None,
+    look: Callable[[Client, str], Awaitable[list[Finding]]] | None = None,
 ) -> list[Finding]:
     """Whether the cluster can be reached, knows the kind, and grants the rights, also the further ones; and what else a
     look at it finds. Blocks.
@@ -100,7 +100,7 @@ async def _doctor(
     access: Access,
     namespace: str,
     further: Sequence[tuple[str, Resource]],
-    look: Callable[[Client], Awaitable[list[Finding]]] | None,
+    look: Callable[[Client, str], Awaitable[list[Finding]]] | None,
 ) -> list[Finding]:
     subject = f"{kind.name}: cluster"
     if not is_configured(access):
@@ -128,7 +128,7 @@ async def _doctor(
             return [
                 Finding(subject, True, f"{client.server} has {kind.resource.full_name}"),
                 Finding(f"{kind.name}: rights", not missing, text),
-                *(await look(client) if look is not None else ()),
+                *(await look(client, namespace) if look is not None else ()),
             ]
     except (EngineError, KubeError) as error:
         return [Finding(subject, False, str(error))]

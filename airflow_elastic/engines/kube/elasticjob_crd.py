@@ -70,8 +70,8 @@ async def fitted(client: Client, rendered: Rendered, options: KubeOptions) -> Re
     return [(resource, _without(body, lacking)) for resource, body in rendered]
 
 
-async def findings(client: Client) -> list[Finding]:
-    """What `doctor` tells of the installed kind."""
+async def findings(client: Client, namespace: str) -> list[Finding]:
+    """What `doctor` tells of the installed kind, in whatever namespace."""
     schema = await _schema(client)
     found = []
     if lacking := _lacking(schema):

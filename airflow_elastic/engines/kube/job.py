@@ -14,13 +14,14 @@ from typing import Any
 from airflow_elastic.adapters.kube import KubeError, Missing
 from airflow_elastic.adapters.kube.hub import Hub, hub
 from airflow_elastic.adapters.kube.resources import JOBS, PODS, SERVICES, Resource
-from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.api import Finding, Job
+from airflow_elastic.engines.kube.checks import doctor
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.places import fresh, size_of
 from airflow_elastic.engines.kube.pod import JOB_LABEL, named, owner_labels, pod_template
-from airflow_elastic.engines.kube.queues import kueue, native
+from airflow_elastic.engines.kube.queues import found, kueue, native
 from airflow_elastic.spec.errors import Problem, SubmitRefused
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import Waiting, WorkerPhase, WorkerStatus
@@ -151,6 +152,10 @@ class JobEngine(KubeEngine):
     """Workers as the pods of an Indexed Job."""
 
     kind = JobKind()
+
+    def doctor(self, namespace: str | None = None) -> list[Finding]:
+        """As for every kind; and what gangs the cluster can make of Jobs."""
+        return doctor(self.kind, self._access, namespace, look=found.findings)
 
     def _may_replace(self, job: Job, options: KubeOptions, owner: Object) -> bool:
         """Not where a queue has admitted so many pods, and one more may be one too many; nor where it has to be beside
