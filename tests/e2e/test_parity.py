@@ -149,7 +149,13 @@ def _table() -> list[Row]:
     text = (ROOT / "docs" / "script.md").read_text()
     section = text.split("### As torchrun would\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`.+?`) \| (.+?) \| .+? \| .+? \| .+? \|$", section, re.MULTILINE)
-    return [Row(fact, start) for facts, start in rows for fact in re.findall(r"`(.+?)`", facts)]
+    starts = [
+        (fact, start)
+        for facts, starts in rows
+        for start in starts.split(", ")
+        for fact in re.findall(r"`(.+?)`", facts)
+    ]
+    return [Row(*one) for one in starts]
 
 
 TABLE = _table()
@@ -244,9 +250,33 @@ def test_the_launcher_python(ground: Ground) -> None:
     compare(ground.told("plain")["1-1-0"], theirs["None-None-0"], "python", "fresh")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun-plain", "accelerate"])
+def test_launchers_that_are_programs_of_others(launcher: str, ground: Ground) -> None:
+    """The same command is typed: between it and the script there is nothing of ours."""
+    own = {
+        "torchrun-plain": ("torchrun", "--nnodes=1", "--master-port=0", "--max-restarts=0"),
+        "accelerate": (
+            *("accelerate", "launch", "--cpu", "--num_machines=1", "--num_processes=1"),
+            *("--mixed_precision=no", "--dynamo_backend=no"),
+        ),
+    }[launcher]
+    program = Path(sys.executable).with_name(own[0])
+    theirs = ground.plain(f"by-{launcher}", "project", program, *own[1:], "tools/facts.py")
+    words = ("--launcher", launcher, "--restart-policy", "Never", "--", "tools/facts.py")
+    output, _ = ground.start(launcher, "project", *words).communicate(timeout=PATIENCE_SECONDS)
+    (ours,), (plain,) = ground.told(launcher).values(), theirs.values()
+    assert "failed" in output
+    for facts in (ours, plain):  # in folders whose names end by chance
+        facts["env.TORCHELASTIC_ERROR_FILE"] = re.sub(
+            r"_\w{8}/", "/", str(facts.get("env.TORCHELASTIC_ERROR_FILE"))
+        )
+    compare(ours, plain, launcher)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _every_row_is_needed(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     ran = sum(item.module is request.module for item in request.session.items)
-    if ran >= 8 and not request.session.testsfailed:
+    if ran >= 10 and not request.session.testsfailed:
         assert [str(row) for row in TABLE if row not in _used] == []
