@@ -146,8 +146,12 @@ def out_of_memory_kills() -> int:
             root, name = (
                 ("/sys/fs/cgroup", "memory.events") if v2 else ("/sys/fs/cgroup/memory", "memory.oom_control")
             )
+            # In a container its own group is what is mounted there, whatever path the machine knows it by.
+            found = Path(root, path.strip("/"), name)
+            above = (found.parent, *found.parent.parents)
+            near = (one / name for one in above if one.is_relative_to(root) and (one / name).exists())
             try:
-                text = Path(f"{root}{path}/{name}").read_text()
+                text = next(near, found).read_text()
             except OSError:
                 continue
             for entry in text.splitlines():

@@ -41,6 +41,13 @@ def shortest(proc: Path = Path("/proc")) -> Free | None:
     return min((*_of_machine(proc), *groups), key=lambda free: free.share, default=None)
 
 
+def limit_bytes(proc: Path = Path("/proc")) -> int | None:
+    """The least limit of the control groups, where it is less than the machine has; None without such a one."""
+    whole = min((free.of_bytes for free in _of_machine(proc)), default=None)
+    least = min((free.of_bytes for _, free in _of_groups(proc)), default=None)
+    return None if least is None or (whole is not None and least >= whole) else least
+
+
 def free_bytes(proc: Path = Path("/proc")) -> int | None:
     """Bytes that could be taken before anything is killed for memory; None where the system does not say."""
     return min(free_memory(proc).values(), default=None)

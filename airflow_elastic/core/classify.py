@@ -96,6 +96,10 @@ def _shortage(death: Death) -> str:
     return f" while memory was short: {death.rank.shortage}" if death.rank.shortage else ""
 
 
+def _limit(death: Death) -> str:
+    return f" ({death.rank.shortage})" if death.rank.shortage else ""
+
+
 def _how_it_failed(death: Death) -> str:
     rank = death.rank
     return rank.error or f"exit code {rank.exit_code}{_line_that_says_why(rank.traceback)}"
@@ -126,7 +130,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         FailureKind.OUT_OF_MEMORY,
         lambda d: d.rank.out_of_memory,
-        lambda d: f"{_who(d)} was killed by the kernel because memory ran out",
+        lambda d: f"{_who(d)} was killed by the kernel because memory ran out{_limit(d)}",
     ),
     Rule(
         FailureKind.WORKER_LOST,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.linux import out_of_memory_kills
+from airflow_elastic.adapters.memory import limit_bytes
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.status import RankError
 
@@ -65,9 +66,15 @@ def rank_error(node: Node, rank: int, exit_code: int, kills: int) -> RankError:
         at=kept.get("at") or time.time(),
         error=concealed(kept.get("error"), secrets),
         traceback=concealed(trace, secrets),
-        out_of_memory=number == _SIGKILL and out_of_memory_kills() > kills,
-        shortage=node.shortage.signs() if number == _SIGKILL else None,
+        out_of_memory=(out := number == _SIGKILL and out_of_memory_kills() > kills),
+        shortage=_limit() if out else node.shortage.signs() if number == _SIGKILL else None,
     )
+
+
+def _limit() -> str | None:
+    """The limit that the kernel has killed for, in words."""
+    limit = limit_bytes()
+    return None if limit is None else f"limit {limit / 2**20:.0f} MiB"
 
 
 def recorded(path: Path) -> dict[str, Any]:

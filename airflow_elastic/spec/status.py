@@ -60,7 +60,8 @@ class RankError:
         error: type and text of the exception.
         traceback: its traceback; where it left none, the last lines that it printed.
         out_of_memory: whether the kernel says that it killed for memory in this worker.
-        shortage: of a rank that was killed, what shows that memory was short on its machine.
+        shortage: of a rank that was killed, what shows that memory was short on its machine; of one that was killed for
+            memory, the limit.
     """
 
     rank: int | None = None

@@ -79,5 +79,6 @@ def test_the_kernels_kill_is_told_from_a_persons(little_memory: Path, tmp_path: 
     failure = state.attempts[0].failure
     assert failure is not None
     assert (failure.kind, failure.worker, failure.exit_code) == (FailureKind.OUT_OF_MEMORY, "node-1", 137)
-    assert failure.reason == "rank 1 on node-1 was killed by the kernel because memory ran out"
+    limit = f"limit {LIMIT_BYTES / 2**20:.0f} MiB"
+    assert failure.reason == f"rank 1 on node-1 was killed by the kernel because memory ran out ({limit})"
     assert left_over(tmp_path) == []

@@ -196,6 +196,7 @@ class ClusterEngine(EngineConformance):
         async with self.live(engine, job):
             failure = await self.failure(engine, job)
         assert (failure.kind, failure.exit_code) == (FailureKind.OUT_OF_MEMORY, 137)
+        assert f"(container {engine.kind.container} OOMKilled, limit 256Mi)" in failure.reason
 
     async def test_an_end_is_seen_before_the_pods_phase_tells_of_it(
         self, engine: KubeEngine, uri: str, client: Client

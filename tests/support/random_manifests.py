@@ -212,7 +212,7 @@ pods = mapping(
     readinessGates=some(mapping({"conditionType": words})),
     restartPolicy=sampled_from(["Never", "OnFailure", "Always"]),
     runtimeClassName=just("nvidia"),
-    schedulerName=just("other"),
+    schedulerName=sampled_from(["other", "volcano"]),
     securityContext=mapping(runAsUser=numbers, fsGroup=numbers),
     serviceAccountName=just("trainer"),
     serviceAccount=just("trainer"),
@@ -235,9 +235,19 @@ pods = mapping(
         )
     ),
 )
+#: What says that pods are a gang of Volcano's.
+gang_notes = mapping(
+    **{
+        "scheduling.volcano.sh/queue-name": sampled_from(["team", "team", "other"]),
+        "scheduling.volcano.sh/group-min-member": sampled_from(["1", "2", "2", "3", "some"]),
+        "scheduling.volcano.sh/group-min-resources": just('{"cpu": "2"}'),
+        "scheduling.k8s.io/group-name": words,
+        "note": words,
+    }
+)
 metadata = mapping(
     labels=maps,
-    annotations=maps,
+    annotations=one_of(maps, maps, gang_notes),
     creationTimestamp=just("2026-01-01T00:00:00Z"),
     finalizers=some(words),
     ownerReferences=some(mapping({"uid": words})),
@@ -249,7 +259,13 @@ run_policy = mapping(
     activeDeadlineSeconds=integers(1, 99),
     cleanPodPolicy=sampled_from(["None", "All", "Running"]),
     ttlSecondsAfterFinished=counts,
-    schedulingPolicy=mapping(minAvailable=counts, queue=words),
+    schedulingPolicy=mapping(
+        minAvailable=counts,
+        queue=sampled_from(["team", "other", ""]),
+        priorityClass=sampled_from(["high", "low"]),
+        minResources=amounts,
+        scheduleTimeoutSeconds=numbers,
+    ),
     suspend=booleans(),
     managedBy=words,
 )

@@ -147,6 +147,7 @@ def lost(manifest: Plain, spec: RunSpec, items: list[Plain]) -> list[str]:
         if value is not None and value != ours:
             paths.append(f"{path}: {value!r} is {ours!r}")
 
+    read_gang(whole, spec, items, same)
     meta = {k: v for k, v in whole["metadata"].items() if k not in (*BY_SERVER, "name", "generateName")}
     meta["labels"] = {k: v for k, v in meta.get("labels", {}).items() if k not in BY_CONTROLLER}
     paths += missing(owner["metadata"], meta, "metadata")
@@ -154,6 +155,37 @@ def lost(manifest: Plain, spec: RunSpec, items: list[Plain]) -> list[str]:
         paths.append("metadata.name")
     READ[kind](whole["spec"], spec, owner["spec"], same, paths)
     return paths
+
+
+def read_gang(whole: Plain, spec: RunSpec, items: list[Plain], same: Any) -> None:
+    """Take out of a manifest what says that its pods are a gang of Volcano's: a PodGroup of ours says it.
+
+    Of workers that wait for each other all are needed, whatever the manifest says.
+    """
+    if spec.engine_options.get("queueing") != "volcano":
+        return
+    gang = next(item for item in items if item["kind"] == "PodGroup")["spec"]
+    policy = whole["spec"].get("runPolicy", {}).get("schedulingPolicy", {})
+    told: list[tuple[str, Any]] = [
+        ("queue", policy.pop("queue", None)),
+        ("minMember", policy.pop("minAvailable", None)),
+        ("priorityClassName", policy.pop("priorityClass", None)),
+        ("minResources", policy.pop("minResources", None)),
+    ]
+    for holder in (whole, *templates_in(whole["spec"])):
+        notes = holder.get("metadata", {}).get("annotations", {})
+        told.append(("queue", notes.pop("scheduling.volcano.sh/queue-name", None)))
+        told.append(("minMember", notes.pop("scheduling.volcano.sh/group-min-member", None)))
+    for word, value in told:
+        if value is None:
+            continue
+        if word == "minMember":
+            same(word, int(value), spec.workers.at_least)
+            same(word, gang[word], int(value) if spec.launcher == "torchrun" else spec.workers.count)
+        elif word == "minResources":
+            same(word, {name: written(amount) for name, amount in value.items()}, gang.get(word, {}))
+        else:
+            same(word, value, gang.get(word, ""))
 
 
 def read_pod(

@@ -55,6 +55,30 @@ def test_a_worker_is_as_its_training_container_is(statuses: list[dict[str, Any]]
     assert worker("Running", containerStatuses=statuses[::-1]).phase is phase
 
 
+def told(code: int, *errors: dict[str, Any], limit: str | None = "256Mi") -> str:
+    """The reason that is told of a container that was killed for memory, whose agent has left these errors."""
+    result = {"outcome": "failed", "at": 1.0, "errors": list(errors)}
+    said = {"message": json.dumps(result)} if errors else {}
+    limits = {"resources": {"limits": {"memory": limit}}} if limit else {}
+    spec = {"containers": [{"name": "proxy"}, {"name": "trainer", "image": "i", **limits}]}
+    killed = ended("trainer", code, "OOMKilled", **said)
+    found = classify(JobStatus((worker("Failed", spec=spec, containerStatuses=[killed]),)))
+    assert found is not None
+    assert found.kind is FailureKind.OUT_OF_MEMORY
+    return found.reason
+
+
+def test_a_kill_for_memory_is_told_with_its_limit() -> None:
+    ran_out = "was killed by the kernel because memory ran out"
+    limit = "(container trainer OOMKilled, limit 256Mi)"
+    assert told(137) == f"node-0 {ran_out} {limit}"
+    assert told(137, limit=None).endswith("(container trainer OOMKilled, without a limit of its own)")
+    assert told(1, {"rank": 3, "signal": 9, "at": 1.0, "out_of_memory": True}) == (
+        f"rank 3 on node-0 {ran_out} {limit}"
+    )
+    assert told(1, {"rank": 3, "exit_code": 1, "at": 1.0}).endswith(f"{ran_out} {limit}")
+
+
 def test_a_native_sidecar_that_is_ended_with_its_pod_is_no_failed_init_container() -> None:
     found = worker(
         "Failed",

@@ -46,6 +46,20 @@ def test_the_tightest_of_all_limits_counts(tmp_path: Path, names: memory._Names)
     assert memory.free_bytes(proc) == 0
 
 
+def test_the_least_limit_is_told_where_it_is_less_than_the_machine_has(
+    tmp_path: Path, names: memory._Names
+) -> None:
+    line = "0::/pods/mine" if not names.prefix else "4:memory:/pods/mine"
+    proc = machine(tmp_path, 50 * GB, f"{line}\n")
+    group(names.root / "pods/mine", names, str(9 * GB), 4 * GB, 0)
+    group(names.root, names, str(1 << 62), 4 * GB, 0)
+    assert memory.limit_bytes(proc) is None, "the machine has 99 kB"
+    (proc / "meminfo").write_text(f"MemTotal: {64 * GB // 1024} kB\nMemAvailable: 99 kB\n")
+    assert memory.limit_bytes(proc) == 9 * GB
+    (proc / "self/cgroup").write_text("9:name=systemd:/\n")
+    assert memory.limit_bytes(proc) is None
+
+
 def test_without_a_limit_the_machine_is_it(tmp_path: Path, names: memory._Names) -> None:
     line = "0::/" if not names.prefix else "4:cpu,memory:/"
     proc = machine(tmp_path, 5 * GB, f"{line}\n")

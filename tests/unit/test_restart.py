@@ -53,6 +53,12 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:538] Connection closed by pee
             137,
             "killed by the kernel because memory ran out",
         ),
+        (
+            [worker(errors=(rank(None, signal=9, out_of_memory=True, shortage="limit 256 MiB"),))],
+            "out of memory",
+            137,
+            "because memory ran out (limit 256 MiB)",
+        ),
         # The kernel killed a child: the code is the main process's own, and the evidence still counts.
         ([worker(errors=(rank(7, out_of_memory=True),))], "out of memory", 137, "memory ran out"),
         ([worker(errors=(rank(None, signal=11),))], "crashed", 139, "crashed with SIGSEGV"),

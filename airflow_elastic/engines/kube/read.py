@@ -8,6 +8,7 @@ took the pod away, its conditions.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -43,6 +44,7 @@ def slim(pod: dict[str, Any]) -> dict[str, Any]:
             "schedulerName": spec.get("schedulerName"),
             "sidecars": [one["name"] for one in init if one.get("restartPolicy") == "Always"],
             "restarts": _restarts(spec),
+            "limits": _limits(spec),
             "group": (spec.get("schedulingGroup") or {}).get("podGroupName"),
         },
         "status": {
@@ -66,6 +68,15 @@ def _restarts(spec: dict[str, Any]) -> dict[str, str]:
     return {name: policy for name, policy in found.items() if policy != "Never"}
 
 
+def _limits(spec: dict[str, Any]) -> dict[str, str]:
+    """By its name the limit of memory of each container that has one."""
+    limits = {
+        one["name"]: ((one.get("resources") or {}).get("limits") or {}).get("memory")
+        for one in spec.get("containers") or ()
+    }
+    return {name: str(limit) for name, limit in limits.items() if limit is not None}
+
+
 def _container(status: dict[str, Any]) -> dict[str, Any]:
     state = status.get("state") or {}
     ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
@@ -84,7 +95,7 @@ def read_pod(pod: dict[str, Any], container: str, name: str) -> WorkerStatus:
     main = next((one for one in status["containers"] if one["name"] == container), None)
     ended, by_platform = None if main is None else main["ended"], taken(pod)
     if ended is not None:
-        return _ended(name, node, ended, by_platform)
+        return _ended(name, node, ended, by_platform, _killed(pod, container, ended))
     if by_platform is not None and (by_platform.node_gone or status["phase"] == "Failed"):
         return _lost(name, node, by_platform)
     if status["phase"] == "Failed":
@@ -148,7 +159,19 @@ def _of_init(init: dict[str, Any]) -> RankError:
     )
 
 
-def _ended(name: str, node: str | None, ended: dict[str, Any], by_platform: Taken | None) -> WorkerStatus:
+def _killed(pod: dict[str, Any], container: str, ended: dict[str, Any]) -> str | None:
+    """In the cluster's words that a container was killed for memory, and its limit; None where it was not."""
+    if ended.get("reason") != "OOMKilled":
+        return None
+    limit = pod["spec"]["limits"].get(container)
+    return f"container {container} OOMKilled, " + (
+        f"limit {limit}" if limit else "without a limit of its own"
+    )
+
+
+def _ended(
+    name: str, node: str | None, ended: dict[str, Any], by_platform: Taken | None, killed: str | None
+) -> WorkerStatus:
     result = _result(ended.get("message"))
     code, reason = ended["exitCode"], ended.get("reason")
     why = None if by_platform is None or by_platform.node_gone else by_platform
@@ -160,7 +183,7 @@ def _ended(name: str, node: str | None, ended: dict[str, Any], by_platform: Take
             name,
             phase,
             node=node,
-            errors=_with_memory(result.errors, reason),
+            errors=_with_memory(result.errors, killed),
             reason=result.reason,
             unattended=result.outcome == "unattended",
         )
@@ -168,8 +191,8 @@ def _ended(name: str, node: str | None, ended: dict[str, Any], by_platform: Take
         return _lost(name, node, why)
     if code == 0:
         return WorkerStatus(name, WorkerPhase.SUCCEEDED, node=node)
-    if reason == "OOMKilled":
-        error = RankError(exit_code=code, at=_when(ended), out_of_memory=True)
+    if killed is not None:
+        error = RankError(exit_code=code, at=_when(ended), out_of_memory=True, shortage=killed)
         return WorkerStatus(name, WorkerPhase.FAILED, node=node, errors=(error,), reason=reason)
     if code == 255 and reason == "Unknown":
         return WorkerStatus(
@@ -190,11 +213,14 @@ def _ended(name: str, node: str | None, ended: dict[str, Any], by_platform: Take
     return WorkerStatus(name, WorkerPhase.FAILED, node=node, errors=(error,), reason=reason)
 
 
-def _with_memory(errors: tuple[RankError, ...], reason: str | None) -> tuple[RankError, ...]:
+def _with_memory(errors: tuple[RankError, ...], killed: str | None) -> tuple[RankError, ...]:
     """Reason and code of a container are independent: what was killed for memory may have been a child."""
-    if reason != "OOMKilled" or any(error.out_of_memory for error in errors):
+    if killed is None:
         return errors
-    return (RankError(out_of_memory=True, at=min((e.at for e in errors), default=0.0)), *errors)
+    if any(error.out_of_memory for error in errors):
+        return tuple(replace(e, shortage=killed) if e.out_of_memory else e for e in errors)
+    at = min((e.at for e in errors), default=0.0)
+    return (RankError(out_of_memory=True, at=at, shortage=killed), *errors)
 
 
 def _result(message: str | None) -> Result | None:
