@@ -26,7 +26,7 @@ _WRAPPERS = ("module.", f"{_COMPILED}.")
 
 
 @torch.no_grad()  # modules may compute what they keep
-def weights_of(model: torch.nn.Module) -> dict[str, Any]:
+def weights_of(model: torch.nn.Module, *, may_be_empty: bool = False) -> dict[str, Any]:
     """A model's state dict by these names: what torch's `get_model_state_dict` gives, in half the time, for which
     training waits. Tensors are the model's own, not copies.
 
@@ -38,7 +38,7 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
         return get_model_state_dict(model)  # the first FSDP has to be asked for shards
     # The model's own, where a script has put torch's in its place.
     state = _state_dict_fn(model, "state_dict")()
-    if not state:
+    if not state and not may_be_empty:
         raise InvalidInput(
             f"the model ({type(model).__name__}) has an empty state dict: there is nothing to save of it. Give "
             "run.restore the one whose parameters are trained"
@@ -101,6 +101,25 @@ def named_as(weights: dict[str, Any], model: torch.nn.Module, names: Collection[
         if there := sorted(tied & weights.keys()):
             found |= dict.fromkeys(tied.intersection(names) - weights.keys(), weights[there[0]])
     return found
+
+
+def names_now(model: torch.nn.Module, keys: Collection[str]) -> dict[str, str]:
+    """What `weights_of` calls tensors of a model, by their names in a checkpoint: former releases kept the names
+    of what wraps it. A name of which the model knows nothing stays as it is.
+    """
+    told = [*_state_dict_fn(model, "state_dict")()]
+    known = dict(zip(told, _names(model, told, _kinds(model)), strict=True))
+    own = {*known.values()}
+    found = {key: key if key in own else known.get(key) or _without_wrappers(key, own) for key in keys}
+    return found if len({*found.values()}) == len(found) else {key: key for key in keys}
+
+
+def _without_wrappers(key: str, own: Collection[str]) -> str:
+    """The name among these that it has without the words of wrappers; itself where there is none."""
+    words = [word for word in key.split(".") if word not in (_COMPILED, _CHECKPOINTED.removesuffix("."))]
+    first = ".".join(words[1:] if words[0] == "module" else words)
+    every = ".".join(word for word in words if word != "module")
+    return next((name for name in (".".join(words), first, every) if name in own), key)
 
 
 def _all_begin(weights: dict[str, Any], prefix: str) -> bool:

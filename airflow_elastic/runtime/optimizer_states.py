@@ -14,9 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.composites import innermost, is_optimizer
 from airflow_elastic.runtime.departed import Departed
 from airflow_elastic.runtime.fit import Kind
 from airflow_elastic.runtime.naming import names_of
@@ -41,29 +39,17 @@ _NO_SETTINGS = (
 )
 
 
-def check_optimizers(
-    model: torch.nn.Module, optimizers: Optimizers, others: Mapping[str, Any], departed: Departed
-) -> None:
+def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, departed: Departed) -> None:
     """Refuse optimizers whose states have no place in a checkpoint. Before anything is trained.
 
     Args:
         model: whose parameters they are to have.
         optimizers: their states are kept by the names of these.
-        others: further objects by their names, optimizers among them.
         departed: knows parameters that were the model's.
 
     Raises:
-        InvalidInput: one has parameters that are not the model's, or those of another one, or is LBFGS; or one of the
-            others has parameters that are sharded.
+        InvalidInput: one has parameters that are not the model's, or those of another one, or is LBFGS.
     """
-    for name, other in others.items():
-        parts = innermost(other) if is_optimizer(other) else []
-        if any(isinstance(p, DTensor) for one in parts for p in _parameters(one)):
-            raise InvalidInput(
-                f"{name} is an optimizer ({type(other).__name__}) of parameters that are sharded, which can be "
-                "put back by their own names alone: run.restore(model, optimizer). One that cannot be given so "
-                "(LBFGS, or two of the same parameters) cannot be saved with fully_shard"
-            )
     names = names_of(model)
     departed.has(names)
     by_name = "give it by a name of its own instead: run.restore(model, {}=optimizer)"
@@ -90,7 +76,9 @@ def _check_strangers(one: torch.optim.Optimizer, names: Mapping[Any, str], depar
         raise InvalidInput(
             f"an optimizer ({kind}) has {len(strangers)} parameters that are not the model's, of the shapes "
             f"{_some(strangers)}: they would not be saved. Have the model be what holds all that is trained, e.g. "
-            "torch.nn.ModuleDict({'net': net, 'loss': loss}); and make the optimizer after the model is sharded"
+            "torch.nn.ModuleDict({'net': net, 'loss': loss}), or give a second model and its optimizer by names: "
+            "run.restore(net, optimizer, critic=critic, critic_optimizer=other); and make the optimizer after the "
+            "model is sharded"
         )
 
 

@@ -151,8 +151,13 @@ def as_read(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
     rooms = [(one, {parameter: dict(kept) for parameter, kept in one.state.items()}) for one in optimizers]
     yield
     for one, read in rooms:
-        for parameter, kept in read.items():
-            _keep(one.state.get(parameter, {}), kept)
+        keep_as_read(one, read)
+
+
+def keep_as_read(optimizer: torch.optim.Optimizer, read: Mapping[torch.Tensor, Any]) -> None:
+    """What was read of each parameter, where torch has made another dtype of it in loading."""
+    for parameter, kept in read.items():
+        _keep(optimizer.state.get(parameter, {}), kept)
 
 
 def load_as_saved(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

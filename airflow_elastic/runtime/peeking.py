@@ -7,7 +7,7 @@ from typing import Any
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime.apart import Rest, put_together
 from airflow_elastic.runtime.flat_reader import FlatReader
-from airflow_elastic.runtime.saving import other_key
+from airflow_elastic.runtime.named_objects import other_key
 
 
 def peek(reader: FlatReader, store: Store, name: str) -> Any:

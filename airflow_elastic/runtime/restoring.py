@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime import randomness
-from airflow_elastic.runtime.apart import put_together, unpacked, without_arrays
+from airflow_elastic.runtime.apart import put_together, unpacked
 from airflow_elastic.runtime.borrowing import Loan
 from airflow_elastic.runtime.disk import on_disk
 from airflow_elastic.runtime.fetching import Fetching
@@ -28,12 +26,13 @@ from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given, check_
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.in_place import load
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
+from airflow_elastic.runtime.named_objects import other_key
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
 from airflow_elastic.runtime.optimizer_states import Saved, ask_for, load_states, make_room_for, put_back
-from airflow_elastic.runtime.optimizers import as_read, load_as_saved
+from airflow_elastic.runtime.optimizers import as_read
 from airflow_elastic.runtime.peeking import peek
 from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.saving import ORDER, Stateful, other_key, state_of
+from airflow_elastic.runtime.saving import ORDER, Stateful, state_of
 from airflow_elastic.runtime.stage import Stage
 from airflow_elastic.runtime.stock import Stock
 from airflow_elastic.runtime.surroundings import Surroundings
@@ -276,11 +275,9 @@ class Restorer:
         if f"{other_key(ORDER)}.rest" not in reader.kinds:  # saved before that was kept
             others.pop(ORDER, None)
             state.pop(other_key(ORDER), None)
-        for name, other in others.items():
-            parts, below = state[other_key(name)], f"{other_key(name)}.tensors."
-            parts["tensors"] = without_arrays(parts["tensors"])
-            # A module would convert what it is given, in silence, as a model does.
-            reader.make_room(parts["tensors"], below, exact=isinstance(other, torch.nn.Module))
+        named = objects.named
+        for name in others:
+            named.make_room(name, state[other_key(name)], reader)
         state["model"] = with_room_for_extra(state["model"], reader.kinds)
         settings = ask_for(state["optimizer"], reader.kinds)
         check_fit(state, reader.kinds, what, TO_TRAIN)
@@ -302,11 +299,8 @@ class Restorer:
         load(objects.model, unpacked(state["model"]))
         if objects.optimizers:
             self._load_optimizers(objects, state["optimizer"], settings, what)
-        for name, other in others.items():
-            if isinstance(other, torch.optim.Optimizer):
-                load_as_saved(other, loaded[name])
-            else:
-                other.load_state_dict(loaded[name])
+        for name in others:
+            named.load(name, loaded[name], what)
         self._luck = state[random_key]
 
     def _load_optimizers(

@@ -23,12 +23,13 @@ from torch.nn.parameter import is_lazy
 import airflow_elastic
 from airflow_elastic.adapters import page
 from airflow_elastic.runtime import randomness
-from airflow_elastic.runtime.apart import packed, take_apart
+from airflow_elastic.runtime.apart import packed
 from airflow_elastic.runtime.composites import is_optimizer, saved_in_place_of
 from airflow_elastic.runtime.copying import Copying, wait_before_steps
 from airflow_elastic.runtime.departed import Departed
 from airflow_elastic.runtime.footprint import check_memory, footprint
 from airflow_elastic.runtime.held_memory import HeldMemory, ties_among
+from airflow_elastic.runtime.named_objects import NamedObjects
 from airflow_elastic.runtime.naming import weights_of
 from airflow_elastic.runtime.optimizer_states import check_optimizers, states_of
 from airflow_elastic.runtime.optimizers import with_room
@@ -103,7 +104,13 @@ class Stateful:
                 )
         within = saved_in_place_of(self.optimizers, self.others.values())
         object.__setattr__(self, "optimizers", within)
-        check_optimizers(self.model, self.optimizers, self.others, self.departed)
+        self.named.check()
+        check_optimizers(self.model, self.optimizers, self.departed)
+
+    @property
+    def named(self) -> NamedObjects:
+        """The further objects, as they are saved and loaded."""
+        return NamedObjects(self.model, self.others)
 
     @property
     def stepping(self) -> list[Any]:
@@ -358,15 +365,10 @@ def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
     return {
         "model": packed(weights_of(objects.model)),
         "optimizer": states_of(objects.model, objects.optimizers, objects.departed),
-        **{other_key(name): _halves(other.state_dict()) for name, other in objects.others.items()},
+        **objects.named.states(),
         # Keyed by rank: objects under one key would be taken for copies of one another.
         f"random.{rank}": randomness.capture(),
     }
-
-
-def other_key(name: str) -> str:
-    """Below this lies the state of an object of the script's own."""
-    return f"other.{name}"
 
 
 def _ties(state: Mapping[str, Any]) -> dict[str, str]:
@@ -375,8 +377,3 @@ def _ties(state: Mapping[str, Any]) -> dict[str, str]:
     tensors |= {f"{key}.tensors": one["tensors"] for key, one in state.items() if key.startswith("other.")}
     found = ((below, ties_among(some)) for below, some in tensors.items())
     return {f"{below}.{name}": f"{below}.{first}" for below, ties in found for name, first in ties.items()}
-
-
-def _halves(state: Any) -> dict[str, Any]:
-    rest, tensors = take_apart(state)
-    return {"rest": rest, "tensors": tensors}

@@ -146,13 +146,36 @@ def test_a_scheduler_that_comes_or_goes_is_no_other_class(tmp_path: Path) -> Non
     assert restorer(tmp_path / "run").restore(loaded) is not None
 
 
-def test_what_is_sharded_is_not_given_by_name() -> None:
+def test_what_keeps_no_state_of_each_parameter_is_not_sharded() -> None:
     with process_group():
         model = fully_shard(network())
         with pytest.raises(
-            InvalidInput, match=r"^own is an optimizer \(SGD\) of parameters that are sharded"
+            InvalidInput, match=r"^own is an optimizer \(LBFGS\) of parameters that are sharded"
         ):
-            Stateful(model, (), {"own": optim.SGD(model.parameters())})
+            Stateful(model, (), {"own": optim.LBFGS(model.parameters())})
+
+
+def test_a_second_optimizer_of_the_same_sharded_parameters_comes_back(tmp_path: Path) -> None:
+    with process_group():
+
+        def made() -> Stateful:
+            model = fully_shard(network())
+            own = model.parameters()
+            return Stateful(model, MAKERS["adamw"](model), {"own": optim.SGD(own, lr=0.1, momentum=0.9)})
+
+        saved, loaded = made(), made()
+        train(saved, 1)
+        for one in saved.model.parameters():
+            one.grad = torch.ones_like(one)
+        saved.others["own"].step()
+        save(tmp_path / "run", 1, saved)
+        restorer(tmp_path / "run").restore(loaded)
+        ours, theirs = (
+            [kept["momentum_buffer"].full_tensor() for kept in one.others["own"].state.values()]
+            for one in (saved, loaded)
+        )
+        assert len(ours) == len(theirs) == 4
+        assert equal(ours, theirs)
 
 
 class Loss(torch.nn.Module):
