@@ -133,25 +133,22 @@ def populate(mapped: mmap.mmap) -> None:
     ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), _MADV_POPULATE_READ)
 
 
-def out_of_memory_kills() -> int:
+def out_of_memory_kills(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """How many processes of our control group the kernel has killed for memory; 0 where it does not say."""
     try:
-        groups = Path("/proc/self/cgroup").read_text().splitlines()
+        groups = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
         return 0
     for line in groups:
         _, controllers, path = line.split(":", 2)
         v2 = controllers == ""
         if v2 or "memory" in controllers.split(","):
-            root, name = (
-                ("/sys/fs/cgroup", "memory.events") if v2 else ("/sys/fs/cgroup/memory", "memory.oom_control")
-            )
+            root, name = (cgroup, "memory.events") if v2 else (cgroup / "memory", "memory.oom_control")
             # In a container its own group is what is mounted there, whatever path the machine knows it by.
-            found = Path(root, path.strip("/"), name)
-            above = (found.parent, *found.parent.parents)
-            near = (one / name for one in above if one.is_relative_to(root) and (one / name).exists())
+            group = root / path.strip("/")
+            above = (one for one in (group, *group.parents) if one.is_relative_to(root))
             try:
-                text = next(near, found).read_text()
+                text = (next((one for one in above if (one / name).exists()), group) / name).read_text()
             except OSError:
                 continue
             for entry in text.splitlines():

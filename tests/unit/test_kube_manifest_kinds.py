@@ -250,3 +250,20 @@ def test_options_are_what_json_has(value: Any) -> None:
         RunSpec(("t.py",), engine="job", engine_options={"image": "i", "pod_template": {"a": [value]}})
     with pytest.raises(SpecError, match=r"engine_options\.labels\.1: given 1"):
         RunSpec(("t.py",), engine="job", engine_options={"labels": {1: "a"}})
+
+
+def test_what_a_manifest_leaves_out_is_as_the_documentation_says() -> None:
+    """docs/manifests.md, "What is left out"."""
+    pod = {"spec": {"containers": [{"name": "main", "image": "i", "command": ["python", "t.py"]}]}}
+    head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "fit"}}
+    job = from_manifest({**head, "spec": {"template": pod}})
+    spec = {"pytorchReplicaSpecs": {"Worker": {"template": pod}}}
+    theirs = from_manifest(
+        {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "fit"}, "spec": spec}
+    )
+    for run in (job, theirs):
+        assert (run.workers.count, run.restart.policy, run.restart.backoff_limit) == (1, "OnFailure", 6)
+        assert (run.cleanup, run.active_deadline_seconds) == ("Unfinished", None)
+        assert run.health.grace_seconds == 30
+    body = find_engine("job").render(Job("s3://b/run", job, 1, 1))["items"][0]
+    assert body["spec"]["ttlSecondsAfterFinished"] == 24 * 3600

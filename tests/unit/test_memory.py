@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import memory
+from airflow_elastic.adapters import linux, memory
 
 GB = 1 << 30
 
@@ -58,6 +58,27 @@ def test_the_least_limit_is_told_where_it_is_less_than_the_machine_has(
     assert memory.limit_bytes(proc) == 9 * GB
     (proc / "self/cgroup").write_text("9:name=systemd:/\n")
     assert memory.limit_bytes(proc) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "content"),
+    [
+        ("0::/", "memory.events", "low 0\noom 3\noom_kill 2\n"),
+        ("0::/pods/mine", "pods/mine/memory.events", "oom_kill 2\n"),
+        ("4:cpu,memory:/pods/mine", "memory/pods/mine/memory.oom_control", "under_oom 0\noom_kill 2\n"),
+        # A container of version 1, which knows the machine's path and sees its own group alone.
+        ("4:memory:/pods/mine", "memory/memory.oom_control", "under_oom 0\noom_kill 2\n"),
+        ("9:name=systemd:/pods/mine", "memory/memory.oom_control", None),
+    ],
+)
+def test_the_kernels_kills_of_our_group_are_counted(
+    tmp_path: Path, line: str, file: str, content: str | None
+) -> None:
+    proc = machine(tmp_path, GB, f"{line}\n")
+    assert linux.out_of_memory_kills(proc, tmp_path / "sys") == 0
+    (tmp_path / "sys" / file).parent.mkdir(parents=True)
+    (tmp_path / "sys" / file).write_text(content or "oom_kill 5\n")
+    assert linux.out_of_memory_kills(proc, tmp_path / "sys") == (2 if content else 0)
 
 
 def test_without_a_limit_the_machine_is_it(tmp_path: Path, names: memory._Names) -> None:
