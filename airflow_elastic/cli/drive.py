@@ -166,7 +166,10 @@ def last_words(run: Run, state: RunState, document: dict[str, object]) -> list[s
         lines.append(f"{saved}; carry it on with `{say.carry_on(uri)}`")
     elif state.outcome == "failed":
         lines.append(f"why: {state.reason}")
+        refused = bool(failures) and failures[-1].kind is FailureKind.BAD_ARGUMENTS
         lines.append(
-            f"look with `{say.command('status', uri)}`; when it is mended carry it on with `{say.carry_on(uri)}`"
+            "a run keeps its arguments: with others begin a new one, under another --uri"
+            if refused and not state.checkpoint
+            else f"look with `{say.command('status', uri)}`; when it is mended carry it on with `{say.carry_on(uri)}`"
         )
     return lines

@@ -49,6 +49,7 @@ def document(
     """
     attempt = state.attempt
     told = _told(state, progress)
+    stood = _stood(state, told)
     spent = goodput(state, told, now)
     newest = state.checkpoint
     return {
@@ -76,12 +77,12 @@ def document(
         else attempt.workers * state.spec.workers.procs,
         "step": max(told.step if told else 0, newest.step if newest else 0),
         "total_steps": _last(state, told, "total_steps"),
-        "epoch": told.epoch if told else 0,
+        "epoch": stood.epoch if stood else 0,
         "phases": [encode(phase) for phase in _phases(state, told)],
         "loss": _last(state, told, "loss"),
         "metrics": dict(_last(state, told, "metrics", {}) or {}),
         "samples": {
-            "seen": told.samples if told else 0,
+            "seen": stood.samples if stood else 0,
             "per_second": _per_second(state, told),
         },
         "attempts": [_attempt(a, told if a is attempt else a.progress) for a in state.attempts],
@@ -104,6 +105,12 @@ def document(
 def _told(state: RunState, progress: Progress | None) -> Progress | None:
     """The newest report of the current attempt."""
     return progress if progress and progress.attempt == state.attempt.number else state.attempt.progress
+
+
+def _stood(state: RunState, told: Progress | None) -> Progress | None:
+    """The newest report of ranks that stood somewhere: those of a new attempt tell nothing until they have restored."""
+    reports = (told, *(attempt.progress for attempt in reversed(state.attempts)))
+    return next((one for one in reports if one and (one.step or one.samples)), None)
 
 
 def _wait(wait: Wait | None) -> dict[str, Any] | None:

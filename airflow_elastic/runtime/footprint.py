@@ -85,7 +85,9 @@ def check_memory(mine: Footprint | None, ranks: Ranks, procs: int) -> None:
     if rank == 0 and (mine_of := [share for share in shares if number in share[1]]):
         free, here = min(mine_of)
         shared = f" for workers {', '.join(map(str, here))} together" if len(here) > 1 else ""
-        log.info("%s; %.3g GB are free%s", _told(workers[number], neighbours), free / 1e9, shared)
+        log.info(
+            "worker %d: %s; %s are free%s", number, _told(workers[number], neighbours), _size(free), shared
+        )
 
 
 def _shares(each: Sequence[Mapping[str, int]], procs: int) -> list[tuple[int, list[int]]]:
@@ -112,6 +114,10 @@ def _wanted(worker: Sequence[Footprint], neighbours: int) -> int:
 
 def _told(here: Sequence[Footprint], neighbours: int) -> str:
     own = sum(one.state for one in here)
-    more = f", and {neighbours / 1e9:.3g} GB more for what it keeps of a neighbour's" if neighbours else ""
+    more = f", and {_size(neighbours)} more for what it keeps of a neighbour's" if neighbours else ""
     least = "at least " if any(one.at_least for one in here) else ""
-    return f"saves take {least}{COUNT} times {own / 1e9:.3g} GB of its memory{more}"
+    return f"saves take {least}{COUNT} times {_size(own)} of its memory{more}"
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e9:.3g} GB" if number >= 1e6 else f"{number / 1e3:.3g} kB"

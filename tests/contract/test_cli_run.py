@@ -74,6 +74,20 @@ def test_a_failure_of_the_code_exits_1_with_the_ranks_traceback(shell: Shell) ->
     assert [attempt.number for attempt in shell.state.attempts] == [1, 2]
 
 
+def test_whoever_gave_wrong_arguments_is_not_told_to_carry_the_run_on(shell: Shell) -> None:
+    """It would be given the same arguments again."""
+    script = shell.cwd / "parse.py"
+    script.write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    done = shell("run", "--launcher", "python", "--uri", shell.uri, "--", script, "--epoch", 3)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert (
+        "refused its arguments, exit code 2: parse.py: error: unrecognized arguments: --epoch 3"
+        in done.stdout
+    )
+    assert "a run keeps its arguments: with others begin a new one, under another --uri" in done.stdout
+    assert "carry it on" not in done.stdout
+
+
 def test_another_run_replaces_one_that_was_killed_and_training_never_notices(shell: Shell) -> None:
     go = shell.cwd / "go"
     words = shell.count(1, go, options=("--workers", 2))

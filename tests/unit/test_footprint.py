@@ -35,7 +35,7 @@ def test_a_training_that_begins_knows_what_its_saves_will_take(
     worker, objects = Worker(str(tmp_path)), fresh(1000)
     worker.saver.check_memory(objects)
     assert not objects.optimizers[0].state, "it is what it was"
-    assert "saves take 2 times 0.012 GB of its memory; " in caplog.text
+    assert "worker 0: saves take 2 times 0.012 GB of its memory; " in caplog.text
     monkeypatch.setattr(footprint, "free_memory", lambda: {"here": 20_000_000})
     said = (
         r"worker 0 has not the memory to save into: saves take 2 times 0.012 GB .* and only 0.02 GB are free"

@@ -26,15 +26,16 @@ def test_the_loss_of_a_step_and_a_loss_of_the_scripts_own_have_two_names() -> No
 
 
 def test_what_was_known_last_is_kept_where_the_next_attempt_fails_before_its_first_step() -> None:
-    told = at_step(8, loss=0.25, samples_per_second=640.0, metrics={"lr": 0.1}, total_steps=20)
+    told = at_step(8, loss=0.25, samples_per_second=640.0, metrics={"lr": 0.1}, total_steps=20, epoch=3)
     state = story(
         *LIVE,
         ev.WorkersEnded(2.0, 1, failed(error="ValueError: a"), told),
         ev.AttemptGone(3.0, 1, told),
         ev.AttemptSubmitted(4.0, 2, "job-a2"),
     )
-    young = at_step(0, attempt=2, stretches=())
+    young = at_step(0, attempt=2, stretches=(), samples=0)
     live = status("/runs/x", state, young, 5.0)
+    assert (live["epoch"], live["samples"]["seen"]) == (3, told.samples)
     assert (live["loss"], live["metrics"], live["samples"]["per_second"]) == (0.25, {"lr": 0.1}, 0.0)
     for event in (
         ev.WorkersEnded(6.0, 2, failed(error="ValueError: b"), young),
@@ -43,6 +44,7 @@ def test_what_was_known_last_is_kept_where_the_next_attempt_fails_before_its_fir
     ):
         state = evolve(state, event)
     over = status("/runs/x", state, None, 9.0)
+    assert (over["epoch"], over["samples"]["seen"]) == (3, told.samples)
     assert (over["loss"], over["metrics"], over["samples"]["per_second"]) == (0.25, {"lr": 0.1}, 640.0)
 
 
