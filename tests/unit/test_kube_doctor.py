@@ -98,7 +98,7 @@ async def test_without_the_right_to_make_jobs_nothing_is_tried() -> None:
             "Volcano 1.12.2 tells of preemptions in Events alone, which may be",
         ),
         ("vc-scheduler:v1.9.0", (EVENTS.plural,), False, "Volcano 1.9.0 tells .* install Volcano 1.13"),
-        ("vc-scheduler:latest", (), True, "up to 1.12 .which one this is cannot be told. tells"),
+        ("vc-scheduler:latest", (), True, "this is cannot be told; up to 1.12 it tells"),
         (
             "vc-scheduler:v1.15.1",
             ("deployments", EVENTS.plural),

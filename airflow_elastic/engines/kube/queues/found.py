@@ -93,14 +93,18 @@ def version_in(deployments: Iterable[Mapping[str, Any]]) -> tuple[int, int, str]
 def of_version(version: tuple[int, int, str] | None, *, may_read_events: bool) -> Finding:
     """What is to be told of this version of Volcano."""
     subject = "job: queueing volcano"
-    named = (
-        "Volcano up to 1.12 (which one this is cannot be told)"
-        if version is None
-        else f"Volcano {version[0]}.{version[1]}{version[2]}"
-    )
     if version is not None and version[:2] >= _SAYS_SO:
-        return Finding(subject, True, f"{named} is installed", part=True)
+        return Finding(subject, True, f"Volcano {_written(version)} is installed", part=True)
+    named = (
+        "which version of Volcano this is cannot be told; up to 1.12 it"
+        if version is None
+        else f"Volcano {_written(version)}"
+    )
     if may_read_events:
         text = f"{named} tells of preemptions in Events alone, which may be read"
         return Finding(subject, True, text, part=True)
     return Finding(subject, False, f"{named} {_UNTOLD}", needed=False, part=True)
+
+
+def _written(version: tuple[int, int, str]) -> str:
+    return f"{version[0]}.{version[1]}{version[2]}"
