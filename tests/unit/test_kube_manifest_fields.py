@@ -94,6 +94,8 @@ def pod_of(template: Plain, trains: int, container: str) -> Plain:
     meta["labels"] = {k: v for k, v in meta.get("labels", {}).items() if k not in BY_CONTROLLER}
     pod = wanted["spec"]
     pod.pop("restartPolicy", None)
+    if pod.get("schedulerName") == "":  # Kubernetes fills in its own
+        del pod["schedulerName"]
     main = pod["containers"].pop(trains)
     for key in ("command", "args"):
         main.pop(key, None)
