@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from airflow_elastic.frameworks import missing
+from airflow_elastic.frameworks import lottery, missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
 from airflow_elastic.runtime.session import Session, joined
 from airflow_elastic.runtime.shape import Shape
@@ -302,6 +302,9 @@ class _Progress:
         ours = _Reporting, _Settling
         return {one.state_key: one for one in self._trainer.callbacks if not isinstance(one, ours)}
 
+    def _pruning(self) -> list[Any]:
+        return [one for one in self._trainer.callbacks if isinstance(one, callbacks.ModelPruning)]
+
     def rebuild(self, kept: dict[str, Any] | None) -> None:
         """Have model and optimizers the shape that callbacks gave them: by their own way first, where they have one."""
         for key, one in self._callbacks().items():
@@ -322,10 +325,13 @@ class _Progress:
             "stopped": self._trainer.should_stop,
             "loaded": self._trainer.fit_loop._last_train_dl_reload_epoch,
             "shape": self._shape.state_dict(),
+            "first_weights": [lottery.shared(one) for one in self._pruning()],
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         loop = self._loop
+        for one, numbers in zip(self._pruning(), kept.get("first_weights", ()), strict=False):
+            lottery.share(one, numbers)
         if self._trainer.lightning_module.automatic_optimization:
             _stand(loop.automatic_optimization.optim_progress.optimizer.step, kept["steps"])
         else:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.support.driving import SCRIPTS, driving, training
+from airflow_elastic.spec.run import RunSpec
+from tests.support.driving import SCRIPTS, Driven, driving, training
 from tests.support.optimizers import equal
 
 LIGHTNING = pytest.mark.skipif(
@@ -47,3 +48,78 @@ async def test_lightnings_callbacks_as_they_are(kind: str, die: tuple[int, ...],
     script = "lightning_changing.py"
     straight = await ended(script, tmp_path, kind)
     assert equal(await ended(script, tmp_path, kind, *die), straight)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["huggingface", "accelerate"])
+async def test_layers_that_thaw_are_trained_by_all_ranks_together(kind: str, tmp_path: Path) -> None:
+    """By a callback within an epoch, or in a loop; killed after it, and with the first step of an epoch."""
+    pytest.importorskip({"huggingface": "transformers", "accelerate": "accelerate"}[kind])
+    straight = await ended("thawing.py", tmp_path, kind)
+    assert equal(await ended("thawing.py", tmp_path, kind, 9, 11), straight)
+
+
+def traced(path: Path) -> list[tuple[str, int, int, str]]:
+    lines = (line.split() for line in path.read_text().splitlines())
+    return [(word, int(step), int(world), digest) for word, step, world, digest in lines]
+
+
+def last(path: Path) -> str:
+    return next(digest for word, step, _, digest in reversed(traced(path)) if (word, step) == ("did", 40))
+
+
+def changed(trace: Path, **policy: object) -> RunSpec:
+    return training(
+        command=(str(SCRIPTS / "changed.py"), f"--trace={trace}"),
+        checkpoint=CheckpointPolicy(**policy),  # type: ignore[arg-type]
+    )
+
+
+async def lose_one(driven: Driven) -> None:
+    driven.kill_node(1)
+
+
+async def lose_both(driven: Driven) -> None:
+    """With what their agents hold in memory."""
+    driven.kill_nodes(0, 1)
+    await driven.until(lambda: len(driven.state.attempts) > 1 and not driven.state.attempt.home, "a new job")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", ["buddies", "disk", "overlap"])
+async def test_what_has_changed_comes_back_from_wherever_it_was_kept(kept: str, tmp_path: Path) -> None:
+    """Under DDP, of which the layers that thaw and come are a part: from a buddy's memory, from the workers' disks, and
+    from what was copied while training went on. With none but these after the change.
+    """
+    (tmp_path / "disk").mkdir()
+    policies: dict[str, dict[str, object]] = {
+        "buddies": {"every_steps": 1000, "memory_every_steps": 2, "buddies": True},
+        "disk": {"every_steps": 1000, "disk": str(tmp_path / "disk"), "disk_every_steps": 2},
+        "overlap": {"every_steps": 2, "overlap": True},
+    }
+    async with driving(tmp_path / "straight", changed(tmp_path / "whole", every_steps=1000)) as driven:
+        assert (await driven.end()).outcome == "succeeded"
+    async with driving(tmp_path / "run", changed(tmp_path / "trace", **policies[kept])) as driven:
+        await driven.at_step(22)
+        await (lose_one if kept == "buddies" else lose_both)(driven)
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    assert state.attempt.restored_at > 10
+    assert last(tmp_path / "trace") == last(tmp_path / "whole")
+
+
+@pytest.mark.slow
+async def test_other_numbers_of_ranks_go_on_with_what_has_changed_bit_for_bit(tmp_path: Path) -> None:
+    async with driving(tmp_path / "run", changed(tmp_path / "trace", every_steps=5)) as driven:
+        await driven.at_step(15)
+        await driven.scaled(3)
+        await driven.at_step(25)
+        await driven.scaled(2)
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    lines = traced(tmp_path / "trace")
+    restored = [line for line in lines if line[0] == "restored"]
+    assert [world for _, _, world, _ in restored] == [3, 2]
+    for _, step, _, digest in restored:
+        assert step > 10
+        assert digest in {one for word, at, _, one in lines if (word, at) == ("did", step)}

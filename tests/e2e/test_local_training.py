@@ -302,9 +302,21 @@ async def test_a_sharded_model_comes_back_bit_for_bit_at_any_world_size(
         assert digest in saved, f"the state of step {step} is another one on {world} ranks"
 
 
-async def test_what_ddp_has_saved_fsdp_goes_on_with_bit_for_bit_and_back(tmp_path: Path) -> None:
-    """The weights and the optimizer's states, by their names."""
-    command = (str(SCRIPTS / "rewrapped.py"), f"--trace={tmp_path}/trace")
+@pytest.mark.parametrize(
+    "wraps",
+    [
+        ("ddp", "fsdp", "ddp"),
+        pytest.param(("ddp",) * 3, marks=pytest.mark.slow),
+        pytest.param(("fsdp",) * 3, marks=pytest.mark.slow),
+    ],
+    ids=["ddp and fsdp", "ddp", "fsdp"],
+)
+async def test_what_ddp_has_saved_fsdp_goes_on_with_bit_for_bit_and_back(
+    wraps: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The weights of all models and the states of all optimizers, by their names, on 2, 3 and again 2 ranks."""
+    wrap = [f"--wrap={wraps[0]}"] if len({*wraps}) == 1 else []
+    command = (str(SCRIPTS / "rewrapped.py"), f"--trace={tmp_path}/trace", *wrap)
     async with driving(tmp_path / "run", training(command=command)) as driven:
         await driven.at_step(5)
         for stretch, workers in enumerate((3, 2), start=2):
@@ -316,13 +328,13 @@ async def test_what_ddp_has_saved_fsdp_goes_on_with_bit_for_bit_and_back(tmp_pat
     assert state.outcome == "succeeded", state.reason
     lines = [json.loads(line) for line in (tmp_path / "trace").read_text().splitlines()]
     restored = [line for line in lines if line["word"] == "restored"]
-    assert [line["wrap"] for line in restored] == ["fsdp", "ddp"]
-    for line, other in zip(restored, ("ddp", "fsdp"), strict=True):
+    assert [line["wrap"] for line in restored] == [*wraps[1:]]
+    for line, other in zip(restored, wraps, strict=False):
         (did,) = (one for one in lines if (one["word"], one["step"]) == ("did", line["step"]))
         assert did["wrap"] == other
         assert line["state"] == did["state"], f"step {line['step']}"
         assert {name.split()[-1] for name in did["state"] if " " in name} == {"exp_avg", "exp_avg_sq", "step"}
-        assert len(did["state"]) == 6 * 4
+        assert len(did["state"]) == 2 * 6 * 4 + 6
 
 
 def _stretches(driven):  # type: ignore[no-untyped-def]

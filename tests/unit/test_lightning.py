@@ -284,3 +284,44 @@ def test_a_loss_is_told_as_it_is_also_where_gradients_are_scaled(monkeypatch: py
     monkeypatch.setattr(trainer.run, "step", telling)
     trainer.fit(Model(), torch.utils.data.DataLoader(torch.rand(12, 32), batch_size=4))
     assert told == pytest.approx(lost, rel=1e-3)
+
+
+@LIGHTNING
+def test_pruning_resets_a_restarted_attempt_to_no_other_weights() -> None:
+    """Lightning's copies of the first weights have the memory of the parameters once it has reset them."""
+    from lightning.pytorch import LightningModule
+    from lightning.pytorch.callbacks import ModelPruning
+
+    from airflow_elastic.frameworks import lottery
+    from airflow_elastic.runtime.shape import Shape
+
+    def begun() -> tuple[Any, Any, Shape]:
+        torch.manual_seed(2)
+        module = LightningModule()
+        module.one, module.other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        pruning = ModelPruning("l1_unstructured", use_global_unstructured=True, amount=0.2)
+        shape = Shape(module, [])
+        pruning.setup(None, module, "fit")  # type: ignore[arg-type]
+        return module, pruning, shape
+
+    def epoch(module: Any, pruning: Any) -> None:
+        with torch.no_grad():
+            for number, one in enumerate(module.parameters()):
+                one += 0.1 * number
+        module.other(module.one(torch.ones(1, 4)))  # computes what is pruned
+        pruning._run_pruning(0)
+
+    module, pruning, shape = begun()
+    assert lottery.shared(pruning) == []
+    epoch(module, pruning)
+    kept, numbers = shape.state_dict(), lottery.shared(pruning)
+    assert sorted(numbers) == [0, 1, 2, 3]
+    again, other, rebuilt = begun()
+    rebuilt.load_state_dict(kept)
+    again.load_state_dict(module.state_dict())
+    lottery.share(other, numbers)
+    for _ in range(2):
+        epoch(module, pruning)
+        epoch(again, other)
+        ours, theirs = module.state_dict(), again.state_dict()
+        assert all(torch.equal(one, theirs[name]) for name, one in ours.items())

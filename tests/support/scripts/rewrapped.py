@@ -1,8 +1,9 @@
 """A small training that DDP carries on 2 ranks and FSDP2 on any other number. `--trace FILE`: what the whole state was.
 
-Rank 0 appends a line of JSON after each step, and one when it goes on: `word` (did, restored), `step`, `wrap`, and by
-the name of each weight and of each optimizer state, as the bare model calls them, a digest of its bytes. It ends some
-steps after it has had 2, 3 and again 2 ranks.
+It has a generator and a critic, with two optimizers each, and a teacher that is the generator's average. `--wrap` says
+what carries it on any number of ranks. Rank 0 appends a line of JSON after each step, and one when it goes on: `word`
+(did, restored), `step`, `wrap`, and by the name of each weight and of each optimizer state, as the bare models call
+them, a digest of its bytes. It ends some steps after it has had 2, 3 and again 2 ranks.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import airflow_elastic.runtime as elastic
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--trace", required=True)
+parser.add_argument("--wrap", choices=("ddp", "fsdp"))
 options = parser.parse_args()
 
 
@@ -38,17 +40,31 @@ class Worlds:
 
 run = elastic.init()
 torch.manual_seed(run.attempt + run.world_size)  # what is not restored differs
-model = torch.nn.Sequential(
-    torch.nn.Linear(7, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3), torch.nn.LayerNorm(3)
-)
-wrap = "ddp" if run.world_size == 2 else "fsdp"
-if wrap == "ddp":
-    wrapped: torch.nn.Module = DistributedDataParallel(model)
-else:
+wrap = options.wrap or ("ddp" if run.world_size == 2 else "fsdp")
+
+
+def network() -> torch.nn.Sequential:
+    return torch.nn.Sequential(
+        torch.nn.Linear(7, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3), torch.nn.LayerNorm(3)
+    )
+
+
+def wrapped(model: torch.nn.Sequential) -> torch.nn.Module:
+    if wrap == "ddp":
+        return DistributedDataParallel(model)
     for layer in model:
         fully_shard(layer)
-    wrapped = fully_shard(model)
-optimizer = torch.optim.AdamW(wrapped.parameters(), lr=0.05)
+    return fully_shard(model)
+
+
+def optimizers_of(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    own = [*model.parameters()]
+    return [torch.optim.AdamW(some, lr=0.05) for some in (own[:3], own[3:])]
+
+
+bare = {name: network() for name in ("generator", "critic", "teacher")}
+models = {name: wrapped(model) for name, model in bare.items()}
+optimizers = {name: optimizers_of(models[name]) for name in ("generator", "critic")}
 worlds = Worlds()
 
 
@@ -60,25 +76,43 @@ def digest(value: torch.Tensor) -> str:
 
 def trace(word: str, step: int) -> None:
     state = {}
-    for name, parameter in model.named_parameters():
-        state[name] = digest(parameter)
-        for key, value in sorted(optimizer.state[parameter].items()):
-            state[f"{name} {key}"] = digest(value)
+    for model, own in bare.items():
+        for name, parameter in own.named_parameters():
+            state[f"{model}.{name}"] = digest(parameter)
+            for optimizer in optimizers.get(model, ()):
+                for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+                    state[f"{model}.{name} {key}"] = digest(value)
     if run.rank == 0:
         with open(options.trace, "a", encoding="utf-8") as file:
             file.write(json.dumps({"word": word, "step": step, "wrap": wrap, "state": state}) + "\n")
 
 
-began = run.restore(wrapped, optimizer, worlds=worlds)
+first, second = optimizers["critic"]
+began = run.restore(
+    models["generator"],
+    *optimizers["generator"],
+    worlds=worlds,
+    critic=models["critic"],
+    critic_optimizer=first,
+    critic_rest=second,
+    teacher=models["teacher"],
+)
 if began:
     trace("restored", began)
 worlds.seen = [*worlds.seen, run.world_size]
 while worlds.seen != [2, 3, 2] or run.steps < began + 5:
     torch.manual_seed(run.steps)
-    loss = wrapped(torch.randn(12, 7)).square().mean()
-    optimizer.zero_grad()
+    inputs = torch.randn(12, 7)
+    loss = models["generator"](inputs).square().mean() + models["critic"](inputs).abs().mean()
     loss.backward()
-    optimizer.step()
+    for optimizer in (each for some in optimizers.values() for each in some):
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        for average, parameter in zip(
+            bare["teacher"].parameters(), bare["generator"].parameters(), strict=True
+        ):
+            average.lerp_(parameter, 0.1)
     time.sleep(0.05)
     trace("did", run.steps + 1)
     run.step(loss)

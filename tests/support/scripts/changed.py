@@ -1,0 +1,96 @@
+"""A small training under DDP whose shape changes after its tenth step. `--trace FILE`: what the whole state was.
+
+Then the body thaws, an adapter comes, the head is pruned, and the second embedding is tied no more. Rank 0 appends
+`did STEP WORLD_SIZE DIGEST` after each step, and `restored STEP WORLD_SIZE DIGEST` when it goes on.
+"""
+
+import argparse
+import hashlib
+import time
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import prune
+
+import airflow_elastic.runtime as elastic
+
+CHANGED = 10
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--trace", required=True)
+parser.add_argument("--steps", type=int, default=40)
+parser.add_argument("--step-seconds", type=float, default=0.1)
+options = parser.parse_args()
+
+
+class Adapter(nn.Module):
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.base = base.requires_grad_(False)
+        self.a, self.b = nn.Parameter(torch.randn(2, 16) / 2), nn.Parameter(torch.zeros(16, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.base(x) + x @ self.a.T @ self.b.T
+        return found
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Embedding(32, 16), nn.Embedding(32, 16)
+        self.second.weight = self.first.weight
+        self.body, self.more = nn.Linear(16, 16).requires_grad_(False), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        at = self.body(self.first(x) + self.second(x + 1)).tanh()
+        found: torch.Tensor = self.head(self.more(at).tanh())
+        return found
+
+
+def change() -> None:
+    net.body.requires_grad_(True)
+    net.more = Adapter(net.more)  # type: ignore[assignment]
+    prune.l1_unstructured(net.head, "weight", amount=0.3)  # type: ignore[no-untyped-call]
+    net.second.weight = nn.Parameter(net.first.weight.detach().clone())
+    new = [*net.body.parameters(), net.more.a, net.more.b, net.second.weight]
+    optimizer.add_param_group({"params": new, "lr": 0.01})
+
+
+def digest() -> str:
+    found = hashlib.sha256()
+    for name, value in net.state_dict().items():
+        found.update(f"{name} {tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes())
+    for parameter in net.parameters():
+        for name, value in sorted(optimizer.state.get(parameter, {}).items()):
+            found.update(name.encode() + value.contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def trace(word: str, step: int) -> None:
+    if run.rank == 0:
+        with open(options.trace, "a", encoding="utf-8") as file:
+            file.write(f"{word} {step} {run.world_size} {digest()}\n")
+
+
+run = elastic.init()
+torch.manual_seed(3)
+net = Net()
+optimizer = torch.optim.AdamW([one for one in net.parameters() if one.requires_grad], lr=0.02)
+model = DistributedDataParallel(net)
+if run.restore(model, optimizer, rebuild=lambda resumed: change() if resumed.step > CHANGED else None):
+    trace("restored", run.steps)
+while run.steps < options.steps:
+    if run.steps == CHANGED:
+        change()
+    torch.manual_seed(1000 * run.steps + run.rank)
+    loss = model(torch.randint(0, 31, (8,))).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(options.step_seconds)
+    trace("did", run.steps + 1)  # the state is that of the step to come
+    run.step(loss)
+run.finish()
