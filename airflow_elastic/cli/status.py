@@ -24,6 +24,7 @@ from airflow_elastic.cli.help import Command
 from airflow_elastic.cli.several import summaries, table
 from airflow_elastic.core.goodput import ROWS
 from airflow_elastic.core.tell import restoring, sizes, waits, workers
+from airflow_elastic.core.trainings import named, told
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import RunMissing
 from airflow_elastic.spec.status import Wait, Waiting
@@ -97,8 +98,7 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
     if document["reason"]:
         console.print(f"why: {document['reason']}", soft_wrap=True)
     if document["waiting"]:
-        told = waits(decode(Wait, document["waiting"]))
-        console.print(Text(told, style="yellow"), soft_wrap=True)
+        console.print(Text(waits(decode(Wait, document["waiting"])), style="yellow"), soft_wrap=True)
     if reading := document["restoring"]:
         console.print(restoring(reading["bytes"], reading["of_bytes"]), soft_wrap=True)
     if starting := document.get("starting"):
@@ -110,6 +110,7 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
         f"{run['engine']}, {run['launcher']}: {workers(document['workers'])}{more}, "
         f"{ranks} rank{'' if ranks == 1 else 's'}",
         _position(document),
+        *_trainings(document),
         _saved(document, now, kept),
         _time(document),
     ]
@@ -141,6 +142,12 @@ def _position(document: Mapping[str, Any]) -> str:
         over = " at last" if document["ended_at"] is not None else ""
         parts.append(f"{say.number(samples['per_second'])} samples/s{over}")
     return ", ".join(parts)
+
+
+def _trainings(document: Mapping[str, Any]) -> list[str]:
+    phases = document.get("phases", [])
+    over = document["ended_at"] is not None
+    return [told(one, number, over=over) for number, one in enumerate(phases)] if named(phases) else []
 
 
 def _saved(document: Mapping[str, Any], now: float, kept: int) -> str:

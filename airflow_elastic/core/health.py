@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from airflow_elastic.core.standing import rendered, told
 from airflow_elastic.core.starts import start_limit
 from airflow_elastic.core.state import Failure, FailureKind, Phase, RunState
+from airflow_elastic.core.trainings import completed
 from airflow_elastic.spec.events import SCHEDULE, DeadlinePassed, Event, SaveLeftOut, ScaleRequested, Stalled
 from airflow_elastic.spec.status import Progress
 
@@ -33,6 +34,7 @@ def overdue(
         return
     yield from _planned_steps(state, progress, now)
     yield from _left_out(state, progress, now)
+    yield from completed(state, progress, now)
     if state.attempt.phase is Phase.LIVE and progress is not None and progress.attached:
         yield from _silence(state, progress, now, waited_at)
 

@@ -27,6 +27,7 @@ from airflow_elastic.core.state import (
     Trouble,
     Unpruned,
 )
+from airflow_elastic.core.trainings import with_completed
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
@@ -113,6 +114,8 @@ def evolve(state: RunState, event: Event) -> RunState:
             return _held(state, event.reason)
         case ev.CheckpointCommitted():
             return _committed(state, event)
+        case ev.PhaseCompleted():
+            return with_completed(state, event)
         case ev.SaveFailed():
             return replace(state, unsaved=Trouble(event.step, event.worker, event.reason, event.attempt))
         case ev.SaveLeftOut():
@@ -144,11 +147,8 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.Regrouped():
             return _regrouped(state, event)
         case ev.ScaleFailed():
-            return (
-                _end_attempt(state, Cause.SCALE_STEP, event.at)
-                if state.attempt.phase is Phase.LIVE
-                else state
-            )
+            live = state.attempt.phase is Phase.LIVE
+            return _end_attempt(state, Cause.SCALE_STEP, event.at) if live else state
         case ev.SaveRequested():
             wanted = state.attempt.phase is Phase.LIVE and event.request not in state.saves
             return replace(state, saves=(*state.saves, event.request)) if wanted else state

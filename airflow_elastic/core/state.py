@@ -261,6 +261,7 @@ class RunState:
         attempts: all of them, oldest first; the last one is the current one.
         checkpoint: the newest.
         checkpoints: how many were committed.
+        phases: how many of its trainings are known to be over.
         damaged: steps whose checkpoints were set aside, and have not been saved anew.
         unsaved: what was last told not to be written, by this attempt or an earlier one; None where one was since.
         left_out: the save that was last told to be left out; it stays, as the next may be, too.
@@ -299,6 +300,7 @@ class RunState:
     reason: str | None = None
     ended_at: float | None = None
     task: str | None = None
+    phases: int = 0
 
     @property
     def attempt(self) -> Attempt:

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.core.state import Attempt, Cause, Phase
+from airflow_elastic.core.trainings import results
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 
@@ -60,6 +61,9 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"attempt {event.attempt} is queued: {event.reason}"
         case ev.CheckpointCommitted():
             return f"checkpoint {event.step} committed"
+        case ev.PhaseCompleted():
+            kept = "".join(f", {words}" for words in results(event.results))
+            return f"phase {event.name or event.phase} ended after {event.steps} steps, at step {event.step}{kept}"
         case ev.SaveFailed():
             of = "" if event.attempt == state.attempt.number else f" of attempt {event.attempt}"
             return f"step {event.step}{of} is not saved as it should be, says {event.worker}: {event.reason}"

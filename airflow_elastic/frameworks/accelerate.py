@@ -22,6 +22,7 @@ The loader is not prepared: the run gives each rank its share of it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -30,8 +31,10 @@ import torch
 
 from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
+from airflow_elastic.runtime.phases import Phase
 from airflow_elastic.runtime.session import Session, init
 from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.resumed import Resumed
 
 try:
     from accelerate import Accelerator
@@ -134,6 +137,7 @@ class ElasticRun:
             shuffle=shuffle,
         )
         self._accelerator.gradient_accumulation_steps = batches.pieces
+        self._accelerator.step = 0  # that it counts batches of: another training may have had other pieces
         data, session = loader.dataset, self.session
         # Refuses what it does not allow, and gives nothing where nothing is left.
         rest = session.loader(data, global_batch=global_batch, epochs=epochs, seed=seed, shuffle=shuffle)
@@ -156,6 +160,41 @@ class ElasticRun:
                     "run.loader has given all of an epoch, and run.step has told of no step: call run.step() at the "
                     "end of each batch"
                 )
+
+    def phase(self, name: str | None = None) -> Phase:
+        """One training of several: `with run.phase("finetune") as phase:`, as `Session.phase`, which says more."""
+        return self.session.phase(name)
+
+    @contextlib.contextmanager
+    def scratch(self, *prepared: Any) -> Iterator[None]:
+        """A pass that is to leave no trace, as `Session.scratch`, which says more.
+
+        Args:
+            prepared: what is to be put back and `restore` was not given, as `prepare` has returned it.
+        """
+        accelerator, mine = self._accelerator, (self._weight, self._losses)
+        theirs = accelerator.step, accelerator.gradient_accumulation_steps
+        self._losses = []
+        try:
+            with self.session.scratch(*(_inner(one) for one in prepared)):
+                yield
+        finally:
+            self._weight, self._losses = mine
+            accelerator.step, accelerator.gradient_accumulation_steps = theirs
+
+    def note(self, **values: Any) -> None:
+        """Keep a few plain values with each checkpoint from here on, for `resumed.notes`."""
+        self.session.note(**values)
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """What `restore` is going to load, before anything is built for it; None where the run begins."""
+        return self.session.resumed
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps done since the run began, over all attempts."""
+        return self.session.steps
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """As the accelerator's, with the part that this rank's batch has in the global one."""
@@ -192,9 +231,8 @@ class ElasticRun:
         self.session.finish(**metrics)
 
 
-def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def _inner(optimizer: Any) -> Any:
     """Without Accelerate's cover."""
     if isinstance(optimizer, AcceleratedOptimizer):
-        inner: torch.optim.Optimizer = optimizer.optimizer
-        return inner
+        return optimizer.optimizer
     return optimizer

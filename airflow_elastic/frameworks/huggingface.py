@@ -70,6 +70,7 @@ class ElasticTraining:
                 "load_best_model_at_end: given True; allowed: False, as the run keeps the checkpoints. Have it keep "
                 "the best one with checkpoint.keep_best, e.g. `min eval_loss`"
             )
+        _check_batch_size(args)
         args.save_strategy = SaveStrategy.NO
         args.average_tokens_across_devices = True  # or a token would count more on a rank that has fewer
         world_size = args.world_size  # as the arguments make the process group
@@ -109,9 +110,22 @@ class ElasticTraining:
                 f"resume_from_checkpoint: given {resume_from_checkpoint!r}; allowed: none, as the run goes on from its "
                 "own checkpoints without being told. To begin with other weights, load them into the model before"
             )
+        _check_batch_size(self.args)  # type: ignore[attr-defined]
         with self.run.training():
             self._stopped = False
             return super().train(None, *others, **options)  # type: ignore[misc]
+
+    def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
+        """Not within a run.
+
+        Raises:
+            InvalidInput: always.
+        """
+        raise InvalidInput(
+            "hyperparameter_search: given; allowed: none, as its trials are trainings that do not count, chosen by a "
+            "study which no checkpoint has. Begin a run for each trial, as a mapped ElasticTrainOperator does, and "
+            "choose among their results"
+        )
 
     def get_train_dataloader(self) -> Epochs:
         """The trainer's own data, collated and fetched as it would, in an order that no number of ranks changes."""
@@ -216,15 +230,19 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._run = trainer, trainer.run
         self._metrics: dict[str, float] = {}
+        self._begins = False  # with an evaluation
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         trainer, run = self._trainer, self._run
+        self._metrics.clear()  # what was measured before is no number of this training
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # not Accelerate's cover of it
         progress = _Progress(trainer, Shape(trainer.model, [optimizer]))
         others = {"schedule": trainer.lr_scheduler, "progress": progress}
         others["scaler"] = trainer.accelerator.scaler  # none, where what was trained in float16 is no more
         rebuild = lambda resumed: progress.rebuild(run.peek("progress"))  # noqa: E731
         run.restore(trainer.model_wrapped, optimizer, rebuild=rebuild, **others)
+        self._begins = args.eval_on_start
+        args.eval_on_start = args.eval_on_start and not state.global_step  # once
         # What is averaged from here on is of the steps from here on.
         trainer._globalstep_last_logged = trainer._initial_global_step = state.global_step
         if args.max_steps <= 0:  # an epoch may have more steps than those before had, or fewer
@@ -251,6 +269,7 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
         self._metrics.pop("loss", None)  # is told with each step
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        args.eval_on_start = self._begins
         self._trainer._epochs.settle()
         self._run.save(reason="final")
 
@@ -287,6 +306,16 @@ class _Progress:
         self._trainer._by_tokens, self._trainer._stopped = kept["by_tokens"], kept.get("stopped", False)
         for name, one in self._callbacks().items():
             vars(one).update(kept["callbacks"].get(name, {}))
+
+
+def _check_batch_size(args: Any) -> None:
+    """Raises InvalidInput where the trainer would look for one itself."""
+    if args.auto_find_batch_size:
+        raise InvalidInput(
+            "auto_find_batch_size: given True; allowed: False, as it begins the training anew on the rank that runs "
+            "out of memory, while the others wait for it, and the weights stay as they have been trained. Give "
+            "per_device_train_batch_size, the most samples that a device takes at once: global_batch stays what it is"
+        )
 
 
 def _numbers(words: Mapping[str, Any]) -> dict[str, float]:

@@ -22,6 +22,7 @@ import torch
 
 from airflow_elastic.frameworks import lottery, missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
+from airflow_elastic.frameworks.lightning_passes import Passes
 from airflow_elastic.runtime.session import Session, joined
 from airflow_elastic.runtime.shape import Shape
 from airflow_elastic.spec.errors import InvalidInput
@@ -63,6 +64,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         self.run: Session = joined()
         self._global_batch, self._seed = global_batch, seed
         self._epochs: _Epochs | None = None
+        self._passes = Passes(self)
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         environment = [TorchElasticEnvironment()] if "RANK" in os.environ else []
         super().__init__(
@@ -97,7 +99,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
             )
         given = (train_dataloaders, options.get("datamodule"), *others[1:2], model)
         data = next(one for one in given if one is not None)
-        with self.run.training():
+        with self._passes.fit(model):
             self._fit(model, train_dataloaders, data, *others, **options)
 
     def _fit(self, model: Any, train_dataloaders: Any, data: Any, *others: Any, **options: Any) -> None:
@@ -199,6 +201,10 @@ def _check_hooks(theirs: Iterable[Any], module: LightningModule) -> None:
 class _Settling(Callback):  # type: ignore[misc]
     """The first one: what was done before an epoch counts before anybody begins the next."""
 
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            trainer._passes.set_up()
+
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
         trainer._epochs.settle()
 
@@ -219,6 +225,7 @@ class _Reporting(Callback):  # type: ignore[misc]
             _check_hooks([*trainer.callbacks, pl_module], pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        trainer._passes.begin()
         schedules = {
             f"schedule{number}": config.scheduler
             for number, config in enumerate(trainer.lr_scheduler_configs)

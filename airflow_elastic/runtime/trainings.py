@@ -24,6 +24,7 @@ class Trainings:
     _course: Course
     _feed: Feed
     _going_on: GoingOn
+    _metrics: dict[str, float]
     _notes: dict[str, Any]
     _trained: set[int]
     _saves: Saves
@@ -86,6 +87,7 @@ class Trainings:
         self.settle()
         record = self._course.enter(name, reopen=reopen)
         self._going_on.entered()
+        self._metrics = {}  # those of the phase before are none of this one
         self._voice.enter(self._course.phases)
         return record
 

@@ -6,7 +6,8 @@ no clock of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from airflow_elastic.spec.codec import decode, encode
@@ -100,6 +101,19 @@ class CheckpointCommitted:
     attempt: int
     step: int
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCompleted:
+    """A training of several is over, and its end is in a checkpoint. `step`: what the run had done by then."""
+
+    at: float
+    attempt: int
+    phase: int
+    name: str
+    step: int
+    steps: int
+    results: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +331,7 @@ Event = (
     | SubmitRefusedByEngine
     | SubmitHeldByEngine
     | CheckpointCommitted
+    | PhaseCompleted
     | SaveFailed
     | SaveLeftOut
     | CheckpointQuarantined

@@ -21,6 +21,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.tell import restoring, sizes, waits
+from airflow_elastic.core.trainings import named, results
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import ElasticError, RunMissing
 from airflow_elastic.spec.status import Wait
@@ -56,6 +57,7 @@ _pages = jinja2.Environment(
 _pages.filters["moment"] = _moment
 _pages.filters["waits"] = lambda wait: waits(decode(Wait, wait))
 _pages.filters["sizes"] = sizes
+_pages.filters["named"], _pages.filters["results"] = named, results
 _pages.filters["restoring"] = lambda reading: restoring(reading["bytes"], reading["of_bytes"])
 
 

@@ -27,6 +27,7 @@ from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.phases import PhaseRecord
 from airflow_elastic.spec.status import (
     Progress,
     Wait,
@@ -193,6 +194,24 @@ def test_the_page_says_whose_copy_was_refused(hook: FakeHook, tmp_path: Path) ->
     status = document("/r", replace(begun(hook, tmp_path).state, bad_copy=bad), None, time.time())
     page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
     assert "node-1 refused a copy of that of step\n20: its bytes &lt;have&gt; changed" in page
+
+
+def test_the_page_names_the_phases_of_a_run(hook: FakeHook, tmp_path: Path) -> None:
+    from airflow_elastic.web.app import _pages
+
+    over = PhaseRecord("<teach>", 0, 40, complete=True, results={"accuracy": 0.975})
+    phases = (over, PhaseRecord("learn", 40, 7))
+
+    def shown(*phases: PhaseRecord) -> str:
+        progress = Progress(1, 0.0, step=47, attached=True, phases=phases)
+        status = document("/r", begun(hook, tmp_path).state, progress, time.time())
+        return _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
+
+    page = " ".join(shown(*phases).split())
+    assert '<td>&lt;teach&gt;</td><td class="number">40</td>' in page
+    assert "<td>complete</td> <td>accuracy 0.975</td>" in page
+    assert '<td>learn</td><td class="number">7</td> <td class="number">40</td><td>at work</td>' in page
+    assert "<h2>Phases</h2>" not in shown(PhaseRecord("", 0, 7))
 
 
 def test_the_page_of_a_failure_that_left_no_traceback(hook: FakeHook, tmp_path: Path) -> None:

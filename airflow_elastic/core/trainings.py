@@ -1,0 +1,56 @@
+"""The trainings of a run, where it has several: which of them are over, as journal and pages tell it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.spec.events import PhaseCompleted
+
+if TYPE_CHECKING:
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.status import Progress
+
+
+def completed(state: RunState, progress: Progress | None, now: float) -> Iterator[PhaseCompleted]:
+    """Those that have ended since the last one that is known: each once, when its end is in a checkpoint.
+
+    Args:
+        state: from the journal.
+        progress: newest report of the current attempt; None where there is none.
+        now: the moment.
+    """
+    told = progress or state.attempt.progress
+    if told is None or told.attempt != state.attempt.number or state.checkpoint is None:
+        return
+    for number, phase in enumerate(told.phases[state.phases :], start=state.phases):
+        if not phase.complete or phase.to_step > state.checkpoint.step:
+            return
+        yield PhaseCompleted(now, told.attempt, number, phase.name, phase.to_step, phase.steps, phase.results)
+
+
+def with_completed(state: RunState, event: PhaseCompleted) -> RunState:
+    """The state after it."""
+    return replace(state, phases=max(state.phases, event.phase + 1))
+
+
+def named(phases: list[Mapping[str, Any]]) -> bool:
+    """Whether there is something to tell of them: a script that speaks of none has one, without a name."""
+    return len(phases) > 1 or any(phase["name"] for phase in phases)
+
+
+def told(phase: Mapping[str, Any], number: int, *, over: bool) -> str:
+    """One of them, of a run that is over or not: `phase pretrain: 300 steps, complete, accuracy 0.98`."""
+    steps = phase["steps"]
+    words = [f"phase {phase['name'] or number}: {steps} step{'' if steps == 1 else 's'}"]
+    words.append("complete" if phase["complete"] else "not complete" if over else "at work")
+    return ", ".join([*words, *results(phase["results"])])
+
+
+def results(recorded: Mapping[str, Any]) -> list[str]:
+    """What was recorded of a phase, in a few words each."""
+    return [
+        f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in recorded.items()
+    ]
