@@ -74,7 +74,8 @@ class TestJob(ClusterEngine):
         self, namespace: str, account: Callable[..., Awaitable[Account]]
     ) -> None:
         engine = JobEngine(access=(await account(*documented_rights("job"))).access)
-        here, elsewhere = engine.doctor(namespace)[-1], engine.doctor()[-1]
+        here, elsewhere = engine.doctor(namespace)[1], engine.doctor()[1]
+        assert here.subject == "job: rights"
         assert here.ok, here
         assert not elsewhere.ok
         assert "missing in namespace default: create jobs.batch" in elsewhere.text
