@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
@@ -153,6 +155,18 @@ class Adapters(Training):
             self.optimizers[0].add_param_group({"params": [adapter.a, adapter.b], "lr": 0.1})
 
 
+class Peft(Training):
+    """Adapters of a library: parameters that are there get other names."""
+
+    def change(self) -> None:
+        import peft
+
+        torch.manual_seed(6)
+        peft.inject_adapter_in_model(peft.LoraConfig(r=2, target_modules=["body", "more"]), self.net)
+        new = [one for name, one in self.net.named_parameters() if "lora_" in name]
+        self.optimizers[0].add_param_group({"params": new, "lr": 0.1})
+
+
 class Dropped(Training):
     def change(self) -> None:
         self.net.more = nn.Identity()
@@ -178,4 +192,16 @@ class Swapped(Training):
         )
 
 
-KINDS = [*Training.__subclasses__()]
+#: To import the library takes as long as all others together.
+KINDS = [
+    pytest.param(
+        kind,
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed"),
+        ]
+        if kind is Peft
+        else [],
+    )
+    for kind in Training.__subclasses__()
+]
