@@ -59,12 +59,14 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
     store = find_run(uri).store
     if samples:
         return verify_samples(store, as_json=as_json)
+    console = say.console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
-        console=say.console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     is_ours = journal.is_ours(store)
     with progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -79,9 +80,12 @@ class Run:
     def _running(self, verb: str) -> RunState:
         state = self.state
         if state.ended:
-            raise InvalidInput(
-                f"{self.store.uri} has ended ({state.outcome}: {state.reason}): it cannot be {verb} any more"
-            )
+            reason = state.reason or ""
+            why = reason if reason.startswith(f"{state.outcome} ") else f"{state.outcome}: {reason}"
+            said = f"{self.store.uri} has ended ({why}): it cannot be {verb} any more"
+            if state.outcome != "succeeded":
+                said += f"; `airflow-elastic run --uri {shlex.quote(self.store.uri)}` carries it on"
+            raise InvalidInput(said)
         return state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -72,7 +73,8 @@ def test_what_has_ended_cannot_be_asked_for_anything(trained: Shell) -> None:
     for words in (("scale", trained.uri, 1), ("stop", trained.uri), ("checkpoint", trained.uri)):
         done = trained(*words)
         assert done.returncode == 2
-        assert "has ended (stopped: " in done.stderr
+        assert "has ended (stopped by " in done.stderr
+        assert f"; `airflow-elastic run --uri {shlex.quote(trained.uri)}` carries it on" in done.stderr
 
 
 def test_status_as_text_and_as_json(trained: Shell) -> None:
@@ -148,6 +150,7 @@ def test_verify_and_prune(trained: Shell) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     told = trained("verify", trained.uri)
+    assert told.stderr == "", "of what a terminal is shown nothing is left elsewhere"
     assert told.returncode == 1
     assert f"checkpoint {all_steps[1]}: DAMAGED\n  {damaged.key} has another crc64nvme" in told.stdout
     assert f"a restart goes on from {all_steps[-1]}" in told.stdout
