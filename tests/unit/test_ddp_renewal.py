@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime.ddp_renewal import Renewal, follow
@@ -59,15 +60,17 @@ def network() -> nn.Sequential:
     return net
 
 
-def gradients(rank: int, ddp: Any) -> list[torch.Tensor]:
-    ddp.zero_grad()
+def gradients(rank: int, model: Any) -> list[Any]:
+    model.zero_grad()
     torch.manual_seed(rank)
-    ddp(torch.randn(3, 4)).pow(2).sum().backward()
-    return [one.grad.clone() for one in ddp.parameters() if one.grad is not None]
+    model(torch.randn(3, 4)).pow(2).sum().backward()
+    return [one.grad.clone() for one in model.parameters() if one.grad is not None]
 
 
 def ranks(rank: int, store: str) -> list[str]:
-    """Which changes have gradients that differ from those of a DDP that is made after the change. On a real rank."""
+    """Which changes have other gradients than a DDP that is made after them, on a real rank. What fully_shard has made
+    exchanges those of layers that thaw by itself.
+    """
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(store, 2))
     wrong = []
@@ -99,6 +102,17 @@ def ranks(rank: int, store: str) -> list[str]:
                         wrong.append(f"{name} {change.__name__}")
                 if change is adapt:
                     break
+    sharded, theirs = network(), network()
+    for one in sharded:
+        fully_shard(one)
+    fully_shard(sharded)
+    gradients(rank, sharded)
+    thaw(sharded)
+    thaw(theirs)
+    found = [one.full_tensor() for one in gradients(rank, sharded)]
+    expected = gradients(rank, DistributedDataParallel(theirs))
+    if len(found) != len(expected) or not all(map(torch.allclose, found, expected)):
+        wrong.append("fsdp2")
     dist.destroy_process_group()
     return wrong
 
