@@ -67,9 +67,8 @@ def test_comes_back_by_all_names(former: bool, sharded: bool, tmp_path: Path) ->
         def made(seed: int) -> Stateful:
             if not sharded:
                 return objects(seed, other=Tied(seed + 1))
-            model = Tied(seed)
-            fully_shard(model)
-            return Stateful(model, (torch.optim.SGD(model.parameters(), lr=0.1),), {})
+            model, other = fully_shard(Tied(seed)), fully_shard(Tied(seed + 1))
+            return Stateful(model, (torch.optim.SGD(model.parameters(), lr=0.1),), {"other": other})
 
         one, other = made(0), made(5)
         if former:
@@ -78,17 +77,16 @@ def test_comes_back_by_all_names(former: bool, sharded: bool, tmp_path: Path) ->
         else:
             save(tmp_path / "run", 1, one)
         restorer(tmp_path / "run").restore(other)
-        ours, theirs = one.model.state_dict(), other.model.state_dict()
-        assert ours.keys() == theirs.keys()
-        full = [
-            getattr(each, "full_tensor", lambda each=each: each)()
-            for each in (*ours.values(), *theirs.values())
-        ]
-        half = len(full) // 2
-        assert all(torch.equal(a, b) for a, b in zip(full[:half], full[half:], strict=True))
-        assert other.model.head.weight is other.model.embedding.weight
-        if not sharded:
-            assert equal(one.others["other"].state_dict(), other.others["other"].state_dict())
+        for saved, loaded in ((one.model, other.model), (one.others["other"], other.others["other"])):
+            ours, theirs = saved.state_dict(), loaded.state_dict()
+            assert ours.keys() == theirs.keys()
+            full = [
+                getattr(each, "full_tensor", lambda each=each: each)()
+                for each in (*ours.values(), *theirs.values())
+            ]
+            half = len(full) // 2
+            assert all(torch.equal(a, b) for a, b in zip(full[:half], full[half:], strict=True))
+            assert loaded.head.weight is loaded.embedding.weight
 
 
 def test_from_memory_of_the_agent(tmp_path: Path) -> None:
