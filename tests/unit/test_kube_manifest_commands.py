@@ -26,6 +26,13 @@ SCOPE = Scope(
     ("words", "wanted"),
     [
         (["tini", "--", "torchrun", "t.py"], {"wrapper": ["tini", "--"]}),
+        (["/opt/venv/bin/torchrun", "t.py"], {"python": "/opt/venv/bin/python"}),
+        (
+            ["env", "A=b", "e/bin/accelerate", "launch", "t.py"],
+            {"wrapper": ["env", "A=b"], "python": "e/bin/python"},
+        ),
+        (["/usr/local/bin/torchrun", "t.py"], {"python": None}),
+        (["/root/.local/bin/dlrover-run", "t.py"], {"python": None}),
         (
             ["nice", "-n", "5", "numactl", "-N", "0", "torchrun", "t.py"],
             {"wrapper": ["nice", "-n", "5", "numactl", "-N", "0"]},

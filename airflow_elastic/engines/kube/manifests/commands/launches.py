@@ -19,6 +19,9 @@ MODULES = {
     "accelerate.commands.launch": "accelerate launch",
 }
 
+#: Where programs of several interpreters lie.
+_SHARED = ("/bin", "/usr/bin", "/usr/local/bin", ".", "bin")
+
 #: How workers meet, and how the agent watches its ranks, is the run's own: these have no meaning in it.
 _MEETING = (
     *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "local_addr", "master_addr", "master_port"),
@@ -67,9 +70,9 @@ def launcher_of(words: Sequence[str]) -> tuple[str, str | None, list[str]] | Non
     """The launcher that these words start, the interpreter that they name, and what follows; None for any other."""
     first, rest = words[0].rpartition("/")[2], list(words[1:])
     if first == "accelerate" and rest[:1] == ["launch"]:
-        return "accelerate launch", None, rest[1:]
+        return "accelerate launch", _python_of(words[0]), rest[1:]
     if first in ("accelerate-launch", "torchrun", "dlrover-run"):
-        return first.replace("-launch", " launch"), None, rest
+        return first.replace("-launch", " launch"), _python_of(words[0]), rest
     if not is_python(words[0]):
         return None
     while (
@@ -83,6 +86,16 @@ def launcher_of(words: Sequence[str]) -> tuple[str, str | None, list[str]] | Non
     if rest and rest[0].rpartition("/")[2] in ("torchrun", "dlrover-run"):
         return rest[0].rpartition("/")[2], words[0], rest[1:]
     return None
+
+
+def _python_of(launcher: str) -> str | None:
+    """The interpreter of a launcher that is named by its path: the one beside it, as in a virtual environment.
+
+    In folders for programs of all kinds it may be any: None.
+    """
+    folder = launcher.rpartition("/")[0]
+    shared = not folder or folder in _SHARED or folder.endswith("/.local/bin")
+    return None if shared or marked(launcher) is not None else f"{folder}/python"
 
 
 def is_python(word: str) -> bool:
