@@ -57,18 +57,27 @@ class Renewal:
         self._modules: list[Mapping[str, Any]] = []
         self._parameters: list[Mapping[str, Any]] = []
         self._shape: tuple[int, ...] = ()
+        self._held: list[Any] = []
         self._trained: list[bool] = []
         self._has_changed()
-        self._is_behind = not _is_of(ddp, self._exchanged())
+        now = [*self._exchanged()]
+        #: Of what it exchanges the gradients; None where it was made for something else than there is now.
+        self._made_for = [*map(id, now)] if _is_of(ddp, now) else None
 
     def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
-        """Find out anew where anything has changed. It takes a part of a millisecond with a thousand layers."""
-        if torch.is_grad_enabled() and (self._has_changed() or self._is_behind):
-            self._is_behind = False
+        """Find out anew where anything has changed. It takes a part of a millisecond with a thousand layers.
+
+        What is frozen as a whole for a while, as a critic is while its generator is trained, stays as it is.
+        """
+        if not torch.is_grad_enabled() or not (self._has_changed() or self._made_for is None):
+            return
+        now = [*map(id, self._exchanged())]
+        if now and now != self._made_for:
             renew(self._ddp)
+            self._made_for = now
             log.info(
                 "what is trained has changed: DDP exchanges the gradients of %d tensors from here on",
-                sum(1 for _ in self._exchanged()),
+                len(now),
             )
 
     def _has_changed(self) -> bool:
@@ -80,6 +89,8 @@ class Renewal:
             self._modules = [one._modules for one in every]
             self._parameters = [one._parameters for one in every]
             self._shape = (*_ids(self._modules), *_ids(self._parameters))
+            # Or others could get the numbers of those that are no more.
+            self._held = [*every, *(each for one in self._parameters for each in one.values())]
         own = [one for each in self._parameters for one in each.values() if one is not None]
         trained = [*map(_is_trained, own)]
         changed, self._trained = changed or trained != self._trained, trained
@@ -115,8 +126,6 @@ def renew(ddp: Any) -> None:
     Raises:
         InvalidInput: it exchanges them in a way that cannot be begun anew.
     """
-    if not any(map(_is_trained, ddp.module.parameters())):
-        return  # nothing can be computed backwards then
     told, hooks = _told(ddp), [*getattr(ddp, "_comm_hooks", ())]
     unknown = told is not None and told.strs_map.get("comm_hook") and not hooks
     if told is None or unknown or getattr(ddp, "_use_python_reducer", False):

@@ -158,15 +158,30 @@ def test_nothing_is_done_where_nothing_changes() -> None:
         assert ddp.reducer is former
 
 
-def test_nothing_is_done_where_all_is_frozen() -> None:
+def test_nothing_is_done_where_all_is_frozen_for_a_while() -> None:
+    """As a critic, while its generator is trained."""
     with process_group():
-        ddp = DistributedDataParallel(network())
+        ddp = DistributedDataParallel(network().requires_grad_(True))
         follow(ddp)
-        ddp.module.requires_grad_(False)
+        former = ddp.reducer
+        for trained in (False, True, False, True):
+            ddp.module.requires_grad_(trained)
+            ddp(torch.ones(1, 4))
+        assert ddp.reducer is former
+        thaw_and_freeze_again(ddp.module)
         ddp(torch.ones(1, 4))
-        ddp.module.requires_grad_(True)
-        ddp(torch.ones(1, 4))
-        assert exchanged(ddp) == 6
+        assert exchanged(ddp) == 4
+
+
+def test_what_takes_the_place_of_a_layer_in_memory_is_another_one() -> None:
+    with process_group():
+        ddp = DistributedDataParallel(network().requires_grad_(True))
+        follow(ddp)
+        former = ddp.reducer
+        ddp.module[2] = nn.Identity()
+        ddp.module[2] = nn.Linear(4, 4)  # may be where the former one was
+        ddp(torch.ones(1, 4)).sum().backward()
+        assert ddp.reducer is not former
 
 
 def test_of_what_is_compiled_the_whole_is_followed() -> None:
