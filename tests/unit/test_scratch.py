@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
 from airflow_elastic.adapters import checkpoints, page
@@ -21,6 +22,7 @@ from airflow_elastic.runtime.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.attempts import Killed, attempt, to_the_end
+from tests.support.threads import process_group
 from tests.unit.test_course import Fate, digest, net, train
 
 PLACES = ("before restore", "before the loop", "head of an epoch", "between steps", "end of an epoch", "end")
@@ -249,3 +251,32 @@ def test_the_same_objects_are_put_back_in_place() -> None:
     assert all(one is other for one, other in zip(held, model.parameters(), strict=True))
     assert optimizer.param_groups[0] is group
     assert model[2].weight is tied.weight
+
+
+def test_a_sharded_model_is_put_back() -> None:
+    """Also where a forward pass has left its whole parameters in it."""
+    with process_group():
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+        fully_shard(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+        def stepped() -> None:
+            model(torch.rand(3, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                model(torch.rand(3, 4))
+
+        def state() -> str:
+            model.reshard()
+            whole = {name: one.full_tensor() for name, one in model.named_parameters()}
+            return repr((whole, optimizer.state_dict()))
+
+        stepped()
+        back = PutBack([model, optimizer])
+        before = state()
+        stepped()
+        back.put_back()
+        assert state() == before
+        stepped()
+        assert state() != before

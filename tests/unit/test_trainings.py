@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.cli.samples import verify_samples
 from airflow_elastic.core.document import document
 from airflow_elastic.core.health import overdue
 from airflow_elastic.core.machine import evolve
 from airflow_elastic.core.tell import sentence
 from airflow_elastic.core.trainings import named, told
+from airflow_elastic.runtime.session import Session
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.phases import PhaseRecord
 from airflow_elastic.spec.status import Progress
+from tests.support.attempts import Killed, to_the_end
 from tests.support.builders import lost, story
+from tests.unit.test_course import Fate, net, train
 
 FIRST = PhaseRecord("pretrain", 0, 40, complete=True, sealed=True, results={"accuracy": 0.98, "best": "b"})
 SECOND = PhaseRecord("finetune", 40, 7)
@@ -62,3 +73,31 @@ def test_the_status_has_them_in_words() -> None:
     assert told(phases[1], 1, over=True) == "phase finetune: 7 steps, not complete"
     assert named(phases)
     assert not named([{"name": ""}])
+
+
+def test_each_sample_of_each_phase_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Killed in the second, which has other data."""
+
+    def script(run: Session) -> bool:
+        model, optimizer = net()
+        for name, length in (("teach", 22), ("learn", 13)):
+            with run.phase(name):
+                run.restore(model, optimizer)
+                for _ in run.epochs(2):
+                    for (x,) in run.loader(TensorDataset(torch.randn(length, 4)), global_batch=4):
+                        train(run, model, optimizer, x, Fate())
+                        if (run.attempt, run.steps) == (1, 17):
+                            raise Killed
+        run.finish()
+        return True
+
+    run = tmp_path / "run"
+    assert to_the_end(run, CheckpointPolicy(every_steps=3, account_samples=True), script) == (True, 2)
+    assert verify_samples(open_store(str(run)), as_json=False) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "phase 0, epoch 0: 22 samples, by 1 rank",
+        "phase 0, epoch 1: 22 samples, by 1 rank",
+        "phase 1, epoch 0: 13 samples, by 1 rank",
+        "phase 1, epoch 1: 13 samples, by 1 rank",
+        "70 samples of 20 steps: each counts exactly once",
+    ]
