@@ -13,7 +13,7 @@ from airflow_elastic.spec.status import Progress, RankReport
 FACTOR = 2.0
 
 #: What is shorter is noise, whatever it is compared with. Seconds.
-LEAST_SECONDS = 0.001
+LEAST_SECONDS = 0.003
 
 #: Who is slow for so long is told of, and who is not slow for so long is forgotten. Seconds.
 LASTING_SECONDS = 10.0

@@ -164,6 +164,25 @@ def test_an_epoch_that_is_over_is_not_gone_through_again() -> None:
         assert result == undisturbed(epochs)
 
 
+def test_a_save_whose_end_of_an_epoch_does_not_come_is_made_with_the_next_step(tmp_path: Path) -> None:
+    """In a phase whose loop asks for one epoch after the other, as those of frameworks do: each could be the last."""
+    policy = CheckpointPolicy(every_steps=3)
+
+    def script(run: Session) -> str | None:
+        model, optimizer = net()
+        with run.phase("one"):
+            run.restore(model, optimizer)
+            for epoch in range(4):
+                for (x,) in run.loader(TensorDataset(torch.ones(12, 4)), global_batch=4, epochs=epoch + 1):
+                    train(run, model, optimizer, x, Fate())
+                    if run.steps == 11:
+                        raise Killed
+        return None
+
+    assert attempt(tmp_path / "run", 1, policy, script) is None
+    assert checkpoints.steps(open_store(str(tmp_path / "run"))) == [4, 7, 10]
+
+
 def phases(fate: Fate, told: list[str]) -> Callable[[Session], str]:
     """A teacher, its student, and a rest without data of ours; each has objects, data and a schedule of its own."""
 

@@ -34,6 +34,8 @@ def progress(*seconds: float, attempt: int = 1, generation: int = 1, step: int =
         ((0.1, 0.3), [1]),
         ((0.3, 0.1, 0.1, 0.1, 0.4), [0, 4]),
         ((0.0001, 0.0009), []),
+        ((0.0022, 0.0008), []),  # a small network on a busy machine
+        ((0.004, 0.0008), [0]),
         ((0.0, 0.5), []),
         ((0.5,), []),
         ((), []),
