@@ -171,6 +171,7 @@ def dressed(block: Block, folder: Path, *, in_process: bool = False) -> str:
     )  # who was late, and went on alone, is a matter of luck
     text = text.replace("every=16", f"every={STEPS}")
     text = text.replace("Accelerator()", "Accelerator(cpu=True)")
+    text = text.replace("max_epochs=3", "max_epochs=3, logger=False")
     text = text.replace("num_train_epochs=3", "num_train_epochs=3, use_cpu=True, report_to=[]")
     if in_process:
         text = re.sub(r"num_workers=\d", "num_workers=0", text)
