@@ -212,7 +212,7 @@ pods = mapping(
     readinessGates=some(mapping({"conditionType": words})),
     restartPolicy=sampled_from(["Never", "OnFailure", "Always"]),
     runtimeClassName=just("nvidia"),
-    schedulerName=sampled_from(["other", "volcano"]),
+    schedulerName=just("other"),
     securityContext=mapping(runAsUser=numbers, fsGroup=numbers),
     serviceAccountName=just("trainer"),
     serviceAccount=just("trainer"),
@@ -235,19 +235,9 @@ pods = mapping(
         )
     ),
 )
-#: What says that pods are a gang of Volcano's.
-gang_notes = mapping(
-    **{
-        "scheduling.volcano.sh/queue-name": sampled_from(["team", "team", "other"]),
-        "scheduling.volcano.sh/group-min-member": sampled_from(["1", "2", "2", "3", "some"]),
-        "scheduling.volcano.sh/group-min-resources": just('{"cpu": "2"}'),
-        "scheduling.k8s.io/group-name": words,
-        "note": words,
-    }
-)
 metadata = mapping(
     labels=maps,
-    annotations=one_of(maps, maps, gang_notes),
+    annotations=maps,
     creationTimestamp=just("2026-01-01T00:00:00Z"),
     finalizers=some(words),
     ownerReferences=some(mapping({"uid": words})),
@@ -259,13 +249,7 @@ run_policy = mapping(
     activeDeadlineSeconds=integers(1, 99),
     cleanPodPolicy=sampled_from(["None", "All", "Running"]),
     ttlSecondsAfterFinished=counts,
-    schedulingPolicy=mapping(
-        minAvailable=counts,
-        queue=sampled_from(["team", "other", ""]),
-        priorityClass=sampled_from(["high", "low"]),
-        minResources=amounts,
-        scheduleTimeoutSeconds=numbers,
-    ),
+    schedulingPolicy=mapping(minAvailable=counts, queue=words),
     suspend=booleans(),
     managedBy=words,
 )
@@ -438,13 +422,13 @@ ANYTHING = [
 
 def made(kind: str, seed: int) -> Plain:
     """A manifest, as somebody may have it."""
-    return _made(kind, random.Random(seed))
+    return _with_gang(_made(kind, random.Random(seed)), random.Random(f"gang {seed}"))
 
 
 def damaged(kind: str, seed: int) -> Plain:
     """A manifest in which one value is another one, one field is gone, or one that nobody knows has come."""
     r = random.Random(seed)
-    manifest = _made(kind, r)
+    manifest = _with_gang(_made(kind, r), random.Random(f"gang {seed}"))
     holder, key = r.choice([*_places({name: manifest[name] for name in ("metadata", "spec")})])
     how = r.choice(["another", "another", "gone", "unknown"])
     if how == "gone" and isinstance(holder, dict):
@@ -460,6 +444,38 @@ def _made(kind: str, r: random.Random) -> Plain:
     api, spec = KINDS[kind]
     manifest = {"apiVersion": api, "kind": kind, "metadata": {"name": "fit", **metadata(r)}, "spec": spec(r)}
     return {**manifest, "status": {"phase": "x"}} if r.random() < 0.1 else manifest
+
+
+def _with_gang(manifest: Plain, r: random.Random) -> Plain:
+    """In one of five the pods of a Job or PyTorchJob are a gang of Volcano's, in whatever words."""
+    spec = manifest["spec"]
+    of = {"Job": [spec], "PyTorchJob": [*spec.get("pytorchReplicaSpecs", {}).values()]}.get(manifest["kind"])
+    if of is None or r.random() > 0.2:
+        return manifest
+    said: Plain = {}
+    for key, likely, values in (
+        ("scheduling.volcano.sh/queue-name", 0.5, ["team", "team", "team", "other"]),
+        ("scheduling.volcano.sh/group-min-member", 0.4, ["1", "2", "2", "3", "some"]),
+        ("scheduling.volcano.sh/group-min-resources", 0.05, ['{"cpu": "2"}']),
+        ("scheduling.k8s.io/group-name", 0.05, ["mine"]),
+    ):
+        if r.random() < likely:
+            said[key] = r.choice(values)
+    on_owner, named = r.random() < 0.5, r.random() < 0.8
+    for holder in [manifest] if on_owner else [one["template"] for one in of]:
+        notes = holder.setdefault("metadata", {}).setdefault("annotations", {})
+        notes.update(said)
+    for one in of if named else ():
+        one["template"]["spec"]["schedulerName"] = "volcano"
+    if manifest["kind"] == "PyTorchJob" and r.random() < 0.5:
+        spec.setdefault("runPolicy", {})["schedulingPolicy"] = mapping(
+            minAvailable=sampled_from([1, 2, 2, 3]),
+            queue=just("team"),
+            priorityClass=just("high"),
+            minResources=sampled_from([{"cpu": "1"}, {}]),
+            scheduleTimeoutSeconds=numbers,
+        )(r)
+    return manifest
 
 
 def _places(found: Any) -> Iterator[tuple[Any, Any]]:
