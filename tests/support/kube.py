@@ -67,6 +67,9 @@ def namespace_name(test: str) -> str:
     return f"t-{slug[:40].strip('-')}-{secrets.token_hex(3)}"
 
 
+_NOBODY = {"metadata": {"name": "nobody"}, "spec": {"containers": [{"name": "main", "image": "any"}]}}
+
+
 async def create_namespace(access: Access, name: str) -> None:
     """Make one that pods can be created in."""
     async with _core(access) as core:
@@ -78,7 +81,16 @@ async def create_namespace(access: Access, name: str) -> None:
                 return True
             return False
 
+        async def webhooks() -> bool:
+            try:
+                await core.create_namespaced_pod(name, _NOBODY, dry_run="All")
+            except kube.ApiException as error:
+                if error.status == 404 or "not found" in str(error.body):
+                    return False
+            return True
+
         await until_async(account, f"the service account of namespace {name}")
+        await until_async(webhooks, f"webhooks of the cluster that know of namespace {name}")
 
 
 async def delete_namespace(access: Access, name: str) -> None:
