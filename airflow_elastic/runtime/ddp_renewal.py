@@ -5,6 +5,7 @@ or adapters are added, each rank would train these by itself, in silence: DDP is
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from operator import attrgetter
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _find_tensors
 
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -27,22 +29,68 @@ def follow(model: Any) -> None:
     already that changes nothing.
     """
     if isinstance(model, torch.nn.Module):
-        for outer, one in _found(model, None):
+        for outer, one in _found(model, None, set()):
             if not any(isinstance(hook, Renewal) for hook in outer._forward_pre_hooks.values()):
-                outer.register_forward_pre_hook(Renewal(one))
+                renewal = Renewal(one)
+                outer.register_forward_pre_hook(renewal)
+                outer.register_forward_hook(renewal.passes)
 
 
 def _found(
-    module: torch.nn.Module, compiled: torch.nn.Module | None
+    module: torch.nn.Module, compiled: torch.nn.Module | None, seen: set[torch.nn.Module]
 ) -> Iterator[tuple[torch.nn.Module, DistributedDataParallel]]:
     """Each DDP, and whose call comes before its own: what torch.compile has made is called as a whole."""
+    if module in seen:
+        return
+    seen.add(module)
     if isinstance(module, DistributedDataParallel):
         yield module if compiled is None else compiled, module
         return
     if any(kind.__name__ == "OptimizedModule" for kind in type(module).__mro__):
         compiled = module if compiled is None else compiled
     for one in module.children():
-        yield from _found(one, compiled)
+        yield from _found(one, compiled, seen)
+
+
+class _Pass:
+    """A forward pass, which is there as long as its graph is: this is a hook of what came out of it.
+
+    Attributes:
+        went_back: there was a backward pass of it.
+    """
+
+    went_back = False
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        self.went_back = True
+
+
+class Passes:
+    """The forward passes of a module, of which there may still be a backward pass: a hook after each."""
+
+    def __init__(self) -> None:
+        self._begun: list[weakref.ref[_Pass]] = []
+
+    def __call__(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        """Note one."""
+        begun = [one for one in _find_tensors(output) if one.requires_grad] if torch.is_grad_enabled() else []
+        if begun:
+            own = _Pass()
+            for one in begun:
+                one.register_hook(own)
+            self._begun = [*self._open(), weakref.ref(own)]
+
+    @property
+    def are_open(self) -> bool:
+        """Whether there is one that was not gone back through, and can be."""
+        return any(self._open())
+
+    def _open(self) -> Iterator[weakref.ref[_Pass]]:
+        return (each for each in self._begun if (one := each()) is not None and not one.went_back)
+
+    def __reduce__(self) -> Any:
+        """A copy of the module has made none."""
+        return Passes, ()
 
 
 class Renewal:
@@ -50,6 +98,9 @@ class Renewal:
 
     Args:
         ddp: whose parameters may be others than when it was made.
+
+    Attributes:
+        passes: a hook for after its forward pass.
     """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
@@ -59,33 +110,54 @@ class Renewal:
         self._shape: tuple[int, ...] = ()
         self._held: list[Any] = []
         self._trained: list[bool] = []
+        self.passes = Passes()
         self._has_changed()
-        now = [*self._exchanged()]
+        self._now = [*self._exchanged()]
         #: Of what it exchanges the gradients; None where it was made for something else than there is now.
-        self._made_for = [*map(id, now)] if _is_of(ddp, now) else None
+        self._made_for = self._now if _is_of(ddp, self._now) else None
+        self._counts: set[int] = set()
 
     def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
-        """Find out anew where anything has changed. It takes a part of a millisecond with a thousand layers.
-
-        What is frozen as a whole for a while, as a critic is while its generator is trained, stays as it is.
-        """
-        if not torch.is_grad_enabled() or not (self._has_changed() or self._made_for is None):
+        """Find out anew where anything has changed. It takes a part of a millisecond with a thousand layers."""
+        if not torch.is_grad_enabled():
             return
-        now = [*map(id, self._exchanged())]
-        if now and now != self._made_for:
-            renew(self._ddp)
-            self._made_for = now
-            log.info(
-                "what is trained has changed: DDP exchanges the gradients of %d tensors from here on",
-                len(now),
-            )
+        if self._has_changed():
+            self._now = [*self._exchanged()]
+        if self._now is self._made_for or not self._is_due():
+            return
+        renew(self._ddp)
+        self._made_for = self._now
+        level = logging.DEBUG if len(self._now) in self._counts else logging.INFO
+        self._counts.add(len(self._now))  # where they change to and fro, that is told once
+        log.log(
+            level,
+            "what is trained has changed: DDP exchanges the gradients of %d tensors from here on",
+            len(self._now),
+        )
+
+    def _is_due(self) -> bool:
+        """Whether it exchanges too few, or waits for some of which nothing comes.
+
+        What is frozen as a whole for a while, as a critic is while its generator is trained, stays as it is. So does
+        what is frozen between a forward pass and its backward pass, which would not be exchanged.
+        """
+        if self._made_for is None:
+            return bool(self._now)
+        now, known = {*map(id, self._now)}, {*map(id, self._made_for)}
+        if not now or now == known:
+            return False
+        if now - known:
+            return True
+        looks_for_unused = self._ddp.find_unused_parameters and not self._ddp.static_graph
+        are_all_here = known <= {*map(id, self._ddp.module.parameters())}
+        return not (looks_for_unused and are_all_here) and not self.passes.are_open
 
     def _has_changed(self) -> bool:
         """Since the last time: parameters, or which of them are trained."""
         now = (*_ids(self._modules), *_ids(self._parameters))
         changed = now != self._shape or not self._modules
         if changed:
-            every = [*self._ddp.module.modules()]
+            every = [*self._ddp.modules()]
             self._modules = [one._modules for one in every]
             self._parameters = [one._parameters for one in every]
             self._shape = (*_ids(self._modules), *_ids(self._parameters))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -50,7 +52,18 @@ def thaw_and_freeze_again(net: nn.Sequential) -> None:
     net[0].requires_grad_(not net[0].weight.requires_grad)
 
 
-CHANGES = (thaw, freeze, adapt, grow, thaw_and_freeze_again)
+def put_another_there(net: nn.Sequential) -> None:
+    """The new layer may lie where the former one was."""
+    net[2] = nn.Identity()
+    net[2] = nn.Linear(4, 4)
+
+
+def set_weight_anew(net: nn.Sequential) -> None:
+    del net[2].weight
+    net[2].weight = nn.Parameter(torch.ones(4, 4))
+
+
+CHANGES = (thaw, freeze, adapt, grow, thaw_and_freeze_again, put_another_there, set_weight_anew)
 
 
 def network() -> nn.Sequential:
@@ -117,6 +130,39 @@ def ranks(rank: int, store: str) -> list[str]:
     return wrong
 
 
+def two_passes(rank: int, store: str) -> list[str]:
+    """Where one backward pass goes through two forward passes, between which a layer is frozen or thaws: what is wrong
+    with the gradients, on a real rank.
+    """
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(store, 2))
+    wrong = []
+    for frozen_first in (False, True):
+        net = network().requires_grad_(True)
+        net[1].requires_grad_(not frozen_first)
+        ddp = DistributedDataParallel(net)
+        follow(ddp)
+        former = ddp.reducer
+        for turn in range(3):
+            net.zero_grad()
+            torch.manual_seed(rank)
+            loss = ddp(torch.randn(3, 4)).sum()
+            net[1].requires_grad_(frozen_first)
+            loss = loss + ddp(torch.randn(3, 4)).sum()
+            net[1].requires_grad_(True)
+            loss.backward()
+            for name, one in net.named_parameters():
+                mean = one.grad.clone()
+                dist.all_reduce(mean)
+                if not torch.allclose(mean / 2, one.grad):
+                    wrong.append(f"{frozen_first} {turn} {name}")
+            net[1].requires_grad_(not frozen_first)
+        if not frozen_first and ddp.reducer is not former:
+            wrong.append("renewed")
+    dist.destroy_process_group()
+    return wrong
+
+
 def as_two(work: Callable[..., Any], *args: Any) -> list[Any]:
     context = get_context("forkserver")
     context.set_forkserver_preload(["airflow_elastic.runtime", __name__])
@@ -126,6 +172,10 @@ def as_two(work: Callable[..., Any], *args: Any) -> list[Any]:
 
 def test_what_is_exchanged_is_what_a_new_ddp_would(tmp_path: Path) -> None:
     assert as_two(ranks, str(tmp_path / "store")) == [[], []]
+
+
+def test_two_forward_passes_of_one_backward_pass_are_exchanged_whole(tmp_path: Path) -> None:
+    assert as_two(two_passes, str(tmp_path / "store")) == [[], []]
 
 
 def exchanged(ddp: Any) -> int:
@@ -171,6 +221,57 @@ def test_nothing_is_done_where_all_is_frozen_for_a_while() -> None:
         thaw_and_freeze_again(ddp.module)
         ddp(torch.ones(1, 4))
         assert exchanged(ddp) == 4
+
+
+def test_what_looks_for_unused_parameters_needs_nothing_for_a_part_that_is_frozen_for_a_while() -> None:
+    with process_group():
+        ddp = DistributedDataParallel(network().requires_grad_(True), find_unused_parameters=True)
+        follow(ddp)
+        former = ddp.reducer
+        for trained in (False, True, False, True):
+            ddp.module[0].requires_grad_(trained)
+            ddp(torch.ones(1, 4)).sum().backward()
+        assert ddp.reducer is former
+        ddp.module[0] = nn.Identity()
+        ddp(torch.ones(1, 4)).sum().backward()
+        assert exchanged(ddp) == 4
+
+
+def test_a_part_that_is_frozen_is_left_out_when_no_former_pass_is_open() -> None:
+    with process_group():
+        ddp = DistributedDataParallel(network().requires_grad_(True))
+        follow(ddp)
+        first = ddp(torch.ones(1, 4)).sum()
+        freeze(ddp.module)
+        second = ddp(torch.ones(1, 4)).sum()
+        assert exchanged(ddp) == 6
+        (first + second).backward()
+        ddp(torch.ones(1, 4))  # its graph is gone at once
+        assert exchanged(ddp) == 4
+
+
+def test_a_copy_and_a_pickle_of_what_is_followed_go_on(tmp_path: Path) -> None:
+    with process_group():
+        ddp = DistributedDataParallel(network())
+        follow(ddp)
+        open_pass = ddp(torch.ones(1, 4))
+        torch.save(ddp, tmp_path / "ddp.pt")
+        for one in (copy.deepcopy(ddp), torch.load(tmp_path / "ddp.pt", weights_only=False)):
+            thaw(one.module)
+            one(torch.ones(1, 4)).sum().backward()
+            assert exchanged(one) == 6
+        assert exchanged(ddp) == 4
+        open_pass.sum().backward()
+
+
+def test_changes_to_and_fro_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with process_group(), caplog.at_level("INFO"):
+        ddp = DistributedDataParallel(network().requires_grad_(True))
+        follow(ddp)
+        for _ in range(4):
+            thaw_and_freeze_again(ddp.module)
+            ddp(torch.ones(1, 4)).sum().backward()
+    assert sum("exchanges the gradients" in one.getMessage() for one in caplog.records) == 2
 
 
 def test_what_takes_the_place_of_a_layer_in_memory_is_another_one() -> None:
