@@ -18,7 +18,7 @@ from airflow_elastic.runtime.composites import saved_in_place_of
 from airflow_elastic.runtime.fit import TO_TRAIN
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.in_place import load
-from airflow_elastic.runtime.naming import names_now, names_of, set_weights, weights_of
+from airflow_elastic.runtime.naming import is_kept_by_torch, names_now, names_of, set_weights, weights_of
 from airflow_elastic.runtime.optimizer_states import load_states, states_of
 from airflow_elastic.runtime.optimizers import keep_as_read, load_as_saved, room_as_stored
 from airflow_elastic.spec.errors import InvalidInput
@@ -45,7 +45,7 @@ class NamedObjects:
 
     def __init__(self, model: torch.nn.Module, others: Mapping[str, Any]) -> None:
         self._others = others
-        self._models = [model, *(one for one in others.values() if _is_model(one))]
+        self._models = [model, *(one for one in others.values() if _has_names(one))]
 
     def states(self) -> dict[str, Any]:
         """What is saved, by its key: for each the tensors, and what else there is. Tensors are not copied."""
@@ -182,7 +182,14 @@ class NamedObjects:
 
 
 def _is_model(one: Any) -> bool:
-    """Whether it is kept by names: what the first FSDP shards gives its state whole, as it is."""
+    """Whether it is kept by names: not what is saved or loaded in a way of its own, and has its state as it says; and
+    what the first FSDP shards gives its state whole, as it is.
+    """
+    return _has_names(one) and is_kept_by_torch(one)
+
+
+def _has_names(one: Any) -> bool:
+    """Whether its parameters have names by which what optimizers have of them is kept."""
     if not isinstance(one, torch.nn.Module):
         return False
     return not any(isinstance(module, FullyShardedDataParallel) for module in one.modules())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
+from airflow_elastic.runtime.overlapping import each_apart
 from airflow_elastic.spec.errors import InvalidInput
 
 #: What torch.compile and activation checkpointing put into names, and torch takes out.
@@ -67,8 +69,21 @@ def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
     told = [*_state_dict_fn(model, "state_dict")()]
     own = dict(zip(_names(model, told, kinds), told, strict=True))
     state = {own.get(name, name): value for name, value in weights.items()}
-    # Not by its place: that is the model's, where it is torch's own.
-    _state_dict_fn(model, "load_state_dict")(state_dict=state)
+    own_way = _state_dict_fn(model, "load_state_dict")
+    with each_apart(model):
+        if isinstance(own_way, partial):  # torch's own: the first place is the model's
+            own_way(state_dict=state)
+        else:  # a script's may call it otherwise
+            own_way(state)
+
+
+def is_kept_by_torch(model: torch.nn.Module) -> bool:
+    """Whether it is saved and loaded as torch does that, but for what its modules add: no method of its class has its
+    place. What torch has put into the model itself, as for `get_model_state_dict`, does not count.
+    """
+    methods = (_state_dict_fn(model, name) for name in ("state_dict", "load_state_dict"))
+    functions = (one.func if isinstance(one, partial) else one for one in methods)
+    return all(str(getattr(one, "__module__", None)).startswith("torch.") for one in functions)
 
 
 def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
@@ -145,11 +160,16 @@ def _names(
     """
     if _has(kinds, FullyShardedDataParallel):
         return [min(_get_fqns(model, key)) for key in keys]  # several for one, in no order
-    if _has(kinds, DistributedDataParallel) or any(_COMPILED in key or _CHECKPOINTED in key for key in keys):
-        return [_name(model, key) for key in keys]
+    if _has(kinds, DistributedDataParallel) or any(map(_is_wrapped, keys)):
+        return [_name(model, key) if isinstance(key, str) else key for key in keys]
     if isinstance(model, DistributedDataParallel):
         return [key.removeprefix("module.") for key in keys]
     return [*keys]
+
+
+def _is_wrapped(key: Any) -> bool:
+    """A module that is saved in a way of its own may have numbers for keys."""
+    return isinstance(key, str) and (_COMPILED in key or _CHECKPOINTED in key)
 
 
 def _name(model: torch.nn.Module, key: str) -> str:

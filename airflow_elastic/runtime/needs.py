@@ -16,6 +16,7 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.held_memory import ties_among
+from airflow_elastic.runtime.overlapping import overlaps
 from airflow_elastic.runtime.staging import SHARDED_TENSOR, WRAPPER, is_wrapper, offsets_of
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece
@@ -118,7 +119,7 @@ def find_needs(
                     f"{tied} and {key} are one tensor in the script (tied weights), and two in the checkpoint: tie "
                     "them where they were tied, or not at all"
                 )
-            if is_one:
+            if is_one and not overlaps(value):
                 continue  # it is read by that name
         entries = stored.get(key)
         if not entries:
@@ -139,10 +140,8 @@ def find_needs(
         else:
             room = value if isinstance(value, torch.Tensor) else torch.empty(0)
             dtype = getattr(torch, first.dtype)
-            if (tuple(room.shape), room.dtype) != (
-                first.shape,
-                dtype,
-            ):  # a setting of an optimizer, as it was
+            # A setting of an optimizer, as it was; or nothing can be read into it.
+            if (tuple(room.shape), room.dtype) != (first.shape, dtype) or overlaps(room):
                 room = torch.empty(first.shape, dtype=dtype)
                 _put(state, paths[key], room)
             found += parts(room.detach(), (0,) * room.dim(), entries)

@@ -29,6 +29,7 @@ from airflow_elastic.runtime.apart import packed
 from airflow_elastic.runtime.fit import TO_READ, check_fit, kind_of, with_room_for_extra
 from airflow_elastic.runtime.loading import Told, untold
 from airflow_elastic.runtime.naming import named_as, set_weights, weights_of
+from airflow_elastic.runtime.overlapping import each_apart
 from airflow_elastic.runtime.reading import read_weights
 from airflow_elastic.runtime.weight_files import format_of, read, write
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError, StoreUnfit
@@ -122,7 +123,8 @@ def load_weights(source: str | Path, model: torch.nn.Module) -> None:
     else:
         # Each rank's part is cut out of what is whole.
         options = StateDictOptions(full_state_dict=True, strict=True)
-        set_model_state_dict(model, weights, options=options)
+        with each_apart(model):
+            set_model_state_dict(model, weights, options=options)
 
 
 def _apart(name: str) -> tuple[str, bool, str]:
