@@ -61,7 +61,7 @@ def _resolved(one: Any, given: set[int]) -> list[torch.optim.Optimizer]:
         kept = one.state_dict()
         if within and _is_made_of(kept, within):
             return within
-    if not isinstance(kept, Mapping) or not kept.keys() >= _FORM:
+    if not _is_of_torchs_form(kept):
         raise InvalidInput(_other_form(one, kept, held))
     if not within or all(id(each) in given for each in inner) or not hasattr(one, "param_groups"):
         return [one]
@@ -149,9 +149,19 @@ def _is_made_of(kept: Any, within: Sequence[Any]) -> bool:
     return True
 
 
+def _is_of_torchs_form(kept: Any) -> bool:
+    """Whether it has states by numbers, and groups that have these."""
+    if not isinstance(kept, Mapping) or not kept.keys() >= _FORM or not isinstance(kept["state"], Mapping):
+        return False
+    groups = kept["param_groups"]
+    return isinstance(groups, list | tuple) and all(
+        isinstance(one, Mapping) and "params" in one for one in groups
+    )
+
+
 def _parts(kept: Any) -> list[Mapping[str, Any]] | None:
     """The state dicts of torch's form in one of another; None where something else is in it."""
-    if isinstance(kept, Mapping) and kept.keys() == _FORM:
+    if _is_of_torchs_form(kept) and kept.keys() == _FORM:
         return [kept]
     if not isinstance(kept, Mapping | list | tuple):
         return None

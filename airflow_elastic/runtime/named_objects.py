@@ -20,7 +20,7 @@ from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.in_place import load
 from airflow_elastic.runtime.naming import is_kept_by_torch, names_now, names_of, set_weights, weights_of
 from airflow_elastic.runtime.optimizer_states import load_states, states_of
-from airflow_elastic.runtime.optimizers import keep_as_read, load_as_saved, room_as_stored
+from airflow_elastic.runtime.optimizers import has_its_own_way, keep_as_read, load_as_saved, room_as_stored
 from airflow_elastic.spec.errors import InvalidInput
 
 #: What an optimizer keeps by names lies below this: the first key of a state dict of torch's is another one.
@@ -173,6 +173,8 @@ class NamedObjects:
             return None
         own = [each for part in parts for group in part.param_groups for each in group["params"]]
         if len({*map(id, own)}) < len(own) or any(isinstance(part, torch.optim.LBFGS) for part in parts):
+            return None
+        if any(has_its_own_way(part) for part in parts) and not _is_sharded(one):
             return None
         for model in self._models:
             names = names_of(model)

@@ -160,12 +160,19 @@ def keep_as_read(optimizer: torch.optim.Optimizer, read: Mapping[torch.Tensor, A
         _keep(optimizer.state.get(parameter, {}), kept)
 
 
+def has_its_own_way(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether what it loads is not what torch makes of a state: by a method, or a hook, of its own."""
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        return True
+    return any(
+        getattr(optimizer, f"_optimizer_load_state_dict_{when}_hooks", None) for when in ("pre", "post")
+    )
+
+
 def load_as_saved(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """`optimizer.load_state_dict`, and what it keeps has the dtypes that it had, where that is torch's own."""
     optimizer.load_state_dict(dict(state))
-    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
-        return
-    if any(getattr(optimizer, f"_optimizer_load_state_dict_{when}_hooks", None) for when in ("pre", "post")):
+    if has_its_own_way(optimizer):
         return
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     parameters = [each for group in optimizer.param_groups for each in group["params"]]

@@ -137,7 +137,8 @@ async def bases(client: Client, kubectl: kube.Kubectl) -> AsyncIterator[None]:
         kubectl("replace", "-f", "-", stdin=json.dumps(crd))
 
         async def told() -> bool:
-            return sum("templates" in finding.subject for finding in await findings(client)) == lacking
+            found = await findings(client, "any")
+            return sum("templates" in finding.subject for finding in found) == lacking
 
         await until_async(told, "the API server to tell of the kind as it is now")
 
