@@ -174,13 +174,16 @@ class ElasticRun:
         """
         accelerator, mine = self._accelerator, (self._weight, self._losses)
         theirs = accelerator.step, accelerator.gradient_accumulation_steps
+        synced = accelerator.gradient_state.sync_gradients
+        scaler = [] if accelerator.scaler is None else [accelerator.scaler]
         self._losses = []
         try:
-            with self.session.scratch(*(_inner(one) for one in prepared)):
+            with self.session.scratch(*(_inner(one) for one in prepared), *scaler):
                 yield
         finally:
             self._weight, self._losses = mine
             accelerator.step, accelerator.gradient_accumulation_steps = theirs
+            accelerator.gradient_state._set_sync_gradients(synced)
 
     def note(self, **values: Any) -> None:
         """Keep a few plain values with each checkpoint from here on, for `resumed.notes`."""

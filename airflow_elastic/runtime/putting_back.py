@@ -1,20 +1,19 @@
 """Models, optimizers and other objects as they are now, to be put back after something that is not to count.
 
-In place: whoever holds a parameter, a buffer or a group of an optimizer still holds the same one afterwards. Copies of
-what lies on a GPU are kept in the machine's memory: a measurement may be of how much the GPU takes.
+In place: whoever holds a parameter, a buffer or a group of an optimizer still holds the same one afterwards.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.composites import innermost, is_optimizer
+from airflow_elastic.runtime.composites import is_optimizer
+from airflow_elastic.runtime.kept_parts import KeptModule, KeptObject, KeptOptimizer, lazy_layer, steppers
+from airflow_elastic.runtime.kept_tensors import KeptParameter, KeptTensor
 from airflow_elastic.spec.errors import InvalidInput
 
 
@@ -25,98 +24,110 @@ class PutBack:
         objects: modules, optimizers, and whatever else has `state_dict` and `load_state_dict`.
 
     Raises:
-        InvalidInput: an object has no state.
+        InvalidInput: an object has no state, or a layer has no shape yet.
     """
 
     def __init__(self, objects: Iterable[Any] = ()) -> None:
-        self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each once, with a copy
-        self._modules: list[tuple[torch.nn.Module, dict[str, Any]]] = []
-        self._parameters: list[tuple[torch.Tensor, bool, torch.Tensor | None]] = []
-        self._optimizers: list[tuple[Any, list[dict[str, Any]], dict[Any, Any]]] = []
-        self._others: list[tuple[Any, Any]] = []
-        self._known: dict[int, Any] = {}  # kept, so that no other object gets its number
+        # By numbers of the objects, in the order in which these were kept.
+        self._modules: dict[int, KeptModule] = {}
+        self._tensors: dict[int, KeptTensor] = {}
+        self._parameters: dict[int, KeptParameter] = {}
+        self._optimizers: dict[int, KeptOptimizer] = {}
+        self._others: dict[int, KeptObject] = {}
+        self._known: dict[int, Any] = {}  # held, so that no other object gets its number
         self.keep(*objects)
 
     def keep(self, *objects: Any) -> None:
-        """These, too, as they are now; what is kept already stays as it was kept."""
+        """These, too, as they are now; what is kept already stays as it was kept, also as a part of something else.
+
+        Raises:
+            InvalidInput: an object has no state, or a layer has no shape yet.
+        """
         for one in objects:
-            if id(one) in self._known:
-                continue
-            self._known[id(one)] = one
-            if isinstance(one, torch.nn.Module):
-                self._keep_module(one)
-            elif is_optimizer(one) and (within := [each for each in _steppers(one) if _has_state(each)]):
-                for each in within:
-                    self._known[id(each)] = each
-                    groups = [{**group, "params": list(group["params"])} for group in each.param_groups]
-                    state = {key: _copied(kept) for key, kept in each.state.items()}
-                    self._optimizers.append((each, groups, state))
-            elif hasattr(one, "state_dict") and hasattr(one, "load_state_dict"):
-                self._others.append((one, copy.deepcopy(one.state_dict())))
-            else:
-                raise InvalidInput(
-                    f"run.scratch: given a {type(one).__name__}; allowed: what has state_dict and load_state_dict, as "
-                    "models, optimizers and schedules: nothing else can be put back"
-                )
-
-    def _keep_module(self, model: torch.nn.Module) -> None:
-        _reshard(model)
-        for module in model.modules():
-            parts: dict[str, Any] = {
-                name: dict(getattr(module, name)) for name in ("_parameters", "_buffers", "_modules")
-            }
-            parts["training"] = module.training
-            parts["extra"] = copy.deepcopy(module.get_extra_state()) if _has_extra(module) else None
-            self._modules.append((module, parts))
-            for one in (*module._parameters.values(), *module._buffers.values()):
-                if one is None or id(one) in self._tensors or torch.nn.parameter.is_lazy(one):
-                    continue
-                self._tensors[id(one)] = (one, _aside(one))
-                if isinstance(one, torch.nn.Parameter):
-                    grad = None if one.grad is None else one.grad.detach().clone()
-                    self._parameters.append((one, one.requires_grad, grad))
-
-    @torch.no_grad()
-    def put_back(self) -> None:
-        """All of it, as it was when it was kept."""
-        for one in self._known.values():
+            _check(one)
+        for one in objects:
             if isinstance(one, torch.nn.Module):
                 _reshard(one)
-        for module, parts in self._modules:
-            for name in ("_parameters", "_buffers", "_modules"):
-                there = getattr(module, name)
-                there.clear()
-                there.update(parts[name])
-            module.training = parts["training"]
-            if _has_extra(module):
-                module.set_extra_state(parts["extra"])
-        for tensor, kept in self._tensors.values():
-            if _local(tensor).shape == kept.shape:
-                _local(tensor).copy_(kept)
-            else:
-                tensor.data = kept.to(tensor.device)
-        for parameter, trained, grad in self._parameters:
-            parameter.requires_grad_(trained)
-            parameter.grad = grad
-        for optimizer, groups, state in self._optimizers:
-            del optimizer.param_groups[len(groups) :]
-            for group, kept_group in zip(optimizer.param_groups, groups, strict=True):
-                group.clear()
-                group.update(kept_group)
-            optimizer.state.clear()
-            optimizer.state.update(state)
-        for other, kept_state in self._others:
-            other.load_state_dict(kept_state)
+                for module in one.modules():
+                    if self._is_new(module):
+                        self._modules[id(module)] = kept = KeptModule(module)
+                        self._keep_tensors(kept.tensors())
+            elif is_optimizer(one) and (within := steppers(one)):
+                for each in within:
+                    if self._is_new(each):
+                        self._optimizers[id(each)] = kept_one = KeptOptimizer(each)
+                        self._keep_tensors(kept_one.tensors())
+            elif self._is_new(one):
+                self._others[id(one)] = KeptObject(one)
+
+    def _is_new(self, one: Any) -> bool:
+        if id(one) in self._known:
+            return False
+        self._known[id(one)] = one
+        return True
+
+    def _keep_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
+        for one in tensors:
+            if self._is_new(one):
+                self._tensors[id(one)] = KeptTensor(one)
+                if isinstance(one, torch.nn.Parameter):
+                    self._parameters[id(one)] = KeptParameter(one)
+
+    def put_back(self) -> None:
+        """All of it, as it was when it was kept; where a part cannot be put back, all others are.
+
+        Raises:
+            RuntimeError: which could not, and why.
+        """
+        failed: list[tuple[str, Exception]] = []
+        for number, put_back in self._parts():
+            try:
+                put_back()
+            except Exception as error:
+                failed.append((_kind(self._known[number]), error))
+        if failed:
+            parts = "; ".join(f"{kind}: {type(error).__name__}: {error}" for kind, error in failed)
+            raise RuntimeError(
+                f"run.scratch: what was before it could not be put back ({parts}). Training on from here would not be "
+                "the same: end the rank, and a restart goes on from the newest checkpoint"
+            ) from failed[0][1]
+
+    def _parts(self) -> Iterator[tuple[int, Callable[[], None]]]:
+        """How each of them is put back, in the order in which that is to be done."""
+        for number, one in self._known.items():
+            if isinstance(one, torch.nn.Module):
+                yield number, lambda one=one: _reshard(one)  # type: ignore[misc]
+        # What others hold may be kept here, too: it is put back after them, and what was kept first comes last.
+        for number, module in self._modules.items():
+            yield number, module.put_back
+        for number, other in reversed(self._others.items()):
+            yield number, other.put_back
+        for number, module in self._modules.items():
+            yield number, module.put_extra_back
+        for kept in (self._tensors, self._parameters, self._optimizers):
+            for number, each in kept.items():
+                yield number, each.put_back
 
 
-def _steppers(optimizer: Any) -> list[Any]:
-    """It, and those that it holds."""
-    return [optimizer, *(one for one in innermost(optimizer) if one is not optimizer)]
+def _check(one: Any) -> None:
+    if not isinstance(one, torch.nn.Module):
+        if hasattr(one, "state_dict") and hasattr(one, "load_state_dict"):
+            return
+        raise InvalidInput(
+            f"run.scratch: given a {_kind(one)}; allowed: what has state_dict and load_state_dict, as models, "
+            "optimizers and schedules: nothing else can be put back"
+        )
+    if (lazy := lazy_layer(one)) is not None:
+        name, layer = lazy
+        raise InvalidInput(
+            f"run.scratch: given a model in which {name or 'the layer itself'} ({_kind(layer)}) has no shape yet; "
+            "allowed: layers that have theirs, as one that the pass gives it cannot be taken back. Call the model with "
+            "a batch before `with run.scratch`"
+        )
 
 
-def _has_state(optimizer: Any) -> bool:
-    """Of its own, as torch's optimizers have it."""
-    return isinstance(optimizer, torch.optim.Optimizer) and "state" in vars(optimizer)
+def _kind(one: Any) -> str:
+    return type(one).__name__
 
 
 def _reshard(model: torch.nn.Module) -> None:
@@ -124,30 +135,3 @@ def _reshard(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-
-
-def _has_extra(module: torch.nn.Module) -> bool:
-    return type(module).get_extra_state is not torch.nn.Module.get_extra_state
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's own part of it, which shares its memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
-
-
-def _aside(tensor: torch.Tensor) -> torch.Tensor:
-    local = _local(tensor)
-    return local.clone() if local.device.type == "cpu" else local.cpu()
-
-
-def _copied(value: Any) -> Any:
-    """What an optimizer keeps of a parameter, down to its tensors. (These stay where they are: they are put back as
-    they are.)
-    """
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {name: _copied(one) for name, one in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_copied(one) for one in value)
-    return copy.deepcopy(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,8 @@ from airflow_elastic.runtime.voice import Voice
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.manifest import Manifest
+
+log = logging.getLogger(__name__)
 
 
 class Scratch:
@@ -58,7 +61,8 @@ class Scratch:
             objects: models, optimizers and schedules to put back, that `restore` was not given.
 
         Raises:
-            InvalidInput: an object has no state; or the script is in such a pass.
+            InvalidInput: an object has no state, or a layer has no shape yet; or the script is in such a pass.
+            RuntimeError: something could not be put back; all else is.
         """
         if self._aside is not None:
             raise InvalidInput("run.scratch: given within run.scratch; allowed: one after the other")
@@ -99,18 +103,27 @@ def _as_before(session: Scratch, meanwhile: dict[str, Any]) -> Iterator[None]:
     former = {name: getattr(session, name) for name in meanwhile}
 
     def leave() -> None:
-        if session._averaging is not None:
-            session._averaging.end()
-        vars(session).update(former)
-        kept.put_back()
-        randomness.put_back(luck)
+        with contextlib.ExitStack() as each:  # the last one first, and all of them
+            each.callback(randomness.put_back, luck)
+            each.callback(kept.put_back)
+            each.callback(vars(session).update, former)
+            if session._averaging is not None:
+                session._averaging.end()
 
     vars(session).update(meanwhile)
     meanwhile["_saves"].leave = leave
     try:
         yield
-    finally:
-        leave()
+    except BaseException as error:
+        try:
+            leave()
+        except (
+            Exception
+        ) as another:  # it is to be seen beside what the pass has ended with, and not in its place
+            error.add_note(str(another))
+            log.error("%s", another)
+        raise
+    leave()
 
 
 def _all_of(objects: Stateful | None) -> Iterator[Any]:

@@ -111,3 +111,30 @@ def test_it_ends_as_without_a_kill(kills: list[int], tmp_path: Path) -> None:
     killed = to_the_end(tmp_path / "two", POLICY, script(Fate(*kills), told := [], scratch=True))
     assert killed == (undisturbed, 1 + len(kills))
     assert all(found == 7 for _, _, found in told[2:])
+
+
+def test_the_scale_of_gradients_is_put_back_before_anything_is_restored(tmp_path: Path) -> None:
+    """`prepare` has made what scales them: a script has no name for it."""
+
+    def scaled(session: Session) -> list[Any]:
+        from accelerate import Accelerator
+
+        from airflow_elastic.frameworks import accelerate
+
+        accelerate.init = lambda: session  # type: ignore[assignment]
+        accelerator = Accelerator(cpu=True)
+        run = accelerate.ElasticRun(accelerator)
+        model: Any = torch.nn.Linear(4, 1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
+        accelerator.scaler = scaler  # as Accelerate makes it on a GPU
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        before = scaler.state_dict()
+        with run.scratch(model, optimizer):
+            accelerator.gradient_state._set_sync_gradients(False)
+            scaler.scale(model(torch.ones(1, 4)).sum()).backward()
+            scaler.step(optimizer.optimizer)
+            scaler.update()
+            assert scaler.state_dict() != before
+        return [scaler.state_dict() == before, accelerator.sync_gradients]
+
+    assert attempt(tmp_path / "run", 1, POLICY, scaled) == [True, True]

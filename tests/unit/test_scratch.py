@@ -229,6 +229,40 @@ def test_what_cannot_be_within_it_is_said(tmp_path: Path) -> None:
     assert attempt(tmp_path / "run", 1, POLICY, refused)
 
 
+def test_what_a_pass_ends_with_is_told_of_although_something_cannot_be_put_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise ValueError("no")
+
+    def failing(run: Session) -> bool:
+        model, optimizer = net()
+        before, luck = repr(model.state_dict()), torch.get_rng_state()
+
+        def fail(error: type[Exception] | None) -> None:
+            with run.scratch(Broken(), model, optimizer):
+                lr_find(run, model, optimizer, TensorDataset(torch.randn(22, 4)))
+                if error is not None:
+                    raise error
+
+        with pytest.raises(RuntimeError, match=r"could not be put back \(Broken: ValueError: no\)"):
+            fail(None)
+        with pytest.raises(ZeroDivisionError) as found:
+            fail(ZeroDivisionError)
+        assert "could not be put back (Broken: ValueError: no)" in found.value.__notes__[0]
+        assert "could not be put back (Broken: ValueError: no)" in caplog.text
+        assert repr(model.state_dict()) == before
+        assert torch.equal(torch.get_rng_state(), luck)
+        assert not run.in_scratch
+        return True
+
+    assert attempt(tmp_path / "run", 1, POLICY, failing)
+
+
 def test_the_same_objects_are_put_back_in_place() -> None:
     """Whoever holds a parameter or a group of an optimizer holds the same one after it."""
     tied = torch.nn.Linear(3, 3)
