@@ -73,7 +73,8 @@ class Passes:
 
     def __call__(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
         """Note one."""
-        begun = [one for one in _find_tensors(output) if one.requires_grad] if torch.is_grad_enabled() else []
+        found: Any = _find_tensors  # torch gives it no types
+        begun = [one for one in found(output) if one.requires_grad] if torch.is_grad_enabled() else []
         if begun:
             own = _Pass()
             for one in begun:

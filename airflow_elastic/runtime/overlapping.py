@@ -37,17 +37,17 @@ def each_apart(model: torch.nn.Module) -> Iterator[None]:
                 if one is not None and overlaps(one):
                     places.append((own, name, one))
                     others.setdefault(id(one), (one, _like(one)))
-    for own, name, one in places:
-        own[name] = others[id(one)][1]
+    for there, name, one in places:
+        there[name] = others[id(one)][1]
     stays: set[int] = set()
     try:
         yield
         held = HeldMemory(one for each in (model.parameters(), model.buffers()) for one in each)
         stays = {number for number, both in others.items() if not _goes_into(*both, held)}
     finally:
-        for own, name, one in places:
+        for there, name, one in places:
             if id(one) not in stays:
-                own[name] = one
+                there[name] = one
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
