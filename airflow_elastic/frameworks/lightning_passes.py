@@ -6,6 +6,7 @@ import contextlib
 import copy
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -33,13 +34,8 @@ _BATCH_SIZE = (
 )
 
 
-#: How many finders a run has come to, in this attempt: they come in the same order in each.
-_FINDERS: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
-
-
-def _number(run: Session) -> int:
-    _FINDERS[run] = _FINDERS.get(run, 0) + 1
-    return _FINDERS[run]
+#: How many finders of each kind a run has come to, in this attempt: they come in the same order in each.
+_FINDERS: WeakKeyDictionary[Session, Counter[str]] = WeakKeyDictionary()
 
 
 class Passes:
@@ -52,6 +48,9 @@ class Passes:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._notes: dict[str, Any] = {}  # of the checkpoint that the run goes on from
+        self._phase: int | None = (
+            None  # that finders belong to; None: a pass of the script's own, which keeps nothing
+        )
         self._begun = False  # the training that `fit` was called for
 
     @contextlib.contextmanager
@@ -62,7 +61,7 @@ class Passes:
             InvalidInput: the phase of the run has had its training.
         """
         trainer, run = self._trainer, self._trainer.run
-        self._begun = False
+        self._begun, self._phase = False, None
         if run.in_scratch:
             with _as_before(trainer):
                 yield
@@ -76,6 +75,7 @@ class Passes:
 
     def _look(self, run: Session) -> None:
         self._notes = dict(run.resumed.notes) if run.resumed is not None else {}
+        self._phase = run._course.number
 
     def begin(self) -> None:
         """Training begins: it is too late for a finder."""
@@ -108,8 +108,8 @@ class Passes:
                 "as a restart within an epoch could not do so again. End `fit` there, and begin another one: each is a "
                 "phase of the run"
             )
-        run, name = trainer.run, f"lightning.lr_find {_number(trainer.run)}"
-        if (kept := self._notes.get(name)) is not None:
+        run, name = trainer.run, self._name(one)
+        if name is not None and (kept := self._notes.get(name)) is not None:
             one.optimal_lr = _found_before(one, kept)
             _apply(one, trainer, module)
             if one._early_exit:
@@ -120,11 +120,22 @@ class Passes:
                 type(one).lr_find(one, trainer, module)
         finally:
             _begin_anew(trainer.fit_loop)
-            if (found := one.optimal_lr) is not None:
+            if name is not None and (found := one.optimal_lr) is not None:
                 losses = [loss if math.isfinite(loss) else None for loss in found.results["loss"]]
                 with contextlib.suppress(InvalidInput):  # too many: a restart finds it again
                     run.note(**{name: {"lr": found.results["lr"], "loss": losses}})
         _apply(one, trainer, module)  # the optimizer is as it was before
+
+    def _name(self, one: Any) -> str | None:
+        """What a finder's note is called: whether a restart comes to each of them again is the script's business."""
+        if self._phase is None:
+            return None
+        kind = "Tuner" if _is_tuner(one) else type(one).__name__
+        rates = f"{one._mode} {one._min_lr:g} {one._max_lr:g} {one._num_training_steps}"
+        name = f"lightning.lr_find {self._phase} {kind} {rates}"
+        counted = _FINDERS.setdefault(self._trainer.run, Counter())
+        counted[name] += 1
+        return f"{name} {counted[name]}"
 
 
 def _is_tuner(one: Any) -> bool:

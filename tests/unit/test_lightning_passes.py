@@ -204,6 +204,39 @@ def test_a_finder_among_the_callbacks_sets_the_rate_once(die: int, tmp_path: Pat
     assert ended(die) == (whole, rates)
 
 
+def test_a_finder_that_a_restart_passes_by_leaves_its_rate_to_no_other(tmp_path: Path) -> None:
+    """As one that is looked for only where the run begins, or in a pass of the script's own."""
+    from lightning.pytorch.callbacks import LearningRateFinder
+    from lightning.pytorch.tuner import Tuner
+
+    from airflow_elastic.frameworks.lightning import ElasticTrainer
+
+    told, suggested = Told(), []
+
+    def first(trainer: Any, module: Any, loader: Any, told: Told) -> None:
+        if trainer.run.resumed is None:
+            low: dict[str, Any] = {"num_training": 4, "min_lr": 1e-8, "max_lr": 1e-6, "update_attr": False}
+            options: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+            another = ElasticTrainer(global_batch=4, max_epochs=1, accelerator="cpu", **options)
+            Tuner(another).lr_find(module, loader, **low)
+            with another.run.scratch(module):
+                Tuner(another).lr_find(module, loader, **low)
+
+    def then(trainer: Any, module: Any, loader: Any, told: Told) -> None:
+        (finder,) = (one for one in trainer.callbacks if isinstance(one, LearningRateFinder))
+        suggested.append(finder.optimal_lr.results["lr"])
+
+    finder = LearningRateFinder(min_lr=1e-3, max_lr=1e-1, num_training_steps=4, early_stop_threshold=None)
+    found = script(first, told, die=8, again=then, callbacks=[finder], lengths=(2,))
+    to_the_end(tmp_path / "run", POLICY, found)
+    assert suggested[-1][0] >= 1e-3
+    notes = checkpoints.read(open_store(str(tmp_path / "run")), 12).notes
+    assert sorted(notes) == [
+        "lightning.lr_find 0 LearningRateFinder exponential 0.001 0.1 4 1",
+        "lightning.lr_find 0 Tuner exponential 1e-08 1e-06 4 1",
+    ]
+
+
 def test_a_finder_of_batch_sizes_is_refused_before_it_begins(tmp_path: Path) -> None:
     from lightning.pytorch.callbacks import BatchSizeFinder
     from lightning.pytorch.tuner import Tuner
