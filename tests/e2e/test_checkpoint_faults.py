@@ -382,7 +382,7 @@ def bad_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.FaultProxy]:
         proxy.rules()
 
 
-@rounds(3, 100)
+@rounds(1, 100)
 def test_whatever_dies_while_s3_has_a_bad_day(faults: int, bad_server: s3.FaultProxy, tmp_path: Path) -> None:
     wide = 70_000  # 36 MB with the optimizer's: two parts of an upload, also where two workers share it
     place = Place(f"s3://{bad_server.server.bucket}/run", width=wide, keep=4, bad=bad_server)

@@ -69,7 +69,7 @@ def at_random(tiers: str, words: str, kills: int) -> Any:
 @pytest.mark.parametrize(
     ("tiers", "words", "kills"),
     [
-        at_random("all", "--sharded", 4),
+        at_random("all", "--sharded", 2),
         at_random("storage", "", 50),
         at_random("all", "", 50),
         at_random("storage", "--sharded", 50),
