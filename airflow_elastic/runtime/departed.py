@@ -23,6 +23,15 @@ class Departed:
         # How often each had changed when it was found to be no more; None of those that nobody has missed.
         self._had = WeakTensorKeyDictionary()
         self._last: tuple[int, ...] = ()
+        self._further: dict[str, Departed] = {}
+
+    def of(self, name: str) -> Departed:
+        """Those of a further model, which a script gives by this name."""
+        return self._further.setdefault(name, Departed())
+
+    def __contains__(self, parameter: torch.Tensor) -> bool:
+        """Whether the model has it, or had."""
+        return parameter in self._had
 
     def has(self, parameters: Collection[torch.Tensor]) -> None:
         """The model has these."""

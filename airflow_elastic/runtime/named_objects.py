@@ -15,11 +15,13 @@ from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.apart import take_apart, without_arrays
 from airflow_elastic.runtime.composites import saved_in_place_of
-from airflow_elastic.runtime.fit import TO_TRAIN
+from airflow_elastic.runtime.departed import Departed
+from airflow_elastic.runtime.fit import TO_TRAIN, Kind
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.in_place import load
+from airflow_elastic.runtime.lazy import materialise
 from airflow_elastic.runtime.naming import is_kept_by_torch, names_now, names_of, set_weights, weights_of
-from airflow_elastic.runtime.optimizer_states import load_states, states_of
+from airflow_elastic.runtime.optimizer_states import OfNoParameter, load_states, states_of
 from airflow_elastic.runtime.optimizers import has_its_own_way, keep_as_read, load_as_saved, room_as_stored
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -41,11 +43,18 @@ class NamedObjects:
     Args:
         model: the first one.
         others: the objects, by their names.
+        departed: knows parameters that were the first model's, and those of others by their names.
     """
 
-    def __init__(self, model: torch.nn.Module, others: Mapping[str, Any]) -> None:
+    def __init__(self, model: torch.nn.Module, others: Mapping[str, Any], departed: Departed) -> None:
         self._others = others
-        self._models = [model, *(one for one in others.values() if _has_names(one))]
+        further = [(one, departed.of(name)) for name, one in others.items() if _has_names(one)]
+        self._models = [(model, departed), *further]
+
+    def know_parameters(self) -> None:
+        """Note what further models have now: it may be theirs no more when they are saved."""
+        for model, departed in self._models[1:]:
+            departed.has(names_of(model))
 
     def states(self) -> dict[str, Any]:
         """What is saved, by its key: for each the tensors, and what else there is. Tensors are not copied."""
@@ -57,7 +66,7 @@ class NamedObjects:
         if (owned := self._owned(one)) is not None:
             try:
                 return {_BY_NAME: states_of(*owned)}
-            except InvalidInput:  # it keeps what is of no parameter
+            except OfNoParameter:
                 pass
         return one.state_dict()
 
@@ -72,15 +81,17 @@ class NamedObjects:
                     "cannot be saved with fully_shard"
                 )
 
+    def materialise(self, reader: FlatReader) -> None:
+        """Have lazy models be of the shapes that a checkpoint has of them."""
+        for name, one in self._others.items():
+            if _is_model(one):
+                materialise(one, {key.removeprefix("/"): kind for key, kind in _stored(name, reader).items()})
+
     def make_room(self, name: str, parts: dict[str, Any], reader: FlatReader) -> None:
         """Have a tensor for each one that a checkpoint has of an object, in such parts as the object has it now."""
-        one, below = self._others[name], f"{other_key(name)}.tensors."
+        one, below = self._others[name], _below(name)
         own = without_arrays(parts["tensors"])
-        stored = {
-            key.removeprefix(below): kind
-            for key, kind in reader.kinds.items()
-            if kind is not None and key.startswith(below)
-        }
+        stored = _stored(name, reader)
         if _is_model(one):
             now = names_now(one, [key.removeprefix("/") for key in stored])
             own = {f"/{key}": own[f"/{other}"] for key, other in now.items() if f"/{other}" in own}
@@ -93,10 +104,10 @@ class NamedObjects:
         reader.make_room(own, below, exact=isinstance(one, torch.nn.Module))
 
     def _parameters(
-        self, owned: tuple[torch.nn.Module, tuple[Any, ...]], stored: Mapping[str, Any]
+        self, owned: tuple[torch.nn.Module, tuple[Any, ...], Departed], stored: Mapping[str, Any]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Whose each stored tensor of an optimizer is: by names, or by numbers, as former releases have it."""
-        model, parts = owned
+        model, parts, _ = owned
         named = {f"{_STATES}{name}/": one for one, name in names_of(model).items()}
         own = [each for one in parts for group in one.param_groups for each in group["params"]]
         named |= {f"{_NUMBERED}{number}/": each for number, each in enumerate(own)}
@@ -141,7 +152,10 @@ class NamedObjects:
 
     def _load_optimizer(self, name: str, one: torch.optim.Optimizer, state: Any, what: str) -> None:
         if not (isinstance(state, Mapping) and state.keys() == {_BY_NAME}):
-            load_as_saved(one, state)
+            try:
+                load_as_saved(one, state)
+            except ValueError as error:
+                raise InvalidInput(f"{what}: its {name} does not fit: {error}. {TO_TRAIN}") from error
             return
         owned = self._owned(one)
         if owned is None:
@@ -149,7 +163,7 @@ class NamedObjects:
                 f"{what} has {name} by the names of a model's parameters, and run.restore is given no model that has "
                 "all of those of the optimizer: give that one, by its name, too"
             )
-        model, parts = owned
+        model, parts, _ = owned
         kept = state[_BY_NAME]
         classes = [key.partition(" ")[2] for key in kept["classes"]]
         groups = [({*group}, kind) for group, kind in zip(kept["param_groups"], classes, strict=True)]
@@ -159,11 +173,13 @@ class NamedObjects:
             raise InvalidInput(f"{what}: its {name} does not fit: {error}. {TO_TRAIN}") from error
         names = names_of(model)
         for part in parts:
-            keep_as_read(part, {each: kept["state"].get(names[each], {}) for each in part.state})
+            keep_as_read(
+                part, {each: kept["state"].get(names[each], {}) for each in part.state if each in names}
+            )
 
-    def _owned(self, one: Any) -> tuple[torch.nn.Module, tuple[torch.optim.Optimizer, ...]] | None:
-        """The model that has all parameters of an optimizer, and the optimizers whose states are saved for that one;
-        None for what is none, or has no state of each parameter.
+    def _owned(self, one: Any) -> tuple[torch.nn.Module, tuple[torch.optim.Optimizer, ...], Departed] | None:
+        """The model that has all parameters of an optimizer, or had them; the optimizers whose states are saved for
+        that one; and what knows those that were the model's. None for what is none, or has no state of each parameter.
         """
         if not isinstance(one, torch.optim.Optimizer):
             return None
@@ -176,11 +192,28 @@ class NamedObjects:
             return None
         if any(has_its_own_way(part) for part in parts) and not _is_sharded(one):
             return None
-        for model in self._models:
-            names = names_of(model)
-            if all(each in names for each in own):
-                return model, parts
+        theirs = [names_of(model) for model, _ in self._models]
+        everywhere = {id(each) for names in theirs for each in names}
+        gone = [each for each in own if id(each) not in everywhere]
+        here = [each for each in own if id(each) in everywhere]
+        for (model, departed), names in zip(self._models, theirs, strict=True):
+            if all(each in names for each in here) and all(each in departed for each in gone):
+                return model, parts, departed
         return None
+
+
+def _below(name: str) -> str:
+    return f"{other_key(name)}.tensors."
+
+
+def _stored(name: str, reader: FlatReader) -> dict[str, Kind]:
+    """Kinds of the tensors that a checkpoint has of an object, by their names there."""
+    below = _below(name)
+    return {
+        key.removeprefix(below): kind
+        for key, kind in reader.kinds.items()
+        if kind is not None and key.startswith(below)
+    }
 
 
 def _is_model(one: Any) -> bool:

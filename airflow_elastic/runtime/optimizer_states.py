@@ -39,6 +39,10 @@ _NO_SETTINGS = (
 )
 
 
+class OfNoParameter(InvalidInput):
+    """An optimizer keeps something that is the state of no parameter."""
+
+
 def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, departed: Departed) -> None:
     """Refuse optimizers whose states have no place in a checkpoint. Before anything is trained.
 
@@ -98,7 +102,8 @@ def states_of(
         names of nothing. Empty without optimizers.
 
     Raises:
-        InvalidInput: an optimizer keeps something that is of no parameter, or of one that is not the model's.
+        OfNoParameter: an optimizer keeps something that is of none.
+        InvalidInput: it has one that is not the model's, or goes on changing one that is so no more.
     """
     if not optimizers:
         return {}
@@ -115,7 +120,7 @@ def states_of(
             *(one for one in own["state"] if not isinstance(one, int)),
         ]
         if of_none:
-            raise InvalidInput(
+            raise OfNoParameter(
                 f"an optimizer ({type(one).__name__}) keeps {of_none[0]!r}, which is the state of no parameter: give "
                 "it by a name of its own: run.restore(model, own=optimizer)"
             )

@@ -11,6 +11,7 @@ import torch
 from airflow_elastic.runtime.composites import is_optimizer
 from airflow_elastic.runtime.ddp_renewal import follow
 from airflow_elastic.runtime.departed import Departed
+from airflow_elastic.runtime.named_objects import NamedObjects
 from airflow_elastic.runtime.naming import names_of
 from airflow_elastic.runtime.saving import Stateful
 from airflow_elastic.spec.errors import InvalidInput
@@ -45,6 +46,7 @@ def rebuilt(
         follow(one)
     departed = Departed()
     departed.has(names_of(model))
+    NamedObjects(model, others, departed).know_parameters()
     if rebuild is not None and (facts := resumed()) is not None:
         optimizers = _asked(rebuild, facts, optimizers)
     return Stateful(model, optimizers, others, left, departed)

@@ -25,6 +25,7 @@ from airflow_elastic.runtime.fetching import Fetching
 from airflow_elastic.runtime.fit import TO_TRAIN, check_fit, check_given, check_groups, with_room_for_extra
 from airflow_elastic.runtime.flat_reader import FlatReader
 from airflow_elastic.runtime.in_place import load
+from airflow_elastic.runtime.lazy import materialise
 from airflow_elastic.runtime.loading import PROCESSORS, Loading, Told, untold
 from airflow_elastic.runtime.named_objects import other_key
 from airflow_elastic.runtime.nearest import Files, Nearby, Nearest
@@ -260,6 +261,10 @@ class Restorer:
 
     def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
         """Raises CheckpointDamaged on all ranks alike."""
+        below = "model."
+        own = {key.removeprefix(below): kind for key, kind in reader.kinds.items() if key.startswith(below)}
+        materialise(objects.model, own)
+        objects.named.materialise(reader)
         former = make_room_for(objects.model, objects.optimizers, reader.kinds)
         try:
             self._fill(reader, manifest, objects)

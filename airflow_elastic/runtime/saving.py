@@ -76,7 +76,7 @@ class Stateful:
     """What a script wants saved: a model with its optimizer, and further objects with state_dict/load_state_dict.
 
     `left` names such objects as older checkpoints may have, and the script has no more. Of optimizers that hold others,
-    `optimizers` are these. `departed` knows all parameters that the model has had.
+    `optimizers` are these. `departed` knows all parameters that the models have had.
 
     Raises:
         InvalidInput: the states of the optimizers have no place in a checkpoint, or an object has no state.
@@ -104,13 +104,14 @@ class Stateful:
                 )
         within = saved_in_place_of(self.optimizers, self.others.values())
         object.__setattr__(self, "optimizers", within)
+        self.named.know_parameters()
         self.named.check()
         check_optimizers(self.model, self.optimizers, self.departed)
 
     @property
     def named(self) -> NamedObjects:
         """The further objects, as they are saved and loaded."""
-        return NamedObjects(self.model, self.others)
+        return NamedObjects(self.model, self.others, self.departed)
 
     @property
     def stepping(self) -> list[Any]:

@@ -129,6 +129,73 @@ def test_an_average_of_a_wrapped_model_comes_back(tmp_path: Path) -> None:
         assert names["n_averaged"] == 1
 
 
+def dropping(seed: int, *, drops: bool) -> Stateful:
+    """A critic that is trained, and has lost a layer if it is to; the optimizer still has that."""
+    critic: Any = nn.Sequential(net(seed), nn.Linear(2, 2), nn.Linear(2, 2))
+    one = Stateful(
+        net(seed + 1), (), {"own": torch.optim.Adam(critic.parameters(), lr=0.1), "critic": critic}
+    )
+    step_of(one)
+    if drops:
+        del critic[1]
+        step_of(one)
+    return one
+
+
+def step_of(objects: Stateful) -> None:
+    objects.others["own"].zero_grad()
+    objects.others["critic"](torch.ones(5, 4)).pow(2).sum().backward()
+    objects.others["own"].step()
+
+
+def test_a_layer_that_a_further_model_has_lost_is_left_out(tmp_path: Path) -> None:
+    one = dropping(0, drops=True)
+    save(tmp_path / "run", 1, one)
+    for rebuilds_optimizer in (False, True):
+        other = dropping(7, drops=True)
+        if rebuilds_optimizer:
+            critic = other.others["critic"]
+            by_name = {"critic": critic, "own": torch.optim.Adam(critic.parameters(), lr=0.1)}
+            other = Stateful(other.model, (), by_name)
+        restorer(tmp_path / "run").restore(other)
+        for mine, theirs in zip(
+            other.others["critic"].parameters(), one.others["critic"].parameters(), strict=True
+        ):
+            assert torch.equal(mine, theirs)
+            kept, expected = (each.others["own"].state for each in (other, one))
+            assert torch.equal(kept[mine]["exp_avg"], expected[theirs]["exp_avg"])
+            assert kept[mine]["step"] == 2
+
+
+def test_a_lost_layer_that_is_still_changed_is_refused(tmp_path: Path) -> None:
+    """As the first model's."""
+    one = dropping(0, drops=False)
+    critic: Any = one.others["critic"]
+    lost = critic[1]
+    del critic[1]
+    save(tmp_path / "run", 1, one)
+    step_of(one)
+    save(tmp_path / "run", 2, one)  # its gradients are none: it stays as it is
+    for each in lost.parameters():
+        each.grad = torch.ones_like(each)
+    one.others["own"].step()
+    with pytest.raises(InvalidInput, match="goes on changing a parameter"):
+        save(tmp_path / "run", 3, one)
+
+
+def test_an_optimizer_of_two_models_is_refused_in_words_where_it_has_others(tmp_path: Path) -> None:
+    def made(*seeds: int) -> Stateful:
+        nets = {f"net{seed}": net(seed) for seed in seeds}
+        own = [each for one in nets.values() for each in one.parameters()]
+        return Stateful(net(9), (), {"own": torch.optim.SGD(own, lr=0.1), **nets})
+
+    save(tmp_path / "run", 1, made(1, 2))
+    other = made(1, 2)
+    other.others["own"].param_groups[0]["params"].pop()
+    with pytest.raises(InvalidInput, match="its own does not fit: loaded state dict contains"):
+        restorer(tmp_path / "run").restore(other)
+
+
 def test_another_model_is_refused_by_its_name(tmp_path: Path) -> None:
     save(tmp_path / "run", 1, Stateful(net(0), (), {"teacher": net(1)}))
     other = Stateful(net(0), (), {"teacher": nn.Linear(2, 2)})
