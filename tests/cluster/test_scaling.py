@@ -13,8 +13,8 @@ from tests.cluster.test_training import training, world
 from tests.support.cluster import on_engines_that_scale
 from tests.support.driving import driving
 
-#: Seconds from one wish to the next: faster than pods end; and, slow ones, all at once, and such that each is done.
-PACES = [0.4, *(pytest.param(pace, marks=pytest.mark.slow) for pace in (0.0, 2.0))]
+#: Seconds from one wish to the next: all at once; faster than pods end; and such that each is done.
+PACES = [0.0, 0.4, 2.0]
 
 
 def scaled(engine: str, options: dict[str, Any]) -> RunSpec:
@@ -40,6 +40,7 @@ async def at_pace(pace: float, folder: Path, spec: RunSpec) -> None:
     assert (state.outcome, state.restarts_used) == ("stopped", 0)
 
 
+@pytest.mark.slow  # the short form is the engines' own: test_scale_steps_at_any_pace
 @pytest.mark.parametrize("pace", PACES)
 @on_engines_that_scale
 async def test_steps_at_any_pace_lose_nobody(
