@@ -49,7 +49,7 @@ class Passes:
         self._trainer = trainer
         self._notes: dict[str, Any] = {}  # of the checkpoint that the run goes on from
         self._phase: int | None = (
-            None  # that finders belong to; None: a pass of the script's own, which keeps nothing
+            None  # of the finders; None in a pass of the script's own, which keeps nothing
         )
         self._begun = False  # the training that `fit` was called for
 

@@ -22,13 +22,15 @@ log = logging.getLogger(__name__)
 _is_trained = attrgetter("requires_grad")
 
 
-def follow(model: Any) -> None:
-    """From here on each DDP in a model exchanges the gradients of what is trained when it is called.
+def follow(*objects: Any) -> None:
+    """From here on each DDP in the models among these exchanges the gradients of what is trained when it is called.
 
     What is trained changes on all ranks alike. To be called once more where it is wrapped anew; for what is followed
     already that changes nothing.
     """
-    if isinstance(model, torch.nn.Module):
+    for model in objects:
+        if not isinstance(model, torch.nn.Module):
+            continue
         for outer, one in _found(model, None, set()):
             if not any(isinstance(hook, Renewal) for hook in outer._forward_pre_hooks.values()):
                 renewal = Renewal(one)

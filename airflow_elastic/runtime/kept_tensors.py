@@ -1,6 +1,6 @@
 """Tensors and parameters as they are now, to be put back in place: the same objects, in the same memory.
 
-Copies of what lies on a GPU are kept in the machine's memory: a measurement may be of how much the GPU takes.
+Copies of what is on a GPU are kept in the memory of the machine: the pass may measure how much a GPU takes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Models, optimizers and other objects as they are now, to be put back after something that is not to count.
 
-In place: whoever holds a parameter, a buffer or a group of an optimizer still holds the same one afterwards.
+In place: parameters, buffers and groups of optimizers stay the same objects.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ def rebuilt(
     Raises:
         InvalidInput: the hook is none, or returns something else than optimizers; or as `Stateful`.
     """
-    for one in (model, *others.values()):
-        follow(one)
+    follow(model, *others.values())
     departed = Departed()
     departed.has(names_of(model))
     NamedObjects(model, others, departed).know_parameters()
@@ -66,8 +65,7 @@ def replaced(
     Raises:
         InvalidInput: as `Stateful`.
     """
-    for one in (model, *others.values()):
-        follow(one)
+    follow(model, *others.values())
     both = {**former.others, **others}
     return replace(
         former,

@@ -71,7 +71,7 @@ class Scratch:
             yield
 
     def _looked_at(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same. Who goes through them does not hang, though no step is told of."""
+        """The same batches. Each one says that the rank is at work, as no step does here."""
         for one in batches:
             self._voice.works()
             yield one
@@ -117,9 +117,7 @@ def _as_before(session: Scratch, meanwhile: dict[str, Any]) -> Iterator[None]:
     except BaseException as error:
         try:
             leave()
-        except (
-            Exception
-        ) as another:  # it is to be seen beside what the pass has ended with, and not in its place
+        except Exception as another:  # told beside what the pass has ended with, not in its place
             error.add_note(str(another))
             log.error("%s", another)
         raise
@@ -164,7 +162,7 @@ class _Saves(Saves):
 
     def __init__(self, session: Scratch, voice: Voice) -> None:
         super().__init__(session._ranks, voice, CheckpointPolicy(), lambda reason: False, lambda: None)
-        self._session, self._former = session, (session._course, session._saves)
+        self._former = session._course, session._saves
         self.leave = _nothing
 
     def _park(self) -> None:

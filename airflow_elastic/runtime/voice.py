@@ -121,11 +121,7 @@ class Voice:
         try:
             yield
         finally:
-            spent = time.monotonic() - began
-            self.words[page.SAVING] += spent
-            if self._last is not None:
-                self._last += spent
-            self.words[page.MOVED_AT] = time.time()
+            self.words[page.SAVING] += self._stood_still(began)
 
     def works(self) -> None:
         """The rank is at something that is no step of its training, and does not hang."""
@@ -138,11 +134,15 @@ class Voice:
         try:
             yield
         finally:
-            spent = time.monotonic() - began
-            self._noted_at += spent
-            if self._last is not None:
-                self._last += spent
-            self.works()
+            self._noted_at += self._stood_still(began)
+
+    def _stood_still(self, began: float) -> float:
+        """Seconds since then, which are no step's; the rank does not hang."""
+        spent = time.monotonic() - began
+        if self._last is not None:
+            self._last += spent
+        self.works()
+        return spent
 
     def parked(self) -> None:
         """Saved, and waiting to be ended."""

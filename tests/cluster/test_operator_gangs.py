@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.kube import Client, Missing
+from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.pod import JOB_LABEL
@@ -70,11 +70,4 @@ async def test_pods_are_made_when_the_gang_is_let_in_and_it_needs_the_fewest_wor
     finally:
         await engine.delete(job, 0.0)
 
-    async def gone() -> bool:
-        try:
-            await client.get(PODGROUPS, namespace, job.name)
-        except Missing:
-            return True
-        return False
-
-    await until_async(gone, "the gang to go with its job")
+    await kube.gone(client, PODGROUPS, namespace, job.name)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.kube import Client, KubeError, Missing
+from airflow_elastic.adapters.kube import Client, KubeError
 from airflow_elastic.adapters.kube.resources import EVENTS, PODS
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
@@ -82,14 +82,7 @@ async def test_a_gang_waits_for_its_scheduler_and_goes_with_its_job(
     finally:
         await engine.delete(job, 0.0)
 
-    async def gone() -> bool:
-        try:
-            await client.get(PODGROUPS, namespace, job.name)
-        except Missing:
-            return True
-        return False
-
-    await until_async(gone, "the gang to go with its job")
+    await kube.gone(client, PODGROUPS, namespace, job.name)
 
 
 async def test_without_volcano_it_is_refused_with_what_to_install(

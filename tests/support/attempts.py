@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest import mock
 
 import numpy
@@ -25,6 +25,18 @@ T = TypeVar("T")
 
 class Killed(BaseException):
     """The rank is gone, at once; what it has saved its agent writes."""
+
+
+def die_at(session: Session, die: int) -> None:
+    """Have the first attempt be killed after this step, which is one of its training. 0: never."""
+    step = session.step
+
+    def stepped(*given: Any, **metrics: Any) -> None:
+        step(*given, **metrics)
+        if not session.in_scratch and session.attempt == 1 and session.steps == die:
+            raise Killed
+
+    session.step = stepped  # type: ignore[method-assign]
 
 
 def attempt(run: Path, number: int, policy: CheckpointPolicy, script: Callable[[Session], T]) -> T | None:

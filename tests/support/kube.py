@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from kubernetes_asyncio import client as kube
 
-from airflow_elastic.adapters.kube import Access, Client, Resource
+from airflow_elastic.adapters.kube import Access, Client, Missing, Resource
 from airflow_elastic.adapters.kube.access import configuration_of
 from airflow_elastic.adapters.kube.resources import PODS
 from tests.support.kube_server import kubeconfig
@@ -56,6 +56,19 @@ async def phase_of(
 
     found: dict[str, Any] = await until_async(look, f"{name} to be {' or '.join(wanted)}")
     return found
+
+
+async def gone(client: Client, resource: Resource, namespace: str, name: str) -> None:
+    """Wait until there is no object of this name."""
+
+    async def look() -> bool:
+        try:
+            await client.get(resource, namespace, name)
+        except Missing:
+            return True
+        return False
+
+    await until_async(look, f"{resource.kind} {name} to be gone")
 
 
 # -- namespaces and accounts -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.attempts import Killed, attempt, to_the_end
+from tests.support.attempts import attempt, die_at, to_the_end
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
@@ -53,14 +53,7 @@ def script(folder: Path, passes: Passes, *, die: int = 0, **options: Any) -> Cal
         from airflow_elastic.frameworks import huggingface
 
         huggingface.joined = lambda: run  # type: ignore[assignment]
-        step = run.step
-
-        def stepped(*given: Any, **metrics: Any) -> None:
-            step(*given, **metrics)
-            if not run.in_scratch and run.attempt == 1 and run.steps == die:
-                raise Killed
-
-        run.step = stepped  # type: ignore[method-assign]
+        die_at(run, die)
         model, rows = Net(), torch.randn(22, 4)
         data = [{"x": row, "labels": row[:1]} for row in rows]
         for epochs in (2, 1):

@@ -16,7 +16,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.attempts import Killed, attempt, to_the_end
+from tests.support.attempts import attempt, die_at, to_the_end
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("lightning") is None, reason="lightning is not installed"
@@ -83,14 +83,7 @@ def script(
         module = net(told)
         data = torch.randn(22, 32)
         loader = torch.utils.data.DataLoader(data, batch_size=batch)
-        step = run.step
-
-        def stepped(*given: Any, **metrics: Any) -> None:
-            step(*given, **metrics)
-            if not run.in_scratch and run.attempt == 1 and run.steps == die:
-                raise Killed
-
-        run.step = stepped  # type: ignore[method-assign]
+        die_at(run, die)
         for epochs in lengths:
             trainer = lightning.ElasticTrainer(
                 global_batch=batch, max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False,
