@@ -16,6 +16,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from itertools import islice
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
@@ -116,12 +117,21 @@ def _decode_mapping(inner: Any, data: Any) -> dict[str, Any]:
 
 def _decode_dataclass(cls: type, data: Any) -> Any:
     if not isinstance(data, Mapping):
-        raise SpecError(Problem("", data, f"a mapping with the fields {', '.join(_hints(cls))}"))
+        raise SpecError(Problem("", data, f"a mapping with the fields {', '.join(_hints(cls))}{_such(cls, data)}"))
     decoders = _decoders(cls)
     if decoders.keys() >= data.keys() >= _required(cls):
         with contextlib.suppress(SpecError):
             return cls(**{name: decoders[name](item) for name, item in data.items()})
     return _decode_telling(cls, data)
+
+
+def _such(cls: type, data: Any) -> str:
+    """An example, where a bare number is given that the mapping's first field could be: `workers: 2`."""
+    for name, decode in islice(_decoders(cls).items(), 1 if isinstance(data, int) else 0):
+        with contextlib.suppress(SpecError):
+            decode(data)
+            return f", such as {{{name}: {data}}}"
+    return ""
 
 
 def _decode_telling(cls: type, data: Mapping[str, Any]) -> Any:

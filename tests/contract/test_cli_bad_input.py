@@ -118,6 +118,8 @@ CASES = {
     "a mistyped field": ((*RUN, "--spec", "typo.yaml"), "did you mean workers?"),
     "a value of another type": ((*RUN, "--spec", "type.yaml"), "type.yaml: workers.count: given 'two'"),
     "a number for a group": ((*RUN, "--spec", "group.yaml", "--max", "3"), "group.yaml: workers: given 2"),
+    "what that number could be": ((*RUN, "--spec", "group.yaml"), "gather_seconds, such as {count: 2}"),
+    "a specification for a script": ((*RUN, "good.yaml"), "with --spec good.yaml"),
     "an unknown engine in a file": ((*RUN, "--spec", "engine.yaml"), "given 'warp'"),
     "a spec file without a command": ((*RUN, "--spec", "nocommand.yaml"), "nocommand.yaml: command"),
     "rendering nothing": (("render", "missing.yaml"), "missing.yaml: no such file"),
