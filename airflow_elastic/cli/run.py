@@ -89,7 +89,9 @@ def run(
             "there is nothing to run: name a script after --, or a file with --spec, or with --uri a run to carry on"
         )
     if spec_path is None and command and command[0].endswith((".yaml", ".yml")):
-        raise InvalidInput(f"{command[0]} is no script: name a specification or a manifest with --spec {command[0]}")
+        raise InvalidInput(
+            f"{command[0]} is no script: name a specification or a manifest with --spec {command[0]}"
+        )
     if which is not None and spec_path is None:
         raise InvalidInput(f"--object: given {which}; allowed: beside --spec, which names the manifest")
     if uri is not None and not uri.strip():

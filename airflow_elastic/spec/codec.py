@@ -117,7 +117,9 @@ def _decode_mapping(inner: Any, data: Any) -> dict[str, Any]:
 
 def _decode_dataclass(cls: type, data: Any) -> Any:
     if not isinstance(data, Mapping):
-        raise SpecError(Problem("", data, f"a mapping with the fields {', '.join(_hints(cls))}{_such(cls, data)}"))
+        raise SpecError(
+            Problem("", data, f"a mapping with the fields {', '.join(_hints(cls))}{_such(cls, data)}")
+        )
     decoders = _decoders(cls)
     if decoders.keys() >= data.keys() >= _required(cls):
         with contextlib.suppress(SpecError):
