@@ -410,6 +410,7 @@ SEEDS = st.integers(0, 2**64 - 1)
 @settings(max_examples=40, derandomize=True)
 @given(seed=SEEDS, broken=st.booleans())
 @example(seed=37022, broken=False)
+@example(seed=8323417658715529225, broken=True)
 def test_no_field_is_lost(kind: str, seed: int, broken: bool) -> None:
     check(damaged(kind, seed) if broken else made(kind, seed))
 

@@ -224,6 +224,16 @@ def test_names_and_labels_are_kept(make: Any) -> None:
     assert owner["kind"] == make()["kind"]
 
 
+@pytest.mark.parametrize("make", [job, pytorchjob, trainjob, elasticjob, trainingjob])
+def test_a_variable_with_a_field_that_we_do_not_know_stays_as_it_is(make: Any) -> None:
+    given = make()
+    odd = {"name": "FROM_LATER", "valueFromLater": {"key": "k"}}
+    containers = [template["spec"]["containers"][0] for template in pods_in(given)]
+    for one in containers or [given["spec"]["trainer"]]:
+        one.setdefault("env", []).append(odd)
+    assert str(odd) in str(rendered(from_manifest(given)))
+
+
 def test_the_label_of_a_queue_becomes_the_queue() -> None:
     manifest = job()
     manifest["metadata"]["labels"] |= {

@@ -197,21 +197,21 @@ def _take_env(part: Part, run: Run, operator: Scope) -> tuple[Scope, dict[str, s
             )
         elif name.startswith("AIRFLOW_ELASTIC_"):
             part.refuse(f"{path}.name", name, "any name but our own AIRFLOW_ELASTIC_*")
-        elif name == "PYTHONUNBUFFERED" and not one.get("value"):
+        elif name == "PYTHONUNBUFFERED" and not (one.get("value") and _is_plain(one)):
             part.refuse(path, one, "PYTHONUNBUFFERED=1, or nothing: the agent's ranks never buffer")
-        elif name in _TORCHRUN_COUNTS and "valueFrom" not in one and "$(" not in one.get("value", ""):
+        elif name in _TORCHRUN_COUNTS and _is_plain(one) and "$(" not in one.get("value", ""):
             torchrun[_TORCHRUN_COUNTS[name]] = one.get("value", "")
         elif name.startswith("PET_") and name not in _TORCHRUN_MEETING:
             text = "an option in the command, with a plain value: torchrun's variables do not reach the ranks of a run"
             part.refuse(path, one, text)
         elif name != "PYTHONUNBUFFERED":
             kept.append(one)
-    pairs = [(one["name"], None if "valueFrom" in one else one.get("value", "")) for one in given]
+    pairs = [(one["name"], one.get("value", "") if _is_plain(one) else None) for one in given]
     values, unknown = values_of(pairs, operator)
     scope = Scope(values, unknown, bool(part.data.get("envFrom")))
     ordered = len({*names}) < len(names) or any("$" in one.get("value", "") for one in kept)
-    raw = kept if ordered else [one for one in kept if "valueFrom" in one]
-    plain = {} if ordered else {one["name"]: one.get("value", "") for one in kept if "valueFrom" not in one}
+    raw = kept if ordered else [one for one in kept if not _is_plain(one)]
+    plain = {} if ordered else {one["name"]: one.get("value", "") for one in kept if _is_plain(one)}
     part.drop("env")
     if raw:
         part.data["env"] = raw
@@ -219,6 +219,11 @@ def _take_env(part: Part, run: Run, operator: Scope) -> tuple[Scope, dict[str, s
     for i, one in enumerate(given):
         run.whence[f"env.{one['name']}"] = part.at(f"env.{i}.name")
     return scope, torchrun
+
+
+def _is_plain(variable: Mapping[str, Any]) -> bool:
+    """Whether it has a name, and text or nothing for a value."""
+    return variable.keys() <= {"name", "value"}
 
 
 def _take_resources(part: Part, run: Run) -> None:
