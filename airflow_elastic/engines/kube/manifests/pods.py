@@ -221,7 +221,7 @@ def _take_env(part: Part, run: Run, operator: Scope) -> tuple[Scope, dict[str, s
     return scope, torchrun
 
 
-def _is_plain(variable: Mapping[str, Any]) -> bool:
+def _is_plain(variable: Mapping[str, object]) -> bool:
     """Whether it has a name, and text or nothing for a value."""
     return variable.keys() <= {"name", "value"}
 
