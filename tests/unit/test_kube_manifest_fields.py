@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import event, example, given, note, settings
+from hypothesis import Phase, event, example, given, note, settings
 from hypothesis import strategies as st
 
 from airflow_elastic.engines import find_engine
@@ -288,11 +288,13 @@ def read_elasticjob(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths:
             main = template["spec"]["containers"][0]
             main["name"] = "main"
             words = [*main.pop("command", []), *main.pop("args", [])]
-            same(
-                f"{at}.template.spec.containers.0.command",
-                words,
-                body["template"]["spec"]["containers"][0]["command"],
-            )
+            held = body["template"]["spec"]["containers"][0]
+            if name == "dlrover-master":  # its command is the run's own
+                assert not words
+                assert held["command"][1:3] == ["-m", "dlrover.python.master.main"]
+                assert not held.get("args")
+            else:
+                same(f"{at}.template.spec.containers.0.command", words, held["command"])
             for key in (*BY_SERVER,):
                 template.get("metadata", {}).pop(key, None)
             paths += missing(body["template"], template, f"{at}.template")
@@ -411,13 +413,14 @@ SEEDS = st.integers(0, 2**64 - 1)
 @given(seed=SEEDS, broken=st.booleans())
 @example(seed=37022, broken=False)
 @example(seed=8323417658715529225, broken=True)
+@example(seed=119915505224805016, broken=True)
 def test_no_field_is_lost(kind: str, seed: int, broken: bool) -> None:
     check(damaged(kind, seed) if broken else made(kind, seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=5000)
+@settings(max_examples=5000, phases=[Phase.generate])  # a smaller seed makes no smaller manifest
 @given(seed=SEEDS, broken=st.booleans())
 def test_no_field_is_lost_long(kind: str, seed: int, broken: bool) -> None:
     check(damaged(kind, seed) if broken else made(kind, seed))

@@ -234,6 +234,36 @@ def test_a_variable_with_a_field_that_we_do_not_know_stays_as_it_is(make: Any) -
     assert str(odd) in str(rendered(from_manifest(given)))
 
 
+@pytest.mark.parametrize("words", [{}, {"command": []}, {"command": None, "args": []}])
+def test_a_job_master_without_a_command_has_ours(words: Plain) -> None:
+    given = elasticjob()
+    given["spec"]["replicaSpecs"]["dlrover-master"]["template"]["spec"]["containers"][0] |= words
+    replicas = rendered(from_manifest(given))[0]["spec"]["replicaSpecs"]
+    main = replicas["dlrover-master"]["template"]["spec"]["containers"][0]
+    assert main["command"][:3] == ["python", "-m", "dlrover.python.master.main"]
+    assert not main.get("args")
+
+
+def test_a_job_master_has_the_resources_of_its_manifest_alone() -> None:
+    given = elasticjob()
+    asked = {"limits": {"cpu": "500m", "memory": "1Gi"}}
+    given["spec"]["replicaSpecs"]["dlrover-master"]["template"]["spec"]["containers"][0]["resources"] = asked
+    replicas = rendered(from_manifest(given))[0]["spec"]["replicaSpecs"]
+    assert replicas["dlrover-master"]["template"]["spec"]["containers"][0]["resources"] == asked
+
+
+def test_there_is_one_job_master() -> None:
+    given = elasticjob()
+    given["spec"]["replicaSpecs"]["dlrover-master"]["replicas"] = 1
+    assert "replicas" not in rendered(from_manifest(given))[0]["spec"]["replicaSpecs"]["dlrover-master"]
+    given["spec"]["replicaSpecs"]["dlrover-master"]["replicas"] = 2
+    with pytest.raises(SpecError) as caught:
+        from_manifest(given)
+    assert [str(one) for one in caught.value.problems] == [
+        "spec.replicaSpecs.dlrover-master.replicas: given 2; allowed: 1: a job has one master"
+    ]
+
+
 def test_the_label_of_a_queue_becomes_the_queue() -> None:
     manifest = job()
     manifest["metadata"]["labels"] |= {

@@ -65,15 +65,20 @@ def _take_workers(one: Part, run: Run) -> None:
 
 
 def _take_master(one: Part, run: Run) -> None:
-    one.drop("replicas", "restartCount")
+    """Its command is ours, and so is what follows its failure."""
+    one.only("replicas", 0, 1, why="1: a job has one master")
+    one.drop("restartCount")
     template = _named_main(one)
     if template is None:
         return
+    main = template["spec"]["containers"][0]
     for word in ("command", "args"):
-        if template["spec"]["containers"][0].get(word):
+        if words := main.pop(word, None):
             why = "nothing: it names the job, of which each attempt has one of its own"
-            one.refuse(f"template.spec.containers.0.{word}", template["spec"]["containers"][0][word], why)
+            one.refuse(f"template.spec.containers.0.{word}", words, why)
     run.say("engine_options.master.pod_template", template, one.at("template"))
+    if main.get("resources"):  # in the template; ours would stand beside them
+        run.say("engine_options.master.resources", {}, one.at("template.spec.containers.0.resources"))
 
 
 def _take_others(one: Part, run: Run, name: str) -> None:
