@@ -222,6 +222,8 @@ async def test_doctor_tells_what_the_installed_kind_lacks(form: str, subjects: l
     found = await findings(cast("Client", Cluster(schema(form))), "ml")
     assert [one.subject for one in found] == [f"elasticjob: {subject}" for subject in subjects]
     assert ("suspend" in found[-1].text) is (form == BASES)
+    marks = {(one.ok, one.needed, one.part) for one in found}
+    assert marks == {(False, False, True)}, "no tick and no fault, and the engine can be used"
 
 
 def test_names_fit_into_the_name_of_the_masters_service() -> None:

@@ -23,9 +23,12 @@ RUNS = WorkerStatus("node-1", WorkerPhase.RUNNING, node="node-a")
 LOST = WorkerStatus("node-0", WorkerPhase.LOST, reason="it was told to end")
 
 
-def event(message: str, second: int = 0, *, kind: str = "PodGroup", **of: str) -> dict[str, Any]:
+def event(
+    message: str, second: int = 0, *, kind: str = "PodGroup", reason: str = "Unschedulable", **of: str
+) -> dict[str, Any]:
     return {
         "involvedObject": {"kind": kind, "name": NAME, **of},
+        "reason": reason,
         "message": message,
         "lastTimestamp": f"2026-11-27T10:00:{second:02}Z",
         "metadata": {},
@@ -72,8 +75,10 @@ class Cluster:
     async def list(self, resource: Any, namespace: str, *, fields: str) -> tuple[list[dict[str, Any]], str]:
         if self.refuses:
             raise KubeError("no rights", 403)
-        kind = fields.split(",", maxsplit=1)[0].removeprefix("involvedObject.kind=")
-        return [one for one in self.events if one["involvedObject"]["kind"] == kind], "1"
+        wanted = dict(field.split("=") for field in fields.split(","))
+        kind, reason = wanted["involvedObject.kind"], wanted.get("reason")
+        found = [one for one in self.events if one["involvedObject"]["kind"] == kind]
+        return [one for one in found if reason in (None, one.get("reason"))], "1"
 
 
 def told(cluster: Cluster) -> Told:
@@ -102,7 +107,7 @@ async def test_what_is_not_told_changes_nothing(cluster: Cluster) -> None:
 
 async def test_a_pod_that_was_evicted_was_preempted() -> None:
     """Up to 1.12 its condition DisruptionTarget does not say so."""
-    of_it = event(EVICTED, kind="Pod", uid="p0")
+    of_it = event(EVICTED, kind="Pod", reason="Evict", uid="p0")
     ended = await told(Cluster("Running", of_it))(JobStatus((LOST, RUNS)), {0: "p0", 1: "p1"})
     first, second = ended.workers
     assert (first.phase, first.preempted) == (WorkerPhase.LOST, True)
@@ -116,6 +121,22 @@ async def test_a_pod_that_was_evicted_was_preempted() -> None:
 
 async def test_a_worker_whose_program_ended_with_a_failure_as_it_was_evicted_was_preempted_too() -> None:
     failed = WorkerStatus("node-0", WorkerPhase.FAILED)
-    of_it = event(EVICTED, kind="Pod", uid="p0")
+    of_it = event(EVICTED, kind="Pod", reason="Evict", uid="p0")
     (worker,) = (await told(Cluster("Running", of_it))(JobStatus((failed,)), {0: "p0"})).workers
     assert (worker.phase, worker.preempted) == (WorkerPhase.LOST, True)
+
+
+async def test_a_worker_whose_pod_nobody_has_seen_was_preempted_where_its_group_says_so() -> None:
+    """As after a restart of the controller: the PodGroup's Event names no pod, and each attempt has its own group."""
+    of_group = event("preempt", reason="Evict")
+    cluster = Cluster("Running", of_group, event(GANG, 1))
+    first, second = (await told(cluster)(JobStatus((LOST, RUNS)), {1: "p1"})).workers
+    assert (first.phase, first.preempted) == (WorkerPhase.LOST, True)
+    assert first.reason == "preempted by Volcano: preempt"
+    assert second == RUNS
+    seen = await told(cluster)(JobStatus((LOST, RUNS)), {0: "p0", 1: "p1"})
+    assert seen.workers[0] == LOST, "of a pod that was seen its own Event tells, and there is none"
+    others = await told(Cluster("Running", event(GANG)))(JobStatus((LOST,)), {})
+    assert others.workers[0] == LOST
+    without = await told(Cluster("Running", of_group, refuses=True))(JobStatus((LOST,)), {})
+    assert without.workers[0] == LOST

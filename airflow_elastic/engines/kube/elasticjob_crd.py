@@ -76,9 +76,10 @@ async def findings(client: Client, namespace: str) -> list[Finding]:
     found = []
     if lacking := _lacking(schema):
         text = f"there are no {' and '.join(lacking)}: pods go without ours, and queue is refused; {_BETTER}"
-        found.append(Finding("elasticjob: templates", True, text))
+        found.append(Finding("elasticjob: templates", False, text, needed=False, part=True))
     if absent := [option for option, theirs in _FIELDS.items() if not takes(schema, "spec", theirs)]:
-        found.append(Finding("elasticjob: options", True, f"the installed kind has no {', '.join(absent)}"))
+        text = f"the installed kind has no {', '.join(absent)}"
+        found.append(Finding("elasticjob: options", False, text, needed=False, part=True))
     return found
 
 

@@ -1,8 +1,9 @@
 """What Volcano tells in Events alone: which limit of a queue a gang waits for, and, up to 1.12, that it took pods back.
 
 A PodGroup that stays `Pending` was not let in by its queue, or there is too little room in the cluster for its least
-resources: an Event of it says which. A pod that Volcano takes back for others has an Event `Evict`; only since 1.13 it
-has the condition `DisruptionTarget`, too.
+resources: an Event of it says which. A pod that Volcano takes back for others has an Event `Evict`, written before the
+pod is deleted; only since 1.13 it has the condition `DisruptionTarget`, too. Its PodGroup has an Event `Evict`, which
+names no pod: it is asked where nobody has seen the pod of a lost worker, as after a restart of the controller.
 """
 
 from __future__ import annotations
@@ -64,12 +65,16 @@ class Told:
             workers = tuple(held(worker, self._wait) if _unplaced(worker) else worker for worker in workers)
         else:
             self._wait, self._look_at, self._pause = None, 0.0, _SOON_SECONDS
-        lost = {worker.name for worker in workers if _may_be_evicted(worker) and worker.index in pods}
-        if lost and (evicted := await self._evicted()):
+        lost = [worker for worker in workers if _may_be_evicted(worker)]
+        if any(worker.index in pods for worker in lost):
+            evicted = await self._evicted()
             workers = tuple(
-                taken(worker, evicted.get(pods[worker.index])) if worker.name in lost else worker
+                taken(worker, evicted.get(pods.get(worker.index, ""))) if worker in lost else worker
                 for worker in workers
             )
+        if unseen := [worker for worker in lost if worker.index not in pods]:
+            why = await self._why_evicted()
+            workers = tuple(taken(worker, why) if worker in unseen else worker for worker in workers)
         return replace(status, workers=workers)
 
     async def _look(self) -> None:
@@ -94,6 +99,14 @@ class Told:
         except KubeError:
             return {}
         return {str(event["involvedObject"].get("uid")): str(event.get("message")) for event in events}
+
+    async def _why_evicted(self) -> str | None:
+        """Why Volcano has taken pods of this attempt back, as its PodGroup tells; None where it has not."""
+        try:
+            events = await self._events("PodGroup", f"involvedObject.name={self._name},reason=Evict")
+        except KubeError:
+            return None
+        return str(max(events, key=when).get("message")) if events else None
 
     async def _events(self, kind: str, more: str) -> list[dict[str, Any]]:
         fields = f"involvedObject.kind={kind},{more}"
