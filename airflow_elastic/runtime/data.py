@@ -62,6 +62,7 @@ class Feed:
         passes: whether the training at hand is complete, and nothing is given.
         passed: whether the script was given nothing of epochs that are over.
         within: whether the script is in a phase that it has named.
+        replaced: how often the script has replaced what is saved, over all attempts.
         phase: number of the training.
         begin: is called before something of the epoch that the run stands in is given.
     """
@@ -78,7 +79,7 @@ class Feed:
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
         self.begin: Callable[[], None] = lambda: None
         self.epoch: int | None = None
-        self.epochs = self.phase = 0
+        self.epochs = self.phase = self.replaced = 0
         self.passes = self.passed = self.within = False
         self._until = 0  # so many epochs are asked for
         self._given: deque[Given] = deque()
@@ -268,12 +269,13 @@ class Feed:
 
     def state_dict(self) -> dict[str, Any]:
         """What `position` is of, for a checkpoint."""
-        return {"order": self._order and [self._order.length, self._order.seed], "over": self._over}
+        order = self._order and [self._order.length, self._order.seed]
+        return {"order": order, "over": self._over, "replaced": self.replaced}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The position, which is kept in the manifest, is of this."""
         self._order = Order(*state["order"]) if state["order"] else None
-        self._over = state["over"]
+        self._over, self.replaced = state["over"], state.get("replaced", 0)
 
     def _hand_out(self, portions: Iterator[Portion], epochs: int) -> Iterator[Any]:
         self._until = epochs

@@ -41,6 +41,8 @@ class GoingOn:
         self._phase: int | None = None  # that has loaded it; None: what was loaded is for all of them
         self._order: dict[str, object] = {}  # that the position is of
         self._due: str | None = None
+        self._repeats = 0  # of what the script has replaced in an earlier attempt, in this one
+        self._late = False  # such were given while nothing else was to be done
 
     def load(self, objects: Stateful) -> Manifest | None:
         """Load what the script's place says: the end of a phase that is complete, or the newest checkpoint. None where
@@ -48,6 +50,7 @@ class GoingOn:
         """
         course, restorer = self._course, self._restorer
         self._objects, self._manifest, self._due = objects, None, None
+        self._repeats, self._late = 0, False
         self._phase = None if course.current is None else course.number
         if restorer is None or self._is_new:
             return None
@@ -66,6 +69,31 @@ class GoingOn:
         """Whether a phase begins, for which there is nothing to load."""
         course = self._course
         return course.current is not None and course.begins and bool(course.stored or course.walked)
+
+    def replaced(self, objects: Stateful) -> None:
+        """The script has these from here on.
+
+        What it replaces between two phases, or at the top of an epoch, it replaces again in each attempt, before it has
+        come to where the checkpoint stands: that has been saved of those that replace, and is loaded into them.
+        """
+        feed, ahead = self._feed, self._is_ahead
+        self._repeats += ahead
+        if ahead and self._repeats <= feed.replaced:
+            self._late = self._due is None
+            self._due = _AGAIN if self._due == _LUCK else self._due
+        else:
+            if self._due is not None:  # saved before: what there was until now has it
+                self.prepare()
+                self.begin()
+            feed.replaced += 1
+        self._objects = objects
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether the checkpoint is of a later moment than the script has come to."""
+        course = self._course
+        to_come = course.current is None and self._phase is None and not course.begins
+        return self._due is not None or (self._manifest is not None and (course.passes or to_come))
 
     def facts(self) -> Resumed | None:
         """Of what `load` is going to load; None where there is nothing. All ranks call this together."""
@@ -104,6 +132,9 @@ class GoingOn:
             self._due = _NEWEST  # unless the phase restores what it trains itself
         elif self._manifest is not None:
             feed.load_state_dict(self._order)
+            if self._late and not feed.used:
+                self._load_again()
+            self._late = False
             self._stand(self._manifest)
             if self._due:
                 self._due = _AGAIN

@@ -50,8 +50,10 @@ class Reshaping:
             )
         if self._saver is not None:
             self._saver.join()  # what is copied beside training is of those before
-        told = {name: one and told_by_each(one, self._ranks) for name, one in others.items()}
-        self._objects = replaced(self._objects, model, optimizers, told)
+        told = {name: None if one is None else told_by_each(one, self._ranks) for name, one in others.items()}
+        objects = replaced(self._objects, model, optimizers, told)
+        self._going_on.replaced(objects)
+        self._objects = objects
         if model is not None:
             self._voice.listen(model)
         if self._saver is not None:

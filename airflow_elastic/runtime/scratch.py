@@ -151,6 +151,10 @@ class _GoingOn(GoingOn):
         self._kept.keep(*_all_of(objects))
         return super().load(objects)
 
+    def replaced(self, objects: Stateful) -> None:
+        self._kept.keep(*_all_of(objects))
+        super().replaced(objects)
+
 
 class _Saves(Saves):
     """Saves nothing. Where ranks have to end, all is put back, and then saved.

@@ -1,6 +1,7 @@
 """A small training under DDP whose shape changes after its tenth step. `--trace FILE`: what the whole state was.
 
-Then the body thaws, an adapter comes, the head is pruned, and the second embedding is tied no more. Rank 0 appends
+Then the body thaws, an adapter comes, the head is pruned, the second embedding is tied no more, and that of kinds
+grows. After the twelfth step another optimizer takes the place of the first one. Rank 0 appends
 `did STEP WORLD_SIZE DIGEST` after each step, and `restored STEP WORLD_SIZE DIGEST` when it goes on.
 """
 
@@ -14,8 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import prune
 
 import airflow_elastic.runtime as elastic
+from airflow_elastic.spec.resumed import Resumed
 
-CHANGED = 10
+CHANGED, SWAPPED = 10, 12
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--trace", required=True)
@@ -41,11 +43,13 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.second = nn.Embedding(32, 16), nn.Embedding(32, 16)
         self.second.weight = self.first.weight
+        self.kinds = nn.Embedding(4, 16)
         self.body, self.more = nn.Linear(16, 16).requires_grad_(False), nn.Linear(16, 16)
         self.head = nn.Linear(16, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        at = self.body(self.first(x) + self.second(x + 1)).tanh()
+        kinds = self.kinds(x % self.kinds.num_embeddings)
+        at = self.body(self.first(x) + self.second(x + 1) + kinds).tanh()
         found: torch.Tensor = self.head(self.more(at).tanh())
         return found
 
@@ -57,6 +61,34 @@ def change() -> None:
     net.second.weight = nn.Parameter(net.first.weight.detach().clone())
     new = [*net.body.parameters(), net.more.a, net.more.b, net.second.weight]
     optimizer.add_param_group({"params": new, "lr": 0.01})
+    grow(net.kinds, 2)
+
+
+def grow(embedding: nn.Embedding, rows: int) -> None:
+    """With what the optimizer keeps of it."""
+    old, more = embedding.weight, torch.full((rows, embedding.embedding_dim), 0.5)
+    new = nn.Parameter(torch.cat([old.detach(), more]))
+    embedding.weight, embedding.num_embeddings = new, len(new)
+    for group in optimizer.param_groups:
+        group["params"] = [new if one is old else one for one in group["params"]]
+    if kept := optimizer.state.pop(old, {}):
+        optimizer.state[new] = {
+            name: torch.cat([value, torch.zeros_like(more)]) if value.dim() else value
+            for name, value in kept.items()
+        }
+
+
+def swap() -> None:
+    global optimizer
+    optimizer = torch.optim.Adamax([one for one in net.parameters() if one.requires_grad], lr=0.02)
+
+
+def rebuild(resumed: Resumed) -> torch.optim.Optimizer:
+    if resumed.step > CHANGED:
+        change()
+    if resumed.step > SWAPPED:
+        swap()
+    return optimizer
 
 
 def digest() -> str:
@@ -78,13 +110,18 @@ def trace(word: str, step: int) -> None:
 run = elastic.init()
 torch.manual_seed(3)
 net = Net()
-optimizer = torch.optim.AdamW([one for one in net.parameters() if one.requires_grad], lr=0.02)
+optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+    [one for one in net.parameters() if one.requires_grad], lr=0.02
+)
 model = DistributedDataParallel(net)
-if run.restore(model, optimizer, rebuild=lambda resumed: change() if resumed.step > CHANGED else None):
+if run.restore(model, optimizer, rebuild=rebuild):
     trace("restored", run.steps)
 while run.steps < options.steps:
     if run.steps == CHANGED:
         change()
+    if run.steps == SWAPPED:
+        swap()
+        run.replace(optimizer)
     torch.manual_seed(1000 * run.steps + run.rank)
     loss = model(torch.randint(0, 31, (8,))).square().mean()
     loss.backward()
