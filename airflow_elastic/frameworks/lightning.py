@@ -12,7 +12,6 @@ The loader is a DataLoader, as ever; or the module's own, or a data module's.
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -22,6 +21,7 @@ import torch
 
 from airflow_elastic.frameworks import lottery, missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
+from airflow_elastic.frameworks.lightning_counts import add, stand, steps_of_fit
 from airflow_elastic.frameworks.lightning_passes import Passes
 from airflow_elastic.runtime.session import Session, joined
 from airflow_elastic.runtime.shape import Shape
@@ -230,10 +230,9 @@ class _Reporting(Callback):  # type: ignore[misc]
             f"schedule{number}": config.scheduler
             for number, config in enumerate(trainer.lr_scheduler_configs)
         }
-        steps = trainer.estimated_stepping_batches
-        self._run.expect(int(steps) if math.isfinite(steps) else 0)
-        progress = _Progress(trainer)
         before = trainer.fit_loop.epoch_progress.current.completed  # of an earlier call of `fit`
+        self._run.expect(steps_of_fit(trainer, before))
+        progress = _Progress(trainer)
         self._run.restore(
             trainer.strategy.model,
             *trainer.strategy.optimizers,
@@ -244,7 +243,7 @@ class _Reporting(Callback):  # type: ignore[misc]
         )
         progress.load_data()
         self._held = _held_back(trainer) if trainer._epochs.given else []
-        _stand(trainer.fit_loop.epoch_progress, before + int(trainer._epochs.behind))
+        stand(trainer.fit_loop.epoch_progress, before + int(trainer._epochs.behind))
         self._steps = trainer.global_step
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
@@ -254,7 +253,7 @@ class _Reporting(Callback):  # type: ignore[misc]
             trainer._epochs.begun = True
             iter(trainer.fit_loop._data_fetcher)  # looks again how long this epoch is: what is left of it
             behind = trainer.fit_loop.epoch_loop.batch_progress.current
-            trainer._epochs.on_first = partial(_add, behind, trainer._epochs.given)
+            trainer._epochs.on_first = partial(add, behind, trainer._epochs.given)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -340,10 +339,10 @@ class _Progress:
         for one, numbers in zip(self._pruning(), kept.get("first_weights", ()), strict=False):
             lottery.share(one, numbers)
         if self._trainer.lightning_module.automatic_optimization:
-            _stand(loop.automatic_optimization.optim_progress.optimizer.step, kept["steps"])
+            stand(loop.automatic_optimization.optim_progress.optimizer.step, kept["steps"])
         else:
-            _stand(loop.manual_optimization.optim_step_progress, kept["steps"])
-        _stand(loop.batch_progress, kept["batches"])
+            stand(loop.manual_optimization.optim_step_progress, kept["steps"])
+        stand(loop.batch_progress, kept["batches"])
         loop._batches_that_stepped = kept["logged"]
         self._trainer.should_stop = kept.get("stopped", False)  # early: somebody had seen enough
         self._loaded = kept.get("loaded", 0)
@@ -357,7 +356,7 @@ class _Progress:
         """As it was loaded last, where the trainer loads it anew from time to time."""
         loop = self._trainer.fit_loop
         if self._trainer.reload_dataloaders_every_n_epochs and self._loaded:
-            _stand(loop.epoch_progress, self._loaded)
+            stand(loop.epoch_progress, self._loaded)
             loop._combined_loader = None
             loop.setup_data()
 
@@ -374,18 +373,6 @@ def _held_back(trainer: Any) -> list[Any]:
 
 def _nothing(*_: Any) -> None:
     """Done already."""
-
-
-def _stand(progress: Any, number: int) -> None:
-    """Have a counter of the trainer's say that so much is behind it."""
-    for tracker in (progress.total, progress.current):
-        tracker.reset()
-        _add(tracker, number)
-
-
-def _add(tracker: Any, number: int) -> None:
-    for stage, count in vars(tracker).items():
-        setattr(tracker, stage, count + number)
 
 
 def _listed(value: Any) -> list[Any]:
