@@ -20,15 +20,22 @@ SPEC = RunSpec(("train.py",), engine="fake", launcher="python")
 
 
 class Log:
-    """A task's log that keeps what it was told."""
+    """A task's log that keeps what it was told, and what of it is grave."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.grave: list[tuple[str, str]] = []
 
     def info(self, event: str, *args: object) -> None:
         self.lines.append(event % args)
 
-    warning = error = info
+    def warning(self, event: str, *args: object) -> None:
+        self.info(event, *args)
+        self.grave.append(("WARNING", self.lines[-1]))
+
+    def error(self, event: str, *args: object) -> None:
+        self.info(event, *args)
+        self.grave.append(("ERROR", self.lines[-1]))
 
     @property
     def text(self) -> str:

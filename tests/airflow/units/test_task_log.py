@@ -28,7 +28,7 @@ from airflow_elastic.testing.fake_engine import FakeEngine
 from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.observer import TaskObserver
 from airflow_elastic.triggers.output import LINES, RankOutput
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, until_async
 from tests.support.surface import FakeHook, Log, begun
 
 
@@ -131,6 +131,31 @@ async def test_the_past_is_not_told_again(hook: FakeHook, tmp_path: Path) -> Non
     assert "created" not in log.text
     assert "stop asked for by me" in log.text
     assert "run ended: stopped by me" in log.text
+
+
+async def test_lost_workers_are_warnings_and_the_end_of_a_run_that_failed_is_an_error(
+    hook: FakeHook, tmp_path: Path
+) -> None:
+    log, engine = Log(), FakeEngine()
+    options = {"command": "x", "engine": "fake", "backoff_limit": 1}
+    run = begun(hook, tmp_path, spec=build_spec(options, name="x"))
+    observer = TaskObserver(log, run.store, lambda key, value: None)
+    driving = asyncio.create_task(drive(hook, run.store.uri, log=log, poll_seconds=0.05, observer=observer))
+    for attempt in (1, 2):
+
+        def submitted(number: int = attempt) -> bool:
+            return bool(run.state.attempt.number == number and run.state.attempt.job in engine.jobs)
+
+        await until_async(submitted, f"attempt {attempt}")
+        engine.end_worker(run.state.attempt.job or "", 0, WorkerStatus("node-0", WorkerPhase.LOST))
+    assert (await driving).outcome == "failed"
+    assert [level for level, _ in log.grave] == ["WARNING", "WARNING", "WARNING", "WARNING", "ERROR"]
+    lost, gone, *_, failed = [line for _, line in log.grave]
+    assert lost.startswith("node-0 was lost")
+    assert gone == "attempt 1 is gone: attempt 2 follows (restart 1 of 1)"
+    assert failed.startswith("run ended: failed (node-0 was lost")
+    mild = set(log.lines) - {line for _, line in log.grave}
+    assert any(line.startswith("attempt 2 submitted") for line in mild)
 
 
 async def test_the_last_progress_tells_the_end(hook: FakeHook, tmp_path: Path) -> None:
