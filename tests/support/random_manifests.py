@@ -1,248 +1,34 @@
-"""Manifests of all five kinds, made at random from a seed: what people write, what is rare, and what is damaged.
-
-Hypothesis' own strategies take a quarter of a second for one such manifest; these take a millisecond.
-"""
+"""Manifests of all five kinds, made at random from a seed: what people write, what is rare, and what is damaged."""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-Plain = dict[str, Any]
-Make = Callable[[random.Random], Any]
-
-#: How likely a field that may be left out is there: most manifests say little, some say all.
-_LIKELY = (0.02, 0.05, 0.1, 0.2, 0.6)
-
-#: Which are mostly refused.
-_RARE = (
-    *(
-        "finalizers",
-        "ownerReferences",
-        "suspend",
-        "initializer",
-        "managedBy",
-        "activeDeadlineSeconds",
-        "runMode",
-    ),
-    *(
-        "backoffLimitPerIndex",
-        "podFailurePolicy",
-        "podReplacementPolicy",
-        "restartPolicy",
-        "selector",
-        "apiGroup",
-    ),
-)
-
-
-def sampled_from(values: list[Any]) -> Make:
-    return lambda r: copy.deepcopy(r.choice(values))
-
-
-def just(value: Any) -> Make:
-    return lambda r: copy.deepcopy(value)
-
-
-def integers(least: int, most: int) -> Make:
-    return lambda r: r.randint(least, most)
-
-
-def booleans() -> Make:
-    return lambda r: r.random() < 0.5
-
-
-def some(make: Make, most: int = 2, least: int = 0) -> Make:
-    return lambda r: [make(r) for _ in range(r.randint(least, most))]
-
-
-def dictionaries(keys: Make, values: Make, max_size: int) -> Make:
-    return lambda r: {keys(r): values(r) for _ in range(r.randint(0, max_size))}
-
-
-def one_of(*makes: Make) -> Make:
-    return lambda r: r.choice(makes)(r)
-
-
-def builds(build: Callable[..., Any], *makes: Make) -> Make:
-    return lambda r: build(*(make(r) for make in makes))
-
-
-def mapping(required: dict[str, Make] | None = None, /, **optional: Make) -> Make:
-    def make(r: random.Random) -> Plain:
-        likely = r.choice(_LIKELY)
-        there = {
-            name: one for name, one in optional.items() if r.random() < likely * (name not in _RARE or 0.1)
-        }
-        return {name: one(r) for name, one in {**(required or {}), **there}.items()}
-
-    return make
-
-
-words = sampled_from(["a", "x-1", "team", "true", "5", ""])
-names = sampled_from(["a", "b", "trainer", "pytorch", "main", "python", "node", "volume-0", "shared-memory"])
-numbers = integers(0, 9)
-maps = dictionaries(sampled_from(["app", "tier", "example.com/x", "job-name"]), words, max_size=2)
-amounts = dictionaries(
-    sampled_from(["cpu", "memory", "nvidia.com/gpu", "example.com/nic", "hugepages-2Mi"]),
-    sampled_from(["1", "500m", "8Gi", 2, 1e9, 0.5, ".5", "12E8", "4"]),
-    max_size=3,
-)
-
-
-sources = sampled_from(
-    [
-        {"secretKeyRef": {"name": "s", "key": "k"}},
-        {"fieldRef": {"fieldPath": "metadata.name"}},
-        {"configMapKeyRef": {}},
-    ]
-)
-variables = one_of(
-    mapping(
-        {
-            "name": sampled_from(
-                ["A", "B", "NCCL_DEBUG", "C", "D", "PYTHONUNBUFFERED", "PET_NNODES", "PET_LOG_DIR"]
-            )
-        },
-        value=sampled_from(["", "x", "1", "$(A)", "$$(A)", "2"]),
-    ),
-    mapping(
-        {
-            "name": sampled_from(
-                ["A", "B", "C", "TOKEN", "TOKEN", "E", "PET_NPROC_PER_NODE", "AIRFLOW_ELASTIC_JOB"]
-            ),
-            "valueFrom": sources,
-        }
-    ),
-)
-COMMON = [["python", "train.py"], ["torchrun", "--nproc_per_node=2", "train.py"], ["torchrun", "train.py"]]
-commands = sampled_from(
-    [
-        *COMMON * 4,
-        *(
-            ["./train"],
-            ["tini", "--", "torchrun", "--nproc_per_node=1", "-m", "pkg"],
-            ["timeout", "1h", "torchrun", "t.py"],
-        ),
-        *(
-            ["bash", "-c", "cd /x && torchrun train.py"],
-            ["sh", "-c", "torchrun train.py $A"],
-            ["python", "t.py", "$(A)"],
-        ),
-        *(
-            ["accelerate", "launch", "--num_processes=4", "t.py"],
-            ["dlrover-run", "--nnodes=1:4", "t.py"],
-            ["mpirun", "x"],
-        ),
-    ]
-)
-containers = mapping(
-    {"name": names},
-    image=sampled_from(["img:1", "r/img@sha256:0"]),
-    imagePullPolicy=sampled_from(["Always", "IfNotPresent", "Sometimes"]),
-    workingDir=just("/app"),
-    env=some(variables, 4),
-    envFrom=some(just({"configMapRef": {"name": "c"}})),
-    resources=mapping(limits=amounts, requests=amounts, claims=some(mapping({"name": names}))),
-    volumeMounts=some(
-        mapping(
-            {"name": names, "mountPath": sampled_from(["/a", "/dev/shm", "/b"])},
-            readOnly=booleans(),
-            subPath=words,
-        )
-    ),
-    volumeDevices=some(mapping({"name": names, "devicePath": just("/dev/x")})),
-    ports=some(
-        mapping(
-            {"containerPort": sampled_from([80, 9090])}, protocol=sampled_from(["TCP", "UDP"]), name=words
-        )
-    ),
-    securityContext=mapping(privileged=booleans(), capabilities=mapping(add=some(words), drop=some(words))),
-    livenessProbe=mapping(exec=mapping(command=some(words)), periodSeconds=numbers),
-    lifecycle=mapping(preStop=mapping(exec=mapping(command=some(words)))),
-    stdin=booleans(),
-    terminationMessagePath=just("/x"),
-    terminationMessagePolicy=sampled_from(["File", "FallbackToLogsOnError"]),
-    restartPolicy=just("Always"),
-    resizePolicy=some(mapping({"resourceName": words, "restartPolicy": words})),
-)
-trainers = builds(
-    lambda one, command, args: {"image": "img:1", **one, "command": command, **args},
-    containers,
+from tests.support.random_pods import (
+    Plain,
+    amounts,
+    booleans,
+    builds,
     commands,
-    mapping(args=some(sampled_from(["--lr", "0.1"]))),
+    containers,
+    integers,
+    just,
+    mapping,
+    maps,
+    metadata,
+    numbers,
+    one_of,
+    sampled_from,
+    some,
+    templates,
+    trainers,
+    variables,
+    words,
 )
-affinities = mapping(
-    nodeAffinity=mapping(
-        requiredDuringSchedulingIgnoredDuringExecution=mapping(
-            {
-                "nodeSelectorTerms": some(
-                    mapping(matchExpressions=some(mapping({"key": words, "operator": just("Exists")})))
-                )
-            }
-        ),
-        preferredDuringSchedulingIgnoredDuringExecution=some(
-            mapping({"weight": numbers, "preference": just({})})
-        ),
-    ),
-    podAntiAffinity=mapping(
-        requiredDuringSchedulingIgnoredDuringExecution=some(mapping({"topologyKey": words}))
-    ),
-)
-pods = mapping(
-    {"containers": builds(lambda main, others: [main, *others], trainers, some(containers, 1))},
-    activeDeadlineSeconds=numbers,
-    affinity=affinities,
-    automountServiceAccountToken=booleans(),
-    dnsPolicy=just("Default"),
-    dnsConfig=mapping(nameservers=some(words), options=some(mapping({"name": words}, value=words))),
-    enableServiceLinks=booleans(),
-    hostAliases=some(mapping({"ip": sampled_from(["10.0.0.1", "10.0.0.2"])}, hostnames=some(words))),
-    hostNetwork=booleans(),
-    hostIPC=booleans(),
-    hostname=words,
-    imagePullSecrets=some(mapping({"name": names})),
-    initContainers=some(containers, 1),
-    nodeName=words,
-    nodeSelector=maps,
-    overhead=amounts,
-    priorityClassName=just("high"),
-    readinessGates=some(mapping({"conditionType": words})),
-    restartPolicy=sampled_from(["Never", "OnFailure", "Always"]),
-    runtimeClassName=just("nvidia"),
-    schedulerName=just("other"),
-    securityContext=mapping(runAsUser=numbers, fsGroup=numbers),
-    serviceAccountName=just("trainer"),
-    serviceAccount=just("trainer"),
-    shareProcessNamespace=booleans(),
-    subdomain=words,
-    terminationGracePeriodSeconds=integers(0, 90),
-    tolerations=some(mapping({"key": words}, operator=just("Exists"), tolerationSeconds=numbers)),
-    topologySpreadConstraints=some(
-        mapping(
-            {"topologyKey": sampled_from(["zone", "node"])},
-            maxSkew=numbers,
-            whenUnsatisfiable=sampled_from(["DoNotSchedule", "ScheduleAnyway"]),
-        )
-    ),
-    volumes=some(
-        mapping(
-            {"name": names},
-            emptyDir=sampled_from([{}, {"medium": "Memory"}]),
-            hostPath=mapping({"path": words}),
-        )
-    ),
-)
-metadata = mapping(
-    labels=maps,
-    annotations=maps,
-    creationTimestamp=just("2026-01-01T00:00:00Z"),
-    finalizers=some(words),
-    ownerReferences=some(mapping({"uid": words})),
-)
-templates = mapping({"spec": pods}, metadata=metadata)
+
 counts = sampled_from([0, 1, 2, 2, 2, 3, 4])
 run_policy = mapping(
     backoffLimit=counts,
@@ -264,9 +50,35 @@ jobs = mapping(
     ttlSecondsAfterFinished=counts,
     suspend=booleans(),
     backoffLimitPerIndex=counts,
-    podFailurePolicy=mapping(rules=some(mapping())),
+    maxFailedIndexes=counts,
+    podFailurePolicy=mapping(
+        rules=some(
+            sampled_from(
+                [
+                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}},
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+                ]
+            )
+        )
+    ),
+    successPolicy=mapping(rules=some(just({"succeededIndexes": "0", "succeededCount": 1}))),
+    managedBy=just("kueue.x-k8s.io/multikueue"),
     podReplacementPolicy=sampled_from(["Failed", "TerminatingOrFailed"]),
     selector=mapping(matchLabels=maps),
+    manualSelector=booleans(),
+)
+native_gangs = mapping(
+    schedulingPolicy=one_of(
+        mapping({"gang": mapping(minCount=counts)}),
+        mapping({"gang": mapping(minCount=counts)}),
+        mapping({"gang": mapping(minCount=counts)}),
+        mapping({"basic": just({})}),
+    ),
+    schedulingConstraints=mapping(
+        topology=some(mapping({"key": sampled_from(["topology.kubernetes.io/zone", "rack"])}))
+    ),
+    disruptionMode=sampled_from([{"all": {}}, {"single": {}}]),
+    priorityClassName=just("high"),
 )
 like = mapping({"replicas": integers(0, 3), "restartPolicy": restart_policies})
 pytorch_replicas = one_of(
@@ -293,7 +105,13 @@ pytorchjobs = mapping(
         maxReplicas=counts,
         maxRestarts=counts,
         rdzvBackend=just("c10d"),
+        rdzvHost=words,
+        rdzvId=words,
+        rdzvPort=just(29400),
+        rdzvConf=some(just({"key": "timeout", "value": "600"})),
+        standalone=booleans(),
         nProcPerNode=counts,
+        metrics=some(just({"type": "Resource", "resource": {"name": "cpu"}})),
     ),
     runPolicy=run_policy,
 )
@@ -323,6 +141,10 @@ trainjobs = mapping(
     annotations=maps,
     initializer=mapping(dataset=mapping(storageUri=words)),
     managedBy=words,
+    podTemplateOverrides=some(
+        mapping({"targetJobs": just([{"name": "node"}])}, spec=mapping(nodeSelector=maps))
+    ),
+    runtimePatches=some(mapping({"manager": just("team")})),
 )
 scheduling = {
     "autoScale": booleans(),
@@ -331,6 +153,16 @@ scheduling = {
     "restartCount": counts,
     "restartPolicy": restart_policies,
 }
+
+
+def _of_master(template: Plain, words: Plain | None) -> Plain:
+    """A pod whose command the operator writes, as a rule."""
+    main = template["spec"]["containers"][0]
+    for word in ("command", "args") if words is not None else ():
+        main.pop(word, None)
+    return {**template, "spec": {**template["spec"], "containers": [{**main, **(words or {})}]}}
+
+
 elasticjobs = mapping(
     {
         "replicaSpecs": builds(
@@ -338,7 +170,16 @@ elasticjobs = mapping(
             mapping({"template": templates}, replicas=counts, **scheduling),
             mapping(
                 **{
-                    "dlrover-master": mapping({"template": templates}),
+                    "dlrover-master": mapping(
+                        {
+                            "template": builds(
+                                _of_master, templates, sampled_from([{}] * 5 + [{"command": []}, None])
+                            )
+                        },
+                        replicas=sampled_from([0, 1, 1, 1, 2]),
+                        restartCount=counts,
+                        restartPolicy=restart_policies,
+                    ),
                     "ps": mapping({"template": templates}, replicas=counts, **scheduling),
                 }
             ),
@@ -347,7 +188,7 @@ elasticjobs = mapping(
     distributionStrategy=sampled_from(["AllreduceStrategy", "ParameterServerStrategy"]),
     optimizeMode=sampled_from(["manual", "single-job", "cluster"]),
     brainService=words,
-    resourceLimits=mapping(cpu=sampled_from(["5", 5]), memory=just("8Gi")),
+    resourceLimits=mapping(cpu=sampled_from(["5", 5, 0.5, 2.0]), memory=sampled_from(["8Gi", 1e9])),
     envs=mapping(a=mapping(b=words)),
     suspend=booleans(),
     enableDynamicSharding=booleans(),
@@ -387,6 +228,39 @@ trainingjobs = mapping(
     runMode=mapping(debug=mapping(enabled=booleans())),
 )
 
+groups = mapping(
+    minMember=sampled_from([1, 2, 2, 3]),
+    queue=sampled_from(["team", "team", "other"]),
+    priorityClassName=just("high"),
+    minResources=sampled_from([{"cpu": "1"}, {"cpu": 1, "memory": "16Gi"}, {}]),
+    minTaskMember=just({"worker": 2}),
+)
+of_groups = mapping(
+    namespace=just("default"),
+    labels=maps,
+    creationTimestamp=just("2026-01-01T00:00:00Z"),
+    finalizers=some(words),
+)
+
+runtimes = builds(
+    lambda policy, node, more: {
+        "mlPolicy": policy,
+        "template": {
+            "spec": {
+                "replicatedJobs": [
+                    {
+                        "name": "node",
+                        "template": {"spec": {"template": {"spec": {"containers": [node, *more]}}}},
+                    }
+                ]
+            }
+        },
+    },
+    mapping(numNodes=counts, torch=mapping(numProcPerNode=sampled_from(["auto", "cpu", "gpu", 2, "2"]))),
+    builds(lambda one: {**one, "name": "node"}, trainers),
+    some(builds(lambda one: {**one, "name": "beside"}, containers), 1),
+)
+
 KINDS = {
     "Job": ("batch/v1", jobs),
     "PyTorchJob": ("kubeflow.org/v1", pytorchjobs),
@@ -421,15 +295,16 @@ ANYTHING = [
 
 
 def made(kind: str, seed: int) -> Plain:
-    """A manifest, as somebody may have it."""
-    return _with_gang(_made(kind, random.Random(seed)), random.Random(f"gang {seed}"))
+    """A manifest, as somebody may have it; or a List of it and what it takes the rest from."""
+    return _in_one([*_with_others(_made(kind, random.Random(seed)), seed)])
 
 
 def damaged(kind: str, seed: int) -> Plain:
     """A manifest in which one value is another one, one field is gone, or one that nobody knows has come."""
     r = random.Random(seed)
-    manifest = _with_gang(_made(kind, r), random.Random(f"gang {seed}"))
-    holder, key = r.choice([*_places({name: manifest[name] for name in ("metadata", "spec")})])
+    objects = [*_with_others(_made(kind, r), seed)]
+    parts = [{name: one[name] for name in ("metadata", "spec")} for one in objects]
+    holder, key = r.choice([place for part in parts for place in _places(part)])
     how = r.choice(["another", "another", "gone", "unknown"])
     if how == "gone" and isinstance(holder, dict):
         del holder[key]
@@ -437,7 +312,11 @@ def damaged(kind: str, seed: int) -> Plain:
         holder[key]["unheardOf"] = r.choice(["x", 1, {"a": 1}, ["b"]])
     else:
         holder[key] = copy.deepcopy(r.choice(ANYTHING))
-    return manifest
+    return _in_one(objects)
+
+
+def _in_one(objects: list[Plain]) -> Plain:
+    return objects[0] if len(objects) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}
 
 
 def _made(kind: str, r: random.Random) -> Plain:
@@ -446,18 +325,43 @@ def _made(kind: str, r: random.Random) -> Plain:
     return {**manifest, "status": {"phase": "x"}} if r.random() < 0.1 else manifest
 
 
-def _with_gang(manifest: Plain, r: random.Random) -> Plain:
-    """In one of five the pods of a Job or PyTorchJob are a gang of Volcano's, in whatever words."""
+def _with_others(manifest: Plain, seed: int) -> Iterator[Plain]:
+    yield manifest
+    yield from _with_gang(manifest, random.Random(f"gang {seed}"))
+    yield from _with_runtime(manifest, random.Random(f"runtime {seed}"))
+
+
+def _with_runtime(manifest: Plain, r: random.Random) -> Iterator[Plain]:
+    """In one of three the runtime of a TrainJob is beside it, which then leaves image and command to it."""
+    if manifest["kind"] != "TrainJob" or r.random() > 0.3:
+        return
+    for word in ("image", "command", "args", "numNodes"):
+        if r.random() < 0.5:
+            manifest["spec"]["trainer"].pop(word, None)
+    kind = manifest["spec"]["runtimeRef"].get("kind", "ClusterTrainingRuntime")
+    head = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": kind}
+    yield {**head, "metadata": {"name": r.choice(["torch", "torch", "other"])}, "spec": runtimes(r)}
+
+
+def _with_gang(manifest: Plain, r: random.Random) -> Iterator[Plain]:
+    """In one of five the pods of a Job or PyTorchJob are a gang of Volcano's, in whatever words, with the PodGroup that
+    they name; and in one of ten those of a Job one of Kubernetes' own.
+    """
     spec = manifest["spec"]
     of = {"Job": [spec], "PyTorchJob": [*spec.get("pytorchReplicaSpecs", {}).values()]}.get(manifest["kind"])
-    if of is None or r.random() > 0.2:
-        return manifest
+    draw = r.random()
+    if manifest["kind"] == "Job" and draw > 0.9:
+        spec.update(scheduling=native_gangs(r), parallelism=2, completions=2)
+    if of is None or draw > 0.2:
+        return
+    if manifest["kind"] == "Job" and r.random() < 0.5:
+        spec.update(parallelism=3, completions=3)
     said: Plain = {}
     for key, likely, values in (
         ("scheduling.volcano.sh/queue-name", 0.5, ["team", "team", "team", "other"]),
         ("scheduling.volcano.sh/group-min-member", 0.4, ["1", "2", "2", "3", "some"]),
         ("scheduling.volcano.sh/group-min-resources", 0.05, ['{"cpu": "2"}']),
-        ("scheduling.k8s.io/group-name", 0.05, ["mine"]),
+        ("scheduling.k8s.io/group-name", 0.3, ["mine"]),
     ):
         if r.random() < likely:
             said[key] = r.choice(values)
@@ -475,7 +379,9 @@ def _with_gang(manifest: Plain, r: random.Random) -> Plain:
             minResources=sampled_from([{"cpu": "1"}, {}]),
             scheduleTimeoutSeconds=numbers,
         )(r)
-    return manifest
+    if "scheduling.k8s.io/group-name" in said and r.random() < 0.9:
+        group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": groups(r)}
+        yield {**group, "metadata": {"name": r.choice(["mine", "mine", "mine", "other"]), **of_groups(r)}}
 
 
 def _places(found: Any) -> Iterator[tuple[Any, Any]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import Phase, event, example, given, note, settings
+from hypothesis import Phase, event, given, note, settings
 from hypothesis import strategies as st
 
 from airflow_elastic.engines import find_engine
@@ -139,8 +139,15 @@ def trains_at(template: Plain, theirs: str | None) -> int:
     return devices[0] if len(devices) == 1 else 0
 
 
-def lost(manifest: Plain, spec: RunSpec, items: list[Plain]) -> list[str]:
-    """The fields that are neither found again nor handed over to the run."""
+def lost(manifest: Plain, others: list[Plain], spec: RunSpec, items: list[Plain]) -> list[str]:
+    """The fields that are neither found again nor handed over to the run.
+
+    Args:
+        manifest: what became the run.
+        others: what else was in the same file.
+        spec: the run.
+        items: what is rendered of it.
+    """
     kind, whole = manifest["kind"], normal(manifest)
     owner = next(item for item in items if item["kind"] == kind)
     paths: list[str] = []
@@ -149,23 +156,29 @@ def lost(manifest: Plain, spec: RunSpec, items: list[Plain]) -> list[str]:
         if value is not None and value != ours:
             paths.append(f"{path}: {value!r} is {ours!r}")
 
-    read_gang(whole, spec, items, same)
+    paths += read_gang(whole, [normal(one) for one in others if one["kind"] == "PodGroup"], spec, items, same)
     meta = {k: v for k, v in whole["metadata"].items() if k not in (*BY_SERVER, "name", "generateName")}
     meta["labels"] = {k: v for k, v in meta.get("labels", {}).items() if k not in BY_CONTROLLER}
     paths += missing(owner["metadata"], meta, "metadata")
     if whole["metadata"].get("name") == "fit" and not owner["metadata"]["name"].startswith("fit-"):
         paths.append("metadata.name")
+    if kind == "TrainJob":
+        read_runtime(whole, [normal(one) for one in others], spec, owner, same)
     READ[kind](whole["spec"], spec, owner["spec"], same, paths)
     return paths
 
 
-def read_gang(whole: Plain, spec: RunSpec, items: list[Plain], same: Any) -> None:
+def read_gang(
+    whole: Plain, groups: list[Plain], spec: RunSpec, items: list[Plain], same: Any
+) -> Iterator[str]:
     """Take out of a manifest what says that its pods are a gang of Volcano's: a PodGroup of ours says it.
 
-    Of workers that wait for each other all are needed, whatever the manifest says.
+    Of workers that wait for each other all are needed, whatever the manifest says. What of a PodGroup in the same file
+    is not there comes back.
     """
     if spec.engine_options.get("queueing") != "volcano":
         return
+    named = set()
     gang = next(item for item in items if item["kind"] == "PodGroup")["spec"]
     policy = whole["spec"].get("runPolicy", {}).get("schedulingPolicy", {})
     told: list[tuple[str, Any]] = [
@@ -178,6 +191,16 @@ def read_gang(whole: Plain, spec: RunSpec, items: list[Plain], same: Any) -> Non
         notes = holder.get("metadata", {}).get("annotations", {})
         told.append(("queue", notes.pop("scheduling.volcano.sh/queue-name", None)))
         told.append(("minMember", notes.pop("scheduling.volcano.sh/group-min-member", None)))
+        named.add(notes.pop("scheduling.k8s.io/group-name", None))
+    theirs = {one["metadata"].get("name"): one for one in groups}
+    for name in named - {None}:
+        body = theirs[name]["spec"]
+        words = ("queue", "minMember", "priorityClassName", "minResources")
+        told += [(word, body.pop(word, None)) for word in words]
+        meta = theirs[name]["metadata"]
+        rest = [key for key in meta if key not in (*BY_SERVER, "name", "namespace")]
+        yield from (f"PodGroup.metadata.{key}" for key in rest if not empty(meta[key]))
+        yield from (f"PodGroup.spec.{key}" for key in body)
     for word, value in told:
         if value is None:
             continue
@@ -202,12 +225,34 @@ def read_job(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths: list[s
     same("spec.backoffLimit", theirs.pop("backoffLimit", None), spec.restart.backoff_limit)
     read_deadline(theirs, spec, same, "spec")
     same("spec.suspend", theirs.pop("suspend", False), False)
+    same("spec.manualSelector", theirs.pop("manualSelector", None), False)
+    read_scheduling(theirs.pop("scheduling", {}), spec, ours, same, paths)
     assert theirs.pop("completionMode", "Indexed") in ("Indexed", "NonIndexed")  # always Indexed
     same("spec.podReplacementPolicy", theirs.pop("podReplacementPolicy", None), "TerminatingOrFailed")
     labels = theirs.pop("selector", {}).get("matchLabels", {})
     paths += [f"spec.selector.{one}" for one in labels if one not in BY_CONTROLLER]
     read_pod("spec.template", theirs.pop("template"), ours["template"], None, "trainer", paths)
     paths += [f"spec.{key}" for key, value in theirs.items()]
+
+
+def read_scheduling(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths: list[str]) -> None:
+    """A gang of Kubernetes' own. Of workers that wait for each other all are needed, whatever the manifest says."""
+    if not theirs:
+        return
+    gang = theirs["schedulingPolicy"].pop("gang")
+    if (least := gang.pop("minCount", None)) is not None:
+        same("spec.scheduling.schedulingPolicy.gang.minCount", least, spec.workers.at_least)
+        if spec.launcher != "torchrun":
+            least = spec.workers.count
+        gang = {"minCount": least, **gang}
+    theirs["schedulingPolicy"]["gang"] = gang
+    paths += missing(ours["scheduling"], theirs, "spec.scheduling")
+    modes = theirs.get("disruptionMode", {})
+    paths += [
+        f"spec.scheduling.disruptionMode.{one}"
+        for one in modes
+        if one not in ours["scheduling"]["disruptionMode"]
+    ]
 
 
 def read_deadline(theirs: Plain, spec: RunSpec, same: Any, path: str) -> None:
@@ -250,9 +295,30 @@ def read_pytorchjob(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths:
     paths += [f"spec.{key}" for key in theirs]
 
 
+def read_runtime(whole: Plain, others: list[Plain], spec: RunSpec, owner: Plain, same: Any) -> None:
+    """What a TrainJob leaves to its runtime is that."""
+    trainer, ref = whole["spec"].get("trainer", {}), whole["spec"]["runtimeRef"]
+    for one in others:
+        if (one["kind"], one["metadata"].get("name")) != (
+            ref.get("kind", "ClusterTrainingRuntime"),
+            ref["name"],
+        ):
+            continue
+        if "numNodes" not in trainer:
+            same("runtime.numNodes", one["spec"].get("mlPolicy", {}).get("numNodes"), spec.workers.count)
+        for node in [] if "image" in trainer else _nodes_of(one):
+            same("runtime.image", node.get("image"), owner["spec"]["trainer"]["image"])
+
+
+def _nodes_of(runtime: Plain) -> Iterator[Plain]:
+    for job in runtime["spec"].get("template", {}).get("spec", {}).get("replicatedJobs", []):
+        for template in templates_in(job) if job["name"] == "node" else ():
+            yield from (one for one in template["spec"]["containers"] if one.get("name") == "node")
+
+
 def read_trainjob(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths: list[str]) -> None:
     theirs["runtimeRef"].pop("apiGroup", None)
-    trainer = theirs.pop("trainer")
+    trainer = theirs.pop("trainer", {})
     for key in ("command", "args"):
         trainer.pop(key, None)
     ranks = trainer.pop("numProcPerNode", None)
@@ -280,6 +346,9 @@ def read_elasticjob(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths:
         at, body = f"spec.replicaSpecs.{name}", ours["replicaSpecs"][name]
         one.pop("restartPolicy", None)
         template = one.pop("template")
+        if name == "dlrover-master":
+            assert one.pop("replicas", 1) in (0, 1)  # what of it is lost, the run begins anew
+            one.pop("restartCount", None)
         if name == "worker":
             same(f"{at}.restartCount", one.pop("restartCount", None), spec.restart.backoff_limit)
             read_pod(f"{at}.template", template, body["template"], "main", "main", paths)
@@ -364,8 +433,14 @@ READ = {
 # -- the property ----------------------------------------------------------------------------------------------------
 
 
-def named(path: str, manifest: Plain) -> bool:
-    """Whether a path is that of a field of this manifest, or of one that is lacking in one of its mappings."""
+def named(path: str, manifest: Plain, others: list[Plain]) -> bool:
+    """Whether a path is that of a field of this manifest, or of one that is lacking in one of its mappings; or one of
+    what else is in the same file, as `PodGroup mine: spec.minMember`.
+    """
+    for one in others:
+        title = f"{one['kind']} {one['metadata'].get('name')}: "
+        if path.startswith(title):
+            manifest, path = one, path.removeprefix(title)
     holder: Any = normal(manifest)
     rest = path
     while rest:
@@ -384,36 +459,35 @@ def named(path: str, manifest: Plain) -> bool:
     return True
 
 
-def check(manifest: Plain) -> None:
-    before = copy.deepcopy(manifest)
-    note(json.dumps(manifest, indent=1))
+def check(given: Plain) -> None:
+    before = copy.deepcopy(given)
+    manifest, *others = given["items"] if given["kind"] == "List" else [given]
+    note(json.dumps(given, indent=1))
     try:
-        spec = from_manifest(manifest)
+        spec = from_manifest(given)
     except SpecError as error:
         event("refused")
         note(str(error))
-        assert manifest == before
-        unnamed = [one.path for one in error.problems if not named(one.path, manifest)]
+        assert given == before
+        unnamed = [one.path for one in error.problems if not named(one.path, manifest, others)]
         assert not unnamed, unnamed
         return
     event("taken")
-    assert manifest == before
+    assert given == before
     items = find_engine(spec.engine).render(Job("s3://b/run", spec, 1, spec.workers.count))["items"]
     assert json.loads(json.dumps(items, allow_nan=False)) == json.loads(json.dumps(items))
     assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
-    gone = lost(manifest, spec, json.loads(json.dumps(items)))
+    gone = lost(manifest, others, spec, json.loads(json.dumps(items)))
     assert not gone, gone
 
 
+#: A seed makes another manifest once `random_manifests` changes, so what one has found gets a test of its own.
 SEEDS = st.integers(0, 2**64 - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40, derandomize=True)
 @given(seed=SEEDS, broken=st.booleans())
-@example(seed=37022, broken=False)
-@example(seed=8323417658715529225, broken=True)
-@example(seed=119915505224805016, broken=True)
 def test_no_field_is_lost(kind: str, seed: int, broken: bool) -> None:
     check(damaged(kind, seed) if broken else made(kind, seed))
 

@@ -100,6 +100,19 @@ def test_a_master_alone_or_with_no_workers_is_one_worker() -> None:
     assert from_manifest(given).workers.count == 1
 
 
+@pytest.mark.parametrize(
+    "command", ["[python, t.py]", "[torchrun, --nproc_per_node=2, t.py]", "[torchrun, t.py]"]
+)
+@pytest.mark.parametrize("given", [-1, 2.5, "many", "$(A)"])
+def test_what_is_no_number_of_ranks_is_refused_whatever_the_command(command: str, given: Any) -> None:
+    manifest = pytorchjob(container=f"command: {command}")
+    manifest["spec"]["nprocPerNode"] = given
+    with pytest.raises(SpecError) as caught:
+        from_manifest(manifest)
+    assert [one.path for one in caught.value.problems] == ["spec.nprocPerNode"]
+    assert "a number of ranks" in caught.value.problems[0].allowed
+
+
 def test_a_variable_given_twice_stays_so() -> None:
     env = (
         "env: [{name: A, value: x}, {name: B, value: $(A)}, {name: A, valueFrom: {fieldRef: {fieldPath: m}}}]"
@@ -168,6 +181,21 @@ def test_a_trainjob_takes_what_it_does_not_say_from_its_runtime() -> None:
     own = with_runtime(trainjob("{numNodes: 2, image: mine, args: [--x], numProcPerNode: 1}"))
     assert (own.workers.count, own.workers.procs, own.command) == (2, 1, ("train.py", "--x"))
     assert own.engine_options["image"] == "mine"
+
+
+@pytest.mark.parametrize("metadata", [["torch-distributed"], "torch-distributed", {"name": ["x"]}, None])
+def test_an_object_beside_it_may_have_any_shape(metadata: Any) -> None:
+    other = {"kind": "ClusterTrainingRuntime", "metadata": metadata}
+    group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": metadata}
+    with pytest.raises(SpecError, match="kubectl get clustertrainingruntime torch-distributed -o yaml"):
+        from_manifest({"kind": "List", "items": [trainjob(), other, group]})
+    own = trainjob("{image: i, command: [torchrun, t.py], numProcPerNode: 2}")
+    assert from_manifest({"kind": "List", "items": [own, other, group]}).workers.procs == 2
+
+
+def test_gpus_that_a_runtime_asks_for_without_a_limit() -> None:
+    runtime = yaml.safe_load(RUNTIME.replace("limits: {nv", "limits: {cpu: 8}, requests: {nv"))
+    assert from_manifest({"kind": "List", "items": [trainjob(), runtime]}).workers.procs == 2
 
 
 def test_a_trainjob_without_its_runtime_says_what_to_do() -> None:

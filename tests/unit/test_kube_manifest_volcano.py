@@ -130,6 +130,10 @@ def test_a_policy_for_another_gang_scheduler_stays_what_it_is() -> None:
             r"spec\.runPolicy\.schedulingPolicy\.minAvailable: given 3; allowed: 2, the fewest workers",
         ),
         (
+            pytorchjob(template(**{LEAST: "4"}), {"minAvailable": 2}),
+            r"minAvailable: given 2; allowed: 4, as at spec\.pytorchReplicaSpecs.*group-min-member",
+        ),
+        (
             pytorchjob(template(), {"minAvailable": 9}),
             r"minAvailable: given 9; allowed: an integer from 1 to 4",
         ),
@@ -159,3 +163,69 @@ def test_a_queue_is_kueues_or_volcanos() -> None:
         SpecError, match=r"queue-name: given 'other'; allowed: nothing beside a gang of Volcano's"
     ):
         from_manifest(given)
+
+
+def with_group(owner: Plain, spec: Plain, name: str = "mine", **metadata: Any) -> Plain:
+    """A file with the job, and the PodGroup that it may name."""
+    head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
+    group = {**head, "metadata": {"name": name, **metadata}, "spec": spec, "status": {"phase": "Running"}}
+    return {"apiVersion": "v1", "kind": "List", "items": [group, owner]}
+
+
+@pytest.mark.parametrize("key", [GROUP, "scheduling.volcano.sh/group-name"])
+@pytest.mark.parametrize("make", [job, pytorchjob])
+def test_a_pod_group_in_the_same_file_becomes_the_gang(
+    key: str, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = {"minMember": 2, "queue": "team", "priorityClassName": "high"}
+    given = with_group(make(template(**{key: "mine"})), {**said, "minResources": {"nvidia.com/gpu": 8}})
+    assert gang_of(given) == {**said, "minResources": {"nvidia.com/gpu": "8"}}
+    assert from_manifest(given).workers.min == 2
+    assert not caplog.records, "there is nothing else in the file"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (
+            with_group(job(template(**{GROUP: "mine"})), {"minMember": 5}),
+            "PodGroup mine: spec.minMember: given 5; allowed: an integer from 1 to 4, the number of workers",
+        ),
+        (
+            with_group(job(template(**{GROUP: "mine"})), {"minMember": "2"}),
+            "PodGroup mine: spec.minMember: given '2'; allowed: an integer, without quotes",
+        ),
+        (
+            with_group(job(template(**{GROUP: "mine", QUEUE: "a"})), {"queue": "b"}),
+            "PodGroup mine: spec.queue: given 'b'; allowed: a, as at "
+            "spec.template.metadata.annotations.scheduling.volcano.sh/queue-name",
+        ),
+        (
+            with_group(job(template(**{GROUP: "mine"})), {"minTaskMember": {"worker": 2}}),
+            "PodGroup mine: spec.minTaskMember: given {'worker': 2}; allowed: nothing: a run has no word for this "
+            "field, so it would be lost",
+        ),
+        (
+            with_group(job(template(**{GROUP: "mine"})), {}, labels={"team": "a"}),
+            "PodGroup mine: metadata.labels: given {'team': 'a'}; allowed: nothing: say it of the job, whose own "
+            "PodGroup has its labels and annotations",
+        ),
+        (
+            with_group(job(template(**{GROUP: "mine"})), {}, name="other"),
+            "spec.template.metadata.annotations.scheduling.k8s.io/group-name: given 'mine'; allowed: nothing: each "
+            "attempt has a PodGroup of its own, of the fewest workers of the run; or the PodGroup mine in the same "
+            "file, behind a line ---, from which it is then taken",
+        ),
+    ],
+)
+def test_what_cannot_be_kept_of_a_pod_group_is_refused_by_name(given: Plain, problem: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        from_manifest(given)
+    assert problem in [str(one) for one in caught.value.problems]
+
+
+def test_a_pod_group_that_no_job_names_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    from_manifest(with_group(job(template()), {"minMember": 2}))
+    assert [one.message for one in caplog.records] == [
+        "no part of the run, so see to it that the cluster has it: PodGroup mine"
+    ]

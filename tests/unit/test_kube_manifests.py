@@ -234,6 +234,19 @@ def test_a_variable_with_a_field_that_we_do_not_know_stays_as_it_is(make: Any) -
     assert str(odd) in str(rendered(from_manifest(given)))
 
 
+@pytest.mark.parametrize("make", WITH_PODS.values(), ids=[*WITH_PODS])
+def test_a_container_for_debugging_is_refused_in_a_template(make: Any) -> None:
+    given = make()
+    for template in pods_in(given):
+        template["spec"]["ephemeralContainers"] = [{"name": "shell", "image": "busybox"}]
+    with pytest.raises(SpecError) as caught:
+        from_manifest(given)
+    told = [str(one) for one in caught.value.problems]
+    assert len(told) == len([*pods_in(given)])
+    for one in told:
+        assert "template.spec.ephemeralContainers: given 1; allowed: none: kubectl debug adds them" in one
+
+
 @pytest.mark.parametrize("words", [{}, {"command": []}, {"command": None, "args": []}])
 def test_a_job_master_without_a_command_has_ours(words: Plain) -> None:
     given = elasticjob()

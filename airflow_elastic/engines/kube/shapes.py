@@ -50,10 +50,10 @@ def truth(value: Any, path: str, problems: list[Problem]) -> Any:
 
 
 def number_or_text(value: Any, path: str, problems: list[Problem]) -> Any:
-    """An integer or text, as ports and numbers of ranks may be."""
+    """A number or text, as numbers of ranks may be."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         problems.append(Problem(path, value, "a number, or text"))
-    return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def amount(value: Any, path: str, problems: list[Problem]) -> Any:
@@ -73,6 +73,14 @@ def anything(value: Any, path: str, problems: list[Problem]) -> Any:
     number = isinstance(value, int | float) and math.isfinite(value)
     if not (number or isinstance(value, str)):
         problems.append(Problem(path, value, "text, a finite number, true, false, a list or a mapping"))
+    return value
+
+
+def no_template(value: Any, path: str, problems: list[Problem]) -> Any:
+    """Containers that a pod gets while it runs."""
+    if value != []:
+        allowed = "none: kubectl debug adds them to a pod that runs, and Kubernetes takes none in a template"
+        problems.append(Problem(path, len(value) if isinstance(value, list | tuple) else value, allowed))
     return value
 
 
@@ -167,6 +175,12 @@ container = fields(
         "volumeMounts": list_of(fields({"name": text, "mountPath": text}, "mountPath")),
         "volumeDevices": list_of(fields({"name": text, "devicePath": text}, "devicePath")),
         "securityContext": _any_fields,
+        "startupProbe": _any_fields,
+        "readinessProbe": _any_fields,
+        "livenessProbe": _any_fields,
+        "lifecycle": _any_fields,
+        "stdin": truth,
+        "tty": truth,
     }
 )
 _named = list_of(fields({"name": text}, "name"))
@@ -196,7 +210,7 @@ pod = fields(
     {
         "containers": list_of(container),
         "initContainers": list_of(container),
-        "ephemeralContainers": list_of(container),
+        "ephemeralContainers": no_template,
         "volumes": _named,
         "nodeSelector": words,
         "tolerations": some,
@@ -205,8 +219,14 @@ pod = fields(
         "schedulerName": text,
         "restartPolicy": text,
         "priorityClassName": text,
+        "priority": integer,
+        "preemptionPolicy": text,
         "terminationGracePeriodSeconds": integer,
-        "hostNetwork": truth,
+        **dict.fromkeys(("hostNetwork", "hostPID", "hostIPC", "hostUsers", "setHostnameAsFQDN"), truth),
+        "schedulingGates": _named,
+        "resourceClaims": _named,
+        "resources": resources,
+        "os": fields({"name": text}, "name"),
         "imagePullSecrets": list_of(fields({"name": text})),
         "hostAliases": list_of(fields({"ip": text}, "ip")),
         "topologySpreadConstraints": list_of(fields({"topologyKey": text}, "topologyKey")),

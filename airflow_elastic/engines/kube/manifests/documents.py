@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from airflow_elastic.engines.kube.manifests.kinds import READERS
+from airflow_elastic.engines.kube.manifests.parts import name_of
 from airflow_elastic.engines.kube.manifests.yaml_files import read_documents
 from airflow_elastic.spec.errors import InvalidInput, Problem, SpecError
 
@@ -102,9 +103,7 @@ def _unpacked(values: Sequence[Any], where: str) -> list[Mapping[str, Any]]:
 
 
 def _is(one: Mapping[str, Any], kind: str | None, name: str | None) -> bool:
-    metadata = one.get("metadata")
-    called = metadata.get("name") if isinstance(metadata, Mapping) else None
-    return (kind is None or str(one.get("kind")).lower() == kind.lower()) and name in (None, called)
+    return (kind is None or str(one.get("kind")).lower() == kind.lower()) and name in (None, name_of(one))
 
 
 def _key(one: Mapping[str, Any]) -> tuple[str, str]:

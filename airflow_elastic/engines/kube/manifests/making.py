@@ -17,6 +17,9 @@ from airflow_elastic.spec.run import RunSpec
 #: Amounts of devices, of which each rank has one.
 _DEVICES = ("gpu", "mig-", "gaudi", "npu", "ascend", "mlu", "tpu", "neuron")
 
+#: What operators take for a number of ranks.
+_RANKS = ("auto", "gpu", "cpu")
+
 
 class Run:
     """A specification in the making.
@@ -123,11 +126,16 @@ class Run:
             self._nodes(found, command)
             self._procs(found, command, procs)
         ranks = self.workers.get("procs", 1)
-        if procs.given and procs.words is not None and procs.words.isdecimal() and int(procs.words) != ranks:
+        if procs.given and procs.words is not None:
+            self._agree(procs, procs.words, ranks, found)
+
+    def _agree(self, procs: Procs, words: str, ranks: int, found: Launch) -> None:
+        """Refuse ranks that the manifest gives beside a command that starts others."""
+        if words.isdecimal() and int(words) != ranks:
             how = "as the command says" if found.procs or found.ranks else "as its program is one rank"
-            raise SpecError(
-                Problem(procs.path, procs.words, f"{ranks}, {how}, or a launcher that starts more")
-            )
+            raise SpecError(Problem(procs.path, words, f"{ranks}, {how}, or a launcher that starts more"))
+        if not words.isdecimal() and words not in _RANKS:
+            raise SpecError(Problem(procs.path, words, f"a number of ranks, or {', '.join(_RANKS)}"))
 
     def _nodes(self, found: Launch, command: str) -> None:
         count = self.workers.get("count", 1)

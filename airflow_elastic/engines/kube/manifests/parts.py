@@ -12,6 +12,13 @@ from airflow_elastic.spec.errors import Problem, SpecError
 _LOST = "nothing: a run has no word for this field, so it would be lost"
 
 
+def name_of(found: Mapping[str, Any]) -> str | None:
+    """The name of an object, whatever shape it has; None where it has none."""
+    metadata = found.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
 class Part:
     """A part of a manifest, out of which what is understood is taken. Its values have been checked (`tables`).
 

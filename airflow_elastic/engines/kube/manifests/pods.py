@@ -14,11 +14,12 @@ from airflow_elastic.engines.kube.quantities import written
 from airflow_elastic.engines.kube.render.names import MARGIN_SECONDS, QUEUE_LABELS
 from airflow_elastic.spec.errors import ABSENT, SpecError
 
-_BY_SERVER = (
+#: Of an object's metadata: what an API server has written.
+BY_SERVER = (
     *("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"),
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
 )
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 #: Which a Job's controller has written, where a manifest came from a cluster.
 BY_CONTROLLER = (
@@ -55,12 +56,12 @@ _TORCHRUN_MEETING = (
 
 def take_metadata(part: Part, run: Run) -> None:
     """Names, labels and annotations; what an API server has written is not the manifest's own."""
-    part.drop(*_BY_SERVER)
+    part.drop(*BY_SERVER)
     key = "name" if part.data.get("name") else "generateName"
     run.say("name", str(part.take(key, "run")).rstrip("-"), part.at(key))
     part.drop("generateName")
     run.say("engine_options.namespace", part.take("namespace", "default"), part.at("namespace"))
-    annotations = {k: v for k, v in part.take("annotations", {}).items() if k != _LAST_APPLIED}
+    annotations = {k: v for k, v in part.take("annotations", {}).items() if k != LAST_APPLIED}
     labels = {k: v for k, v in part.take("labels", {}).items() if k not in BY_CONTROLLER}
     for label, option in QUEUE_LABELS.items():
         run.say(f"engine_options.{option}", labels.pop(label, None), f"{part.at('labels')}.{label}")

@@ -16,10 +16,10 @@ from typing import Any
 from airflow_elastic.engines.kube.manifests.documents import Found, find_object, title
 from airflow_elastic.engines.kube.manifests.kinds import READERS
 from airflow_elastic.engines.kube.manifests.making import Run
-from airflow_elastic.engines.kube.manifests.parts import Part
+from airflow_elastic.engines.kube.manifests.parts import Part, name_of
 from airflow_elastic.engines.kube.manifests.pods import take_metadata
 from airflow_elastic.engines.kube.manifests.tables import SHAPES
-from airflow_elastic.engines.kube.manifests.volcano import take_gang
+from airflow_elastic.engines.kube.manifests.volcano import is_group, named_groups, take_gang
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 
@@ -33,8 +33,8 @@ def from_manifest(
 
     Args:
         manifest: a Job, PyTorchJob, TrainJob, ElasticJob or PyTorchTrainingJob, or the path of a YAML or JSON file with
-            one. A TrainJob may have its runtime beside it. Other objects in the file are no part of the run: a warning
-            names them.
+            one. A TrainJob may have its runtime beside it, and a gang of Volcano's its PodGroup. Other objects in the
+            file are no part of the run: a warning names them.
         kind: of the object that is meant, where there are several.
         name: of the object that is meant, where there are several.
 
@@ -61,13 +61,19 @@ def run_of(found: Found) -> RunSpec:
     run = Run()
     take_metadata(part.part("metadata"), run)
     READERS[group, called](part.part("spec"), run, found.others)
-    take_gang(part, run)
+    take_gang(part, run, found.others)
     part.end()
     return run.spec()
 
 
 def left_out(found: Found) -> str:
     """What is told of the objects beside the one that becomes a run; empty where there are none."""
-    others = [one for one in found.others if not str(one.get("kind", "")).endswith("TrainingRuntime")]
-    names = ", ".join(map(title, others))
+    names = ", ".join(title(one) for one in found.others if not _is_taken(one, found.body))
     return f"no part of the run, so see to it that the cluster has it: {names}" if names else ""
+
+
+def _is_taken(one: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+    """Whether an object beside the manifest is one that what the manifest leaves to it was taken from."""
+    if is_group(one):
+        return name_of(one) in named_groups(body)
+    return str(one.get("kind", "")).endswith("TrainingRuntime")

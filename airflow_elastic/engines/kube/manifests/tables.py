@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from airflow_elastic.engines.kube.shapes import (
     Reader,
+    amount,
     anything,
     container,
     count,
@@ -34,6 +35,15 @@ _JOB = fields(
         "backoffLimit": count,
         "activeDeadlineSeconds": count,
         "ttlSecondsAfterFinished": count,
+        "selector": fields({"matchLabels": words}),
+        "manualSelector": truth,
+        "scheduling": fields(
+            {
+                "schedulingPolicy": fields({"gang": fields({"minCount": count}), "basic": _any_fields}),
+                "schedulingConstraints": fields({"topology": list_of(fields({"key": text}, "key"))}),
+                "disruptionMode": map_of(_any_fields),
+            }
+        ),
         "template": template,
     }
 )
@@ -188,6 +198,21 @@ RUNTIME = fields(
         )
     },
     "spec",
+)
+
+#: Of a PodGroup of Volcano's that is beside a job.
+PODGROUP = fields(
+    {
+        "metadata": metadata,
+        "spec": fields(
+            {
+                "minMember": integer,
+                "queue": text,
+                "priorityClassName": text,
+                "minResources": map_of(amount),
+            }
+        ),
+    }
 )
 
 

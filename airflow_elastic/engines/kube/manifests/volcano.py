@@ -1,13 +1,18 @@
-"""A gang of Volcano's in a manifest: annotations tell it, the name of the scheduler, and what its operator is told."""
+"""A gang of Volcano's in a manifest: annotations tell it, the name of the scheduler, what its operator is told, and a
+PodGroup in the same file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_elastic.engines.kube.manifests.making import Run
-from airflow_elastic.engines.kube.manifests.parts import Part
-from airflow_elastic.engines.kube.quantities import times
+from airflow_elastic.engines.kube.manifests.parts import Part, name_of
+from airflow_elastic.engines.kube.manifests.pods import BY_SERVER, LAST_APPLIED
+from airflow_elastic.engines.kube.manifests.tables import PODGROUP
+from airflow_elastic.engines.kube.quantities import times, written
+from airflow_elastic.spec.errors import Problem
 
 _SCHEDULER = "volcano"
 _QUEUE = "scheduling.volcano.sh/queue-name"
@@ -23,12 +28,19 @@ _POLICY = "run_policy.schedulingPolicy"
 _ENGINES = ("job", "pytorchjob")
 
 
-def take_gang(part: Part, run: Run) -> None:
+Objects = Sequence[Mapping[str, Any]]
+
+#: What something is called as an annotation, in the operator's policy, and in a PodGroup.
+_Words = tuple[str | None, str, str]
+
+
+def take_gang(part: Part, run: Run, others: Objects = ()) -> None:
     """What makes the workers a gang of Volcano's becomes `queueing: volcano`, `queue`, and the fewest workers.
 
     Args:
         part: the whole manifest, for what cannot be kept.
         run: what was taken out of it.
+        others: what else the file holds: the PodGroup, if the manifest names one.
     """
     options = run.options
     annotated = any(
@@ -40,47 +52,104 @@ def take_gang(part: Part, run: Run) -> None:
         part.refuse(
             run.whence["engine_options.queue"], options["queue"], "nothing beside a gang of Volcano's"
         )
+    if "queueing" in options:
+        part.refuse(run.whence["engine_options.queueing"], "a gang", "nothing beside a gang of Volcano's")
     run.options["queueing"] = "volcano"
     if options.get("scheduler") == _SCHEDULER:
         del options["scheduler"]
+    groups = _take_groups(part, run, others)
+    _say(part, run, groups, "engine_options.queue", (_QUEUE, "queue", "queue"))
+    _say(part, run, groups, "engine_options.priority_class", (None, "priorityClass", "priorityClassName"))
+    _take_least(part, run, groups)
+    _take_resources(part, run, groups)
+
+
+def named_groups(found: Any) -> set[str]:
+    """The names of the PodGroups that a manifest's pods are of."""
+    if isinstance(found, Mapping):
+        notes = found.get("annotations")
+        here = [notes.get(key) for key in _GROUPS] if isinstance(notes, Mapping) else []
+        return {str(one) for one in here if one}.union(*map(named_groups, found.values()))
+    return set().union(*map(named_groups, found)) if isinstance(found, list | tuple) else set()
+
+
+def is_group(found: Mapping[str, Any]) -> bool:
+    """Whether an object is a PodGroup of Volcano's."""
+    group = str(found.get("apiVersion", "")).partition("/")[0]
+    return (group, found.get("kind")) == ("scheduling.volcano.sh", "PodGroup")
+
+
+def _take_groups(part: Part, run: Run, others: Objects) -> list[Part]:
+    """What the PodGroups say that the manifest names."""
+    known = {name_of(one): one for one in others if is_group(one)}
+    groups: dict[str, Part] = {}
     for where in _ANNOTATIONS:
         for key in _GROUPS:
-            if (name := _pop(options, where, key)) is not None:
-                why = "nothing: each attempt has a PodGroup of its own, of the fewest workers of the run"
+            if (name := _pop(run.options, where, key)) is None:
+                continue
+            if name not in known:
+                why = (
+                    "nothing: each attempt has a PodGroup of its own, of the fewest workers of the run; or the "
+                    f"PodGroup {name} in the same file, behind a line ---, from which it is then taken"
+                )
                 part.refuse(_path(run, where, key), name, why)
-    _say(part, run, "engine_options.queue", _QUEUE, "queue")
-    _say(part, run, "engine_options.priority_class", None, "priorityClass")
-    _take_least(part, run)
-    _take_resources(part, run)
+            elif name not in groups:
+                groups[name] = _group(part, name, known[name])
+    return [*groups.values()]
 
 
-def _take_least(part: Part, run: Run) -> None:
+def _group(part: Part, name: str, found: Mapping[str, Any]) -> Part:
+    """The `spec` of a PodGroup. Whose it is, the run says again: of its metadata only the name is needed."""
+    problems: list[Problem] = []
+    body = PODGROUP(found, "", problems)
+    title = f"PodGroup {name}"
+    part.problems += (problem.at(f"{title}: {problem.path}") for problem in problems)
+    if problems:
+        return part.of({}, title)
+    metadata = part.of(body.get("metadata", {}), f"{title}: metadata")
+    metadata.drop(*BY_SERVER, "name", "namespace")
+    for word in ("labels", "annotations"):
+        told = {key: value for key, value in metadata.take(word, {}).items() if key != LAST_APPLIED}
+        if told:
+            why = "nothing: say it of the job, whose own PodGroup has its labels and annotations"
+            metadata.refuse(word, told, why)
+    return part.of(body.get("spec", {}), f"{title}: spec")
+
+
+def _take_least(part: Part, run: Run, groups: Sequence[Part]) -> None:
     """`minMember`: the fewest workers, and so no other number than those of an elastic policy."""
     count, fewest = run.workers.get("count", 1), run.workers.get("min")
-    for path, given in _given(run, _LEAST, "minAvailable"):
+    known: tuple[str, int] | None = None
+    for path, given in _given(run, groups, (_LEAST, "minAvailable", "minMember")):
         least = int(given) if str(given).isdecimal() else 0
         if not 1 <= least <= count:
             part.refuse(path, given, f"an integer from 1 to {count}, the number of workers")
+        elif known is not None and least != known[1]:
+            part.refuse(path, given, f"{known[1]}, as at {known[0]}")
         elif fewest is not None and least != fewest:
             part.refuse(path, given, f"{fewest}, the fewest workers of the run: its gang needs these")
-        elif fewest is None and least < count:
-            run.say("workers.min", least, path)
+        else:
+            known = known or (path, least)
+            if fewest is None and least < count:
+                run.say("workers.min", least, path)
 
 
-def _take_resources(part: Part, run: Run) -> None:
+def _take_resources(part: Part, run: Run, groups: Sequence[Part]) -> None:
     """`minResources`: what the fewest workers ask for, which is what a gang of ours says."""
     fewest = run.workers.get("min", run.workers.get("count", 1))
     ours = {name: times(fewest, amount) for name, amount in run.workers.get("resources", {}).items()}
-    for path, given in _given(run, _RESOURCES, "minResources"):
-        told = {name: str(amount) for name, amount in given.items()} if isinstance(given, Mapping) else given
+    for path, given in _given(run, groups, (_RESOURCES, "minResources", "minResources")):
+        told = (
+            {name: written(amount) for name, amount in given.items()} if isinstance(given, Mapping) else given
+        )
         if told != ours:
             part.refuse(path, given, f"{ours or 'nothing'}: what the fewest workers ask for")
 
 
-def _say(part: Part, run: Run, field: str, annotation: str | None, word: str) -> None:
+def _say(part: Part, run: Run, groups: Sequence[Part], field: str, words: _Words) -> None:
     """One word of a run, which may stand in several places, alike in all."""
     known: tuple[str, Any] | None = None
-    for path, value in _given(run, annotation, word):
+    for path, value in _given(run, groups, words):
         if known is not None and value != known[1]:
             part.refuse(path, value, f"{known[1]}, as at {known[0]}")
         known = known or (path, value)
@@ -88,11 +157,15 @@ def _say(part: Part, run: Run, field: str, annotation: str | None, word: str) ->
         run.say(field, known[1], known[0])
 
 
-def _given(run: Run, annotation: str | None, word: str) -> Iterator[tuple[str, Any]]:
-    """Takes what annotations and the operator's policy say, each with its path in the manifest."""
-    for where, key in (*((where, annotation) for where in _ANNOTATIONS), (_POLICY, word)):
+def _given(run: Run, groups: Sequence[Part], words: _Words) -> Iterator[tuple[str, Any]]:
+    """Takes what annotations, the operator's policy and PodGroups say, each with its path in the manifest."""
+    annotation, in_policy, in_group = words
+    for where, key in (*((where, annotation) for where in _ANNOTATIONS), (_POLICY, in_policy)):
         if key is not None and (value := _pop(run.options, where, key)) is not None:
             yield _path(run, where, key), value
+    for group in groups:
+        if (value := group.take(in_group)) is not None:
+            yield group.at(in_group), value
 
 
 def _at(options: Mapping[str, Any], where: str) -> dict[str, Any]:

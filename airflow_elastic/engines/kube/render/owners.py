@@ -20,6 +20,7 @@ BECOME: Mapping[str, str] = {
 }
 
 _DECIDES = "nothing: the run decides what follows a failure (restart)"
+_PATCHES = "nothing: say it of the run's own pods, as engine_options.pod_template"
 _SELECTS = "nothing: each attempt's job selects its own pods"
 
 #: Are refused, each with what is said instead.
@@ -32,5 +33,8 @@ REFUSED: Mapping[str, str] = {
     "podReplacementPolicy": "nothing: the run replaces what it loses",
     "selector": _SELECTS,
     "manualSelector": _SELECTS,
+    "runtimePatches": _PATCHES,
+    "podTemplateOverrides": _PATCHES,
+    "podSpecOverrides": _PATCHES,
     "managedBy": "nothing: the cluster's own controller makes the pods",
 }

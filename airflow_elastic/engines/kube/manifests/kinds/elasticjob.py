@@ -9,6 +9,7 @@ from airflow_elastic.engines.kube.manifests.commands import Scope
 from airflow_elastic.engines.kube.manifests.making import Run
 from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_template
+from airflow_elastic.engines.kube.quantities import written
 from airflow_elastic.spec.errors import ABSENT
 
 _WORDS = {
@@ -37,7 +38,7 @@ def read_elasticjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = 
     """Workers train; the job master and processes of other kinds are beside them."""
     run.plain["engine"] = "elasticjob"
     if limits := part.data.get("resourceLimits"):
-        part.data["resourceLimits"] = {name: str(amount) for name, amount in limits.items()}
+        part.data["resourceLimits"] = {name: written(amount) for name, amount in limits.items()}
     for theirs, ours in _WORDS.items():
         run.option(ours, part, theirs)
     replicas = part.part("replicaSpecs")

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_elastic.engines.kube.manifests.commands import Scope
 from airflow_elastic.engines.kube.manifests.making import Run
+from airflow_elastic.engines.kube.manifests.native import take_scheduling
 from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import BY_CONTROLLER, take_template
 from airflow_elastic.spec.errors import ABSENT
@@ -38,3 +39,4 @@ def read_job(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> 
     take_template(
         part.part("template"), run, "trainer", operator=Scope(unknown=frozenset({"JOB_COMPLETION_INDEX"}))
     )
+    take_scheduling(part, run)

@@ -11,9 +11,10 @@ from typing import Any
 from airflow_elastic.engines.kube.manifests.commands import Scope
 from airflow_elastic.engines.kube.manifests.kinds.job import NOT_NOW
 from airflow_elastic.engines.kube.manifests.making import Procs, Run, is_device
-from airflow_elastic.engines.kube.manifests.parts import Part
+from airflow_elastic.engines.kube.manifests.parts import Part, name_of
 from airflow_elastic.engines.kube.manifests.pods import take_container
 from airflow_elastic.engines.kube.manifests.tables import RUNTIME
+from airflow_elastic.engines.kube.quantities import written
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 
 _NODE = "node"
@@ -80,8 +81,8 @@ def _procs(trainer: Part, run: Run, runtime: _Runtime) -> Procs:
     of_runtime = trainer.data["resources"] == {} and runtime.known
     devices = [n for part in ("limits", "requests") for n in resources.get(part) or {} if is_device(n)]
     if devices and given != "cpu":
-        amount = str((resources.get("limits") or resources["requests"])[devices[0]]) if of_runtime else "auto"
-        return Procs(amount, path, given=False)
+        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        return Procs(written(asked[devices[0]]) if of_runtime else "auto", path, given=False)
     if resources or runtime.known:
         return Procs(run.processors(resources), path, given=False)
     why = "a number of ranks, or resourcesPerNode, from which Trainer takes it: the runtime's are not known here"
@@ -111,7 +112,7 @@ class _Runtime:
 def _runtime(name: str, kind: str, others: Sequence[Mapping[str, Any]]) -> _Runtime:
     title = f"{kind} {name}"
     for one in others:
-        if one.get("kind") == kind and (one.get("metadata") or {}).get("name") == name:
+        if one.get("kind") == kind and name_of(one) == name:
             problems: list[Problem] = []
             body = RUNTIME(one, "", problems)
             if problems:

@@ -1,0 +1,61 @@
+"""A gang of Kubernetes' own in a manifest: `spec.scheduling` of a Job (1.37)."""
+
+from __future__ import annotations
+
+from airflow_elastic.engines.kube.manifests.making import Run
+from airflow_elastic.engines.kube.manifests.parts import Part
+from airflow_elastic.engines.kube.options import DISRUPTION_MODES
+from airflow_elastic.spec.errors import ABSENT
+
+
+def take_scheduling(part: Part, run: Run) -> None:
+    """What a Job asks for its gang becomes `queueing: native`, the fewest workers, `topology` and `disruption_mode`.
+
+    Args:
+        part: the `spec` of the Job.
+        run: what it becomes, whose number of workers is known, also what its command says of it.
+    """
+    if not part.data.get("scheduling"):
+        part.drop("scheduling")
+        return
+    scheduling = part.part("scheduling")
+    policy = scheduling.part("schedulingPolicy")
+    if "gang" in policy.data:
+        run.say("engine_options.queueing", "native", scheduling.path)
+        _take_least(policy.part("gang"), run)
+    elif "basic" in policy.data:
+        why = (
+            "a gang in its place, or no scheduling: the workers of a run are a gang, or are placed one by one"
+        )
+        policy.refuse("basic", policy.take("basic"), why)
+    else:
+        policy.refuse("gang", ABSENT, "this field is required: the rest is of a gang")
+    constraints = scheduling.part("schedulingConstraints")
+    topology = constraints.take("topology", [])
+    if len(topology) > 1:
+        constraints.refuse(
+            "topology", len(topology), "one entry: all workers are put where one label is equal"
+        )
+    for i, one in enumerate(topology[:1]):
+        run.option("topology", constraints.of(one, f"topology.{i}"), "key")
+    modes = scheduling.take("disruptionMode", {})
+    if len(modes) > 1:
+        scheduling.refuse("disruptionMode", ", ".join(modes), f"one of {', '.join(DISRUPTION_MODES)}")
+    elif modes:
+        (mode,) = modes
+        run.say("engine_options.disruption_mode", mode, scheduling.at("disruptionMode"))
+        scheduling.of(modes[mode], f"disruptionMode.{mode}")
+
+
+def _take_least(gang: Part, run: Run) -> None:
+    """`minCount`: the fewest workers, and so no other number than those of the command."""
+    count, fewest, key = run.workers["count"], run.workers.get("min"), "minCount"
+    least = gang.take(key)
+    if least is None:
+        return
+    if not 1 <= least <= count:
+        gang.refuse(key, least, f"an integer from 1 to {count}, the number of workers")
+    elif fewest is not None and least != fewest:
+        gang.refuse(key, least, f"{fewest}, the fewest workers of the run: its gang needs these")
+    elif least < count:
+        run.say("workers.min", least, gang.at(key))
