@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RunSpec
+from tests.support.cli import Shell
 from tests.support.driving import SCRIPTS, Driven, driving, training
 from tests.support.optimizers import equal
 
@@ -124,3 +126,50 @@ async def test_other_numbers_of_ranks_go_on_with_what_has_changed_bit_for_bit(tm
     for _, step, _, digest in restored:
         assert step > 12
         assert digest in {one for word, at, _, one in lines if (word, at) == ("did", step)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "kind", "package"),
+    [
+        ("lightning_changing.py", "finetuning", "lightning"),
+        ("lightning_changing.py", "pruning", "lightning"),
+        ("thawing.py", "huggingface", "transformers"),
+        ("thawing.py", "accelerate", "accelerate"),
+    ],
+)
+async def test_other_numbers_of_ranks_go_on_with_what_a_framework_has_changed(
+    script: str, kind: str, package: str, tmp_path: Path
+) -> None:
+    """Two ranks change it; three go on with the same state, bit for bit, and train all of it together."""
+    pytest.importorskip(package)
+    trace, epochs = tmp_path / "trace", 12  # of five steps
+    words = (kind, str(tmp_path / "out"), f"--trace={trace}", f"--epochs={epochs}")
+    policy = CheckpointPolicy(every_steps=5, account_samples=True)
+    spec = training(command=(str(SCRIPTS / script), *words), checkpoint=policy)
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(14)
+        await driven.scaled(3)
+        state = await driven.end()
+        uri = driven.run.store.uri
+    assert state.outcome == "succeeded", state.reason
+    lines = traced(trace)
+    ((_, step, world, digest),) = (line for line in lines if line[0] == "restored")
+    assert (step >= 14, world) == (True, 3)
+    assert digest in {one for word, at, _, one in lines if (word, at) == ("did", step)}
+    assert lines[-1][:3] == ("did", 5 * epochs, 3)
+    restored, end = (torch.load(f"{trace}.{word}") for word in ("restored", "end"))
+    assert set(restored["trained"].values()) == set(end["trained"].values()) == {True}
+    for name in end["trained"]:
+        assert not torch.equal(restored["state"][name], end["state"][name]), name
+    for name in (
+        one for one in end["state"] if one.endswith("_mask")
+    ):  # what is pruned stays so, and more comes
+        before, after = (each["state"][name].bool() for each in (restored, end))
+        assert not (after & ~before).any()
+        assert after.sum() < before.sum() < before.numel()
+    verified = Shell(SCRIPTS)("verify", uri, "--samples", "--json")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    samples = 160 if package == "lightning" else 40
+    told = [(one["number"], one["counted"]) for one in json.loads(verified.stdout)["epochs"]]
+    assert told == [(number, samples) for number in range(epochs)]

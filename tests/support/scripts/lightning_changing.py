@@ -1,4 +1,7 @@
-"""Lightning's own callbacks change the shape of what is trained: `lightning_changing.py KIND OUT [--die=STEP]`."""
+"""Lightning's own callbacks change the shape of what is trained: `lightning_changing.py KIND OUT [--die=STEP]`.
+
+`--trace FILE --epochs N`: for other numbers of ranks, as shape_trace.py has it.
+"""
 
 import argparse
 import os
@@ -9,6 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, seed_everything
 from lightning.pytorch.callbacks import BackboneFinetuning, ModelPruning, StochasticWeightAveraging
+from shape_trace import Trace
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -22,6 +26,16 @@ class Net(LightningModule):
             nn.Linear(8, 8), nn.BatchNorm1d(8) if given.kind == "finetuning" else nn.Tanh()
         )
         self.head = nn.Linear(8, 1)
+
+    def on_train_start(self) -> None:  # callbacks have restored
+        if self.trainer.global_step:
+            trace.restored(self.trainer.global_step, self, *self.trainer.optimizers)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        trace.did(self.trainer.global_step, self, *self.trainer.optimizers)
+
+    def on_train_epoch_end(self) -> None:  # what callbacks do there belongs to the last step
+        self.on_train_batch_end()
 
     def training_step(self, batch: Any, _: int) -> Any:
         return ((self.head(self.backbone(batch[0]).tanh()) - batch[1]) ** 2).mean()
@@ -56,7 +70,10 @@ parser = argparse.ArgumentParser()
 parser.add_argument("kind")
 parser.add_argument("out", type=Path)
 parser.add_argument("--die", type=int, action="append", default=[])
+parser.add_argument("--trace")
+parser.add_argument("--epochs", type=int, default=6)
 given = parser.parse_args()
+trace = Trace(given.trace)
 seed_everything(1)
 kinds = {
     "finetuning": lambda: BackboneFinetuning(
@@ -69,11 +86,13 @@ kinds = {
 }
 x = torch.randn(160, 8)
 trainer = ElasticTrainer(
-    global_batch=32, max_epochs=6, logger=False, enable_progress_bar=False, callbacks=[kinds[given.kind](), Dying()],
-    accelerator="cpu",
+    global_batch=32, max_epochs=given.epochs, logger=False, enable_progress_bar=False, accelerator="cpu",
+    callbacks=[kinds[given.kind](), Dying()],
 )  # fmt: skip
 module = Net()
 trainer.fit(module, DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=32))
 if trainer.global_rank == 0:  # running means of batch norms are each rank's own after the last step
     torch.save(module.state_dict(), given.out)
+if given.trace:
+    trace.end(module)
 trainer.finish()

@@ -1,6 +1,7 @@
 """Layers thaw within an epoch, by a callback or in a loop: `thawing.py huggingface|accelerate OUT [--die=STEP]`.
 
 At its end all ranks have the same weights, and rank 0 writes them to OUT.
+`--trace FILE --epochs N`: for other numbers of ranks, as shape_trace.py has it.
 """
 
 import argparse
@@ -11,16 +12,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from shape_trace import Trace
 from torch import nn
 from torch.utils.data import DataLoader
 
-BATCH, EPOCHS, THAWED = 8, 3, 7  # five steps an epoch
+BATCH, THAWED = 8, 7  # five steps an epoch
 
 parser = argparse.ArgumentParser()
 parser.add_argument("kind", choices=("huggingface", "accelerate"))
 parser.add_argument("out", type=Path)
 parser.add_argument("--die", type=int, action="append", default=[])
+parser.add_argument("--trace")
+parser.add_argument("--epochs", type=int, default=3)
 given = parser.parse_args()
+trace = Trace(given.trace)
 
 
 class Points(torch.utils.data.Dataset[Any]):
@@ -62,16 +67,22 @@ def with_huggingface(net: Net) -> Any:
     from airflow_elastic.frameworks.huggingface import ElasticTrainer
 
     class Thawing(TrainerCallback):
+        begun = False
+
         def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            if state.global_step and not self.begun:
+                trace.restored(state.global_step, net, optimizer)
+            self.begun = True
             if state.global_step == THAWED and not net.body.weight.requires_grad:
                 thaw(net, trainer.optimizer)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            trace.did(state.global_step, net, optimizer)
             dies(state.global_step)
 
     optimizer = optimizer_of(net)
     arguments = TrainingArguments(
-        output_dir="unused", per_device_train_batch_size=BATCH, num_train_epochs=EPOCHS, report_to=[],
+        output_dir="unused", per_device_train_batch_size=BATCH, num_train_epochs=given.epochs, report_to=[],
         disable_tqdm=True, use_cpu=True, remove_unused_columns=False, max_grad_norm=0.0,
     )  # fmt: skip
     trainer = ElasticTrainer(
@@ -90,19 +101,21 @@ def with_accelerate(net: Net) -> Any:
     accelerator = Accelerator(cpu=True)
     run = ElasticRun(accelerator)
     model, optimizer = accelerator.prepare(net, optimizer_of(net))
-    run.restore(
+    if run.restore(
         model,
         optimizer,
         rebuild=lambda resumed: thaw(net, optimizer) if resumed.step > THAWED else None,
-    )
+    ):
+        trace.restored(run.steps, net, optimizer.optimizer)
     loader = DataLoader(Points(), batch_size=BATCH)
-    for batch in run.loader(loader, global_batch=BATCH, epochs=EPOCHS):
+    for batch in run.loader(loader, global_batch=BATCH, epochs=given.epochs):
         if run.session.steps == THAWED:
             thaw(net, optimizer)
         with accelerator.accumulate(model):
             run.backward(model(**batch)["loss"])
             optimizer.step()
             optimizer.zero_grad()
+        trace.did(run.steps + 1, net, optimizer.optimizer)
         dies(run.session.steps + 1)
         run.step()
     return run
@@ -118,4 +131,6 @@ if not all(torch.equal(one[name], weights[name]) for one in each for name in wei
     raise SystemExit("ranks have trained by themselves")
 if dist.get_rank() == 0:
     torch.save(weights, given.out)
+if given.trace:
+    trace.end(model)
 found.finish()
