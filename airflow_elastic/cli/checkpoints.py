@@ -15,6 +15,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import find_run, json_option, uri_argument
 from airflow_elastic.cli.help import Command
+from airflow_elastic.cli.numbers import COUNT, FROM_ZERO
 from airflow_elastic.cli.samples import verify_samples
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec import layout
@@ -129,7 +130,7 @@ def _verify(
 
 @click.command(cls=Command)
 @uri_argument
-@click.option("--keep", type=click.IntRange(min=1), required=True, metavar="N", help="The newest N stay.")
+@click.option("--keep", type=COUNT, required=True, metavar="N", help="The newest N stay.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def prune(uri: str, keep: int, dry_run: bool) -> None:
     """Remove old checkpoints and leftovers.
@@ -166,7 +167,7 @@ def prune(uri: str, keep: int, dry_run: bool) -> None:
 
 @click.command(cls=Command)
 @uri_argument
-@click.argument("step", type=click.IntRange(min=0))
+@click.argument("step", type=FROM_ZERO)
 @click.option("--remove", is_flag=True, help="Leave it to the run's specification again.")
 def pin(uri: str, step: int, remove: bool) -> None:
     """Keep the checkpoint of a step, whatever else is removed.

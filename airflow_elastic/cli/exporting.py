@@ -12,6 +12,7 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.plugins import how_to_install
 from airflow_elastic.cli.find import find_run, uri_argument
 from airflow_elastic.cli.help import Command, keep_examples
+from airflow_elastic.cli.numbers import FROM_ZERO
 from airflow_elastic.cli.requests import checkpoint as now
 from airflow_elastic.launchers.api import BY_NAME
 from airflow_elastic.spec.errors import InvalidInput
@@ -49,7 +50,7 @@ def checkpoint() -> None:
 @click.command(cls=Command)
 @uri_argument
 @click.argument("file")
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Of which step.  [default: the newest]")
+@click.option("--step", type=FROM_ZERO, metavar="N", help="Of which step.  [default: the newest]")
 def export(uri: str, file: str, step: int | None) -> int:
     """Write the model of a checkpoint into one file, or to an s3:// URI.
 

@@ -9,6 +9,7 @@ import click
 
 from airflow_elastic.cli.find import find_run, uri_argument
 from airflow_elastic.cli.help import Command
+from airflow_elastic.cli.numbers import COUNT, FROM_ZERO
 from airflow_elastic.cli.output import Tail, find_logs
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.errors import InvalidInput
@@ -22,12 +23,8 @@ _POLL_SECONDS = 0.5
 
 @click.command(cls=Command)
 @uri_argument
-@click.option(
-    "--rank", type=click.IntRange(min=0), help="Only this rank.  [default: all, each line with its rank]"
-)
-@click.option(
-    "--attempt", type=click.IntRange(min=1), help="Of this attempt.  [default: the newest with output]"
-)
+@click.option("--rank", type=FROM_ZERO, help="Only this rank.  [default: all, each line with its rank]")
+@click.option("--attempt", type=COUNT, help="Of this attempt.  [default: the newest with output]")
 @click.option(
     "--follow", "-f", is_flag=True, help="Go on until the run, or with --attempt that attempt, has ended."
 )

@@ -10,6 +10,7 @@ import yaml
 
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.cli.help import Command
+from airflow_elastic.cli.numbers import COUNT
 from airflow_elastic.cli.options import settled
 from airflow_elastic.cli.specfile import build, in_file, read_plain
 from airflow_elastic.engines.api import Job, find_engine
@@ -20,7 +21,7 @@ from airflow_elastic.spec.errors import SpecError
 @click.command(cls=Command)
 @click.option("--engine", help="Where workers would run.  [default: as SPEC.yaml says]")
 @click.option("--uri", help="The run URI it would have.  [default: ./elastic-runs/NAME]")
-@click.option("--attempt", type=click.IntRange(min=1), default=1, help="Number of the attempt.  [default: 1]")
+@click.option("--attempt", type=COUNT, default=1, help="Number of the attempt.  [default: 1]")
 @click.option("--object", "which", metavar="KIND/NAME", help="Which object of a manifest is meant.")
 @click.argument("spec_path", metavar="SPEC.yaml")
 def render(engine: str | None, uri: str | None, attempt: int, which: str | None, spec_path: str) -> None:

@@ -13,6 +13,7 @@ from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import SILENCE_SECONDS, find_run, hint_of_silence, last_word, uri_argument
 from airflow_elastic.cli.help import Command
+from airflow_elastic.cli.numbers import SECONDS
 from airflow_elastic.core.tell import workers as count_of
 from airflow_elastic.spec.errors import ElasticError
 
@@ -28,7 +29,7 @@ _POLL_SECONDS = 0.2
 
 def _wait_options(function: Callable[..., Any]) -> Callable[..., Any]:
     timeout = click.option(
-        "--timeout", type=float, default=600.0, metavar="S", help="Wait at most S seconds.  [default: 600]"
+        "--timeout", type=SECONDS, default=600.0, metavar="S", help="Wait at most S seconds.  [default: 600]"
     )
     return click.option("--wait", is_flag=True, help="Return when it is done.")(timeout(function))
 

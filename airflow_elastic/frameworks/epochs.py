@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from airflow_elastic.runtime.counts import whole_number
 from airflow_elastic.runtime.sampler import count_pieces
 from airflow_elastic.runtime.session import Session
 from airflow_elastic.spec.errors import InvalidInput
@@ -77,6 +78,7 @@ class Epochs:
                 f"training data: given {type(data).__name__}, which has no length or no index; allowed: a data set "
                 "that has both. For others there is run.loader with an elastic.ShardedStream, in a loop of your own"
             )
+        global_batch = whole_number("global_batch", global_batch, 1, "training data")
         self._run, self._data, self._blank = run, data, blank
         self._length, self._global_batch = len(data), global_batch
         self._options = {

@@ -25,6 +25,7 @@ from airflow_elastic.frameworks.lightning_counts import add, stand, steps_of_fit
 from airflow_elastic.frameworks.lightning_passes import Passes
 from airflow_elastic.runtime.session import Session, joined
 from airflow_elastic.runtime.shape import Shape
+from airflow_elastic.spec.checks import number_in, procs_count
 from airflow_elastic.spec.errors import InvalidInput
 
 try:
@@ -65,7 +66,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         self._global_batch, self._seed = global_batch, seed
         self._epochs: _Epochs | None = None
         self._passes = Passes(self)
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        local = number_in(os.environ, "LOCAL_WORLD_SIZE", 1, rule=procs_count)
         environment = [TorchElasticEnvironment()] if "RANK" in os.environ else []
         super().__init__(
             **{

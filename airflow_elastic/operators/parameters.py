@@ -57,7 +57,7 @@ PARAMETERS = {path: parameter for parameter, path in PATHS.items()}
 LEAST_POLL_SECONDS = 0.01
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_NUMBER = re.compile(r"\s*(\d+)(\.\d+)?\s*")
+_NUMBER = re.compile(r"\s*(\d{1,30})(\.\d{1,30})?\s*")
 _COUNTS = ("workers", "min_workers", "max_workers")
 _SLUG = re.compile(r"[^A-Za-z0-9._=-]+")
 
@@ -167,6 +167,15 @@ def uri_problem(uri: object, name: str = "run_uri") -> Problem | None:
     )
 
 
+def interval_problem(name: str, given: Any) -> Problem | None:
+    """What is wrong with how often a run is to be looked at; None where nothing is."""
+    seconds = _plain(name, given)
+    if finite_positive.broken(seconds) or seconds < LEAST_POLL_SECONDS:
+        allowed = f"seconds, a finite number of at least {LEAST_POLL_SECONDS}, or a timedelta"
+        return Problem(name, given, finite_positive.too_large(seconds) or allowed)
+    return None
+
+
 def _own_problems(fixed: Mapping[str, Any]) -> list[Problem]:
     """Of parameters that are no part of a run specification."""
     problems = []
@@ -178,10 +187,7 @@ def _own_problems(fixed: Mapping[str, Any]) -> list[Problem]:
         problems.append(Problem("aws_conn_id", fixed["aws_conn_id"], "the id of a connection, or None"))
     if not isinstance(fixed["deferrable"], bool):
         problems.append(Problem("deferrable", fixed["deferrable"], "True or False"))
-    seconds = _plain("poll_interval", fixed["poll_interval"])
-    if finite_positive.broken(seconds) or seconds < LEAST_POLL_SECONDS:
-        allowed = f"seconds, a finite number of at least {LEAST_POLL_SECONDS}, or a timedelta"
-        problems.append(Problem("poll_interval", fixed["poll_interval"], allowed))
+    problems.append(interval_problem("poll_interval", fixed["poll_interval"]))
     return [problem for problem in problems if problem is not None]
 
 

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from airflow_elastic.runtime.counts import seconds, whole_number
 from airflow_elastic.runtime.ranks import Ranks
 from airflow_elastic.runtime.rounds import Rounds
 from airflow_elastic.spec.errors import InvalidInput
@@ -55,7 +56,8 @@ class Averaging:
         every: int,
         patience: float | None,
     ) -> None:
-        _check(model, every, patience)
+        every = whole_number("every", every, 1, "run.average")
+        _check(model, patience)
         self._model, self._optimizers, self._ranks, self._every = model, optimizers, ranks, every
         self._adopted, self._missed = step // every, 0
         self._anchor, self._rounds = torch.empty(0), None
@@ -159,13 +161,9 @@ class Averaging:
                             yield one
 
 
-def _check(model: torch.nn.Module, every: int, patience: float | None) -> None:
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise InvalidInput(f"every: given {every!r}; allowed: a number of steps from 1")
-    if patience is not None and not (isinstance(patience, int | float) and patience > 0):
-        raise InvalidInput(
-            f"patience: given {patience!r}; allowed: seconds above 0, or None to wait for all ranks"
-        )
+def _check(model: torch.nn.Module, patience: float | None) -> None:
+    if patience is not None:  # which waits for all ranks
+        seconds("patience", patience, "run.average")
     found = {base.__name__ for one in model.modules() for base in type(one).__mro__} & _TOGETHER
     if any(isinstance(one, DTensor) for one in model.parameters()):
         found.add("parameters that are sharded over ranks")

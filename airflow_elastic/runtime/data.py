@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from airflow_elastic.runtime import indexed, stream
 from airflow_elastic.runtime.accounting import Accountant
 from airflow_elastic.runtime.claims import Claims, exchange
-from airflow_elastic.runtime.epochs import whole_number
+from airflow_elastic.runtime.counts import seed_number, whole_number
 from airflow_elastic.runtime.lanes import Spot
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
@@ -110,7 +110,7 @@ class Feed:
             InvalidInput: data of this kind cannot be gone on with, or not be handed out like that.
         """
         global_batch = whole_number("global_batch", global_batch, 1)
-        epochs, seed = self._asked(epochs, epoch), whole_number("seed", seed, None)
+        epochs, seed = self._asked(epochs, epoch), seed_number(seed)
         micro_batch = None if micro_batch is None else whole_number("micro_batch", micro_batch, 1)
         for name in sorted(_OURS.keys() & options.keys()):
             usual, why = _OURS[name]

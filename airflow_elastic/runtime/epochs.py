@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_elastic.runtime.counts import whole_number
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -64,15 +64,3 @@ def _epochs_left(
                 saves.forget()
             feed.epoch = None
     going_on.begin()
-
-
-def whole_number(name: str, value: Any, least: int | None, whose: str = "run.loader") -> int:
-    """A whole number of any type. Raises InvalidInput."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or (least is not None and number < least):
-        allowed = "a whole number" + ("" if least is None else f" from {least}")
-        raise InvalidInput(f"{whose}: {name}: given {value!r}; allowed: {allowed}")
-    return number

@@ -14,6 +14,9 @@ from itertools import pairwise
 
 import torch
 
+from airflow_elastic.spec.checks import MOST_COUNT
+from airflow_elastic.spec.errors import shown
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -90,6 +93,8 @@ class ElasticBatches:
             raise ValueError(f"length {length} and global_batch {global_batch} must both be at least 1")
         if micro_batch is not None and micro_batch < 1:
             raise ValueError(f"micro_batch {micro_batch} must be at least 1; None is a rank's whole share")
+        if (largest := max(length, global_batch, micro_batch or 0, abs(epoch), world_size)) > MOST_COUNT:
+            raise ValueError(f"{shown(largest)} is too much: counts are kept in 64 bits")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} must be from 0 to {world_size - 1}")
         if not 0 <= offset <= length:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from airflow_elastic.runtime.accounting import Accountant
 from airflow_elastic.runtime.averaging import Averaging
+from airflow_elastic.runtime.counts import seconds, whole_number
 from airflow_elastic.runtime.data import Feed
 from airflow_elastic.runtime.each_rank import told_by_each
 from airflow_elastic.runtime.going_on import GoingOn
@@ -47,7 +48,13 @@ def init(*, total_steps: int | None = None, backend: str | None = None, timeout:
         total_steps: optimizer steps the training is meant to have, for progress; `loader` says so too.
         backend: torch's backend for gradients. Default: nccl where there are GPUs, else gloo.
         timeout: seconds after which a collective that does not come back fails.
+
+    Raises:
+        InvalidInput: a number is none, or too large; or there is no such GPU.
     """
+    if total_steps is not None:
+        total_steps = whole_number("total_steps", total_steps, 0, "elastic.init")
+    timeout = seconds("timeout", timeout, "elastic.init")
     return Session(Surroundings.read(), total_steps=total_steps, backend=backend, timeout=timeout)
 
 

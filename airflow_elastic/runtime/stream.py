@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from airflow_elastic.runtime import randomness
+from airflow_elastic.runtime.counts import whole_number
 from airflow_elastic.runtime.lanes import Batch, LaneReader, Lanes, Spot, Stretch
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
@@ -44,6 +45,7 @@ class ShardedStream:
     def __init__(
         self, shards: Sequence[Any], read: Callable[[Any, int], Iterable[Any]], *, lanes: int = 64
     ) -> None:
+        lanes = whole_number("lanes", lanes, 0, "ShardedStream")
         if not shards or lanes < 1:
             raise InvalidInput(f"{len(shards)} shards and {lanes} lanes: there must be at least one of each")
         self.shards, self.read = shards, read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator
@@ -10,8 +11,9 @@ from airflow.sdk.bases.sensor import PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_elastic.hooks import ElasticHook
-from airflow_elastic.operators.parameters import is_templated, uri_problem
-from airflow_elastic.spec.errors import ElasticError, InvalidInput, SpecError
+from airflow_elastic.operators.parameters import interval_problem, is_templated, uri_problem
+from airflow_elastic.spec.checks import finite_positive
+from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, SpecError
 from airflow_elastic.triggers.plain import require_plain
 from airflow_elastic.triggers.reached import ElasticRunReachedTrigger
 from airflow_elastic.triggers.target import Target, reached
@@ -56,6 +58,9 @@ class ElasticRunSensor(BaseSensorOperator):
         poke_interval: float = 10.0,
         **kwargs: Any,
     ) -> None:
+        numbers = interval_problem("poke_interval", poke_interval), _limit_problem(kwargs.get("timeout"))
+        if problems := [problem for problem in numbers if problem is not None]:
+            raise SpecError(*problems).below(str(kwargs.get("task_id")))
         super().__init__(poke_interval=poke_interval, **kwargs)
         self.run_uri = run_uri
         self.state = "succeeded" if (state, step, checkpoint) == (None, None, None) else state
@@ -117,3 +122,10 @@ class ElasticRunSensor(BaseSensorOperator):
             return reached(hook.open_store(self.run_uri), Target(self.state, self.step, self.checkpoint))
         except ElasticError as error:
             raise AirflowException(str(error)) from error
+
+
+def _limit_problem(given: Any) -> Problem | None:
+    """Of Airflow's own `timeout`: what no calendar has it refuses in words of Python's, or when the task defers."""
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    allowed = finite_positive.broken(seconds) if seconds else None  # 0: one look
+    return None if allowed is None else Problem("timeout", given, allowed)

@@ -45,8 +45,10 @@ class Rule(NamedTuple):
 
     def broken(self, value: object) -> str | None:
         """What is allowed, in words, where this value is not; None where it is."""
-        if not self.holds(value):
-            return self.allowed
+        return self.too_large(value) if self.holds(value) else self.allowed
+
+    def too_large(self, value: object) -> str | None:
+        """What is allowed, in words, where this is a number larger than the largest."""
         if self.most is not None and isinstance(value, int | float) and value > self.most:
             return f"at most {int(self.most)}: {self.why}"
         return None

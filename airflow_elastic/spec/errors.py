@@ -56,10 +56,16 @@ class Problem:
     def __str__(self) -> str:
         if self.given is ABSENT:
             return f"{self.path}: {self.allowed}"
-        given = repr(self.given)
-        if len(given) > 80:
-            given = given[:77] + "..."
-        return f"{self.path}: given {given}; allowed: {self.allowed}"
+        return f"{self.path}: given {shown(self.given)}; allowed: {self.allowed}"
+
+
+def shown(value: object) -> str:
+    """A value as an error has it: as Python writes it, and no longer than a line."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of thousands of digits
+        return f"{type(value).__name__} of thousands of digits"
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def in_words(text: str, names: Mapping[str, str]) -> str:

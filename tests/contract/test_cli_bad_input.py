@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from airflow_elastic.cli.main import main
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.cli.main import cli, main
+from airflow_elastic.control.runs import start_run
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.cli import COUNT
 
 RUN = ("run", "--uri", "new")
@@ -58,6 +66,29 @@ CASES = {
     ),
     "an unknown command": (("rnu",), "No such command 'rnu'"),
     "no number": ((*RUN, "--workers", "two", *SCRIPT), "'two' is not a valid integer"),
+    "more workers than any cluster has": (
+        (*RUN, "--workers", "99999999999", *SCRIPT),
+        "--workers: given 99999999999; allowed: at most 10000: Kubernetes runs no more pods of one job",
+    ),
+    "as many in a scale step": (
+        (*RUN, "--scale-at", "5=99999999999", *SCRIPT),
+        "--scale-at 5=99999999999: given 99999999999; allowed: at most 10000: Kubernetes",
+    ),
+    "more digits than Python reads": ((*RUN, "--workers", "9" * 5000, *SCRIPT), "is not a valid integer"),
+    "a time that is none": (
+        ("stop", "new", "--wait", "--timeout", "nan"),
+        "'--timeout': given nan; allowed: a finite number greater than 0",
+    ),
+    "a time without an end": (("checkpoint", "new", "--wait", "--timeout", "inf"), "'--timeout': given inf"),
+    "a time before now": (
+        ("stop", "new", "--wait", "--timeout", "-1"),
+        "'--timeout': given -1.0; allowed: a",
+    ),
+    "no time": (("stop", "new", "--wait", "--timeout", "soon"), "'soon' is not a valid number"),
+    "a rank of more digits than Python reads": (
+        ("logs", "new", "--rank", "9" * 5000),
+        "is not a valid integer",
+    ),
     "no workers": ((*RUN, "--workers", "0", *SCRIPT), "--workers: given 0"),
     "more than the most": (
         (*RUN, "--workers", "3", "--max", "2", *SCRIPT),
@@ -126,7 +157,7 @@ CASES = {
     "rendering a typo": (("render", "typo.yaml"), "did you mean workers?"),
     "rendering for no engine": (("render", "--engine", "warp", "list.yaml"), "it holds a list"),
     "rendering for an unknown engine": (("render", "engine.yaml"), "engine.yaml: engine: given 'warp'"),
-    "pruning all": (("prune", "new", "--keep", "0"), "0 is not in the range"),
+    "pruning all": (("prune", "new", "--keep", "0"), "given 0; allowed: an integer, at least 1"),
     "pruning without a number": (("prune", "new"), "Missing option '--keep'"),
     "too many words": (("status", "new", "more"), "unexpected extra argument"),
     **{
@@ -167,6 +198,53 @@ def test_it_is_told_in_one_sentence_and_nothing_is_created(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def commands(group: click.Group, *above: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Each command, with those below it, and the words that it begins with."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, *above, name)
+        else:
+            yield (*above, name), command
+
+
+def numbers() -> Iterator[Any]:
+    """Each place of a command where a number is typed, as words that have far too large a one there."""
+    for words, command in commands(cli):
+        for place in command.params:
+            if place.type.name not in ("integer", "float", "number", "integer range", "float range"):
+                continue
+            given: list[str] = list(RUN[1:]) if words == ("run",) else []
+            for one in command.params:
+                if one is place:
+                    option = [one.opts[-1]] if isinstance(one, click.Option) else []
+                    given += [*option, str(10**30)]
+                elif isinstance(one, click.Argument) and words != ("run",):
+                    given.append("new")
+                elif one.required and isinstance(one, click.Option):
+                    given += [one.opts[-1], "1"]
+            behind = SCRIPT if words == ("run",) else ()
+            yield pytest.param((*words, *given, *behind), id=" ".join((*words, str(place.name))))
+
+
+@pytest.mark.parametrize("words", [*numbers()])
+def test_no_number_that_is_typed_may_be_any(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "count.py").touch()
+    if words[0] == "scale":
+        start_run(open_store(str(tmp_path / "new")), RunSpec(("count.py",)), engine=FakeEngine())
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    told = capsys.readouterr().err
+    assert stop.value.code == 2, told
+    assert re.search(r"allowed: (at most [0-9]+: |a finite number|an integer from 1 to 1)", told), told
+    assert "Traceback" not in told
+
+
 def test_a_secret_is_never_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,8 +257,6 @@ def test_a_secret_is_never_repeated(
 
 
 def test_every_command_shows_an_example() -> None:
-    from airflow_elastic.cli.main import cli
-
     assert {"run", "scale", "stop", "checkpoint", "status", "events", "logs"} <= set(cli.commands)
     for name in cli.commands:
         shown = CliRunner().invoke(cli, [name, "--help"])

@@ -172,9 +172,9 @@ def test_a_model_whose_ranks_exchange_gradients_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("numbers", "told"),
     [
-        ({"every": 0}, "every: given 0; allowed: a number of steps from 1"),
+        ({"every": 0}, "every: given 0; allowed: a whole number from 1"),
         ({"every": 2.5}, "every: given 2.5"),
-        ({"every": 1, "patience": 0.0}, "patience: given 0.0; allowed: seconds above 0"),
+        ({"every": 1, "patience": 0.0}, "patience: given 0.0; allowed: a finite number greater than 0"),
         ({"every": 1, "patience": math.nan}, "patience: given nan"),
     ],
 )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 
+import airflow_elastic.runtime as elastic
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.cli.specfile import read_plain
 from airflow_elastic.control.runs import Run, start_run
@@ -19,6 +23,7 @@ from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.local.engine import LocalEngine
 from airflow_elastic.launchers.horovod import HorovodOptions
 from airflow_elastic.runtime import pod
+from airflow_elastic.runtime.session import Session
 from airflow_elastic.runtime.surroundings import Surroundings
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checks import MOST_WORKERS
@@ -107,6 +112,89 @@ def test_a_job_that_somebody_has_scaled_beyond_all_bounds_is_not_looked_at_pod_b
     owner = {"metadata": {"name": "j", "uid": "1"}, "spec": {"completions": 2**31 - 1}}
     kind = JobKind()
     assert len(read_job(kind, kind.slim(owner), [], {}).workers) == MOST_WORKERS
+
+
+SESSION: list[tuple[Callable[[Any], object], str]] = [
+    (
+        lambda run: run.epochs(10**30),
+        "run.epochs: epochs: given 10*; allowed: at most 9223372036854775807: it is",
+    ),
+    (lambda run: run.epochs(-1), "run.epochs: epochs: given -1; allowed: a whole number from 0"),
+    (
+        lambda run: elastic.init(total_steps=10**30),
+        "elastic.init: total_steps: given 10*; allowed: at most 9",
+    ),
+    (
+        lambda run: elastic.init(total_steps=-1),
+        "elastic.init: total_steps: given -1; allowed: a whole number from",
+    ),
+    (lambda run: elastic.init(total_steps=cast("int", 1.5)), "elastic.init: total_steps: given 1.5"),
+    (
+        lambda run: elastic.init(timeout=math.nan),
+        "elastic.init: timeout: given nan; allowed: a finite number",
+    ),
+    (
+        lambda run: elastic.init(timeout=math.inf),
+        "elastic.init: timeout: given inf; allowed: a finite number",
+    ),
+    (
+        lambda run: elastic.init(timeout=1e30),
+        r"elastic.init: timeout: given 1e\+30; allowed: at most 9000000000: cl",
+    ),
+    (lambda run: elastic.init(timeout=-1.0), "elastic.init: timeout: given -1.0"),
+    (lambda run: elastic.ShardedStream(["a"], iter, lanes=10**30), "lanes: given 10*; allowed: at most 9"),  # type: ignore[arg-type]
+    (
+        lambda run: elastic.ShardedStream(["a"], iter, lanes=cast("int", 0.5)),
+        "lanes: given 0.5; allowed: a whole",
+    ),  # type: ignore[arg-type]
+    (lambda run: averaging(run, every=10**30), "run.average: every: given 10*; allowed: at most 9"),
+    (
+        lambda run: averaging(run, every=1, patience=math.inf),
+        "run.average: patience: given inf; allowed: a fin",
+    ),
+    (
+        lambda run: averaging(run, every=1, patience=1e30),
+        "run.average: patience: given .*; allowed: at most 9",
+    ),
+]
+
+
+def averaging(run: Session, **numbers: Any) -> None:
+    net = torch.nn.Linear(1, 1)
+    run.restore(net, torch.optim.SGD(net.parameters()))
+    run.average(**numbers)
+
+
+@pytest.mark.parametrize(("call", "said"), SESSION, ids=[said[:60] for _, said in SESSION])
+def test_so_is_what_a_script_says(call: Callable[[Session], object], said: str) -> None:
+    session = Session(Surroundings.read(), total_steps=None, backend=None, timeout=60.0)
+    with pytest.raises(InvalidInput, match=said):
+        call(session)
+
+
+def test_the_most_of_these_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = elastic.init(total_steps=2**63 - 1, timeout=9e9)
+    assert next(iter(run.epochs(2**63 - 1))) == 0
+    data = torch.utils.data.TensorDataset(torch.arange(3))
+    (batch,) = elastic.init().loader(
+        data, global_batch=2**63 - 1, epochs=1, seed=2**64 - 1, micro_batch=2**63 - 1
+    )
+    assert sorted(batch[0].tolist()) == [0, 1, 2]
+
+
+def test_a_sampler_that_a_script_makes_itself_is_bounded() -> None:
+    for numbers in (
+        {"global_batch": 10**30},
+        {"global_batch": 1, "micro_batch": 10**30},
+        {"global_batch": 1, "epoch": 10**30},
+    ):
+        with pytest.raises(ValueError, match=r"10* is too much: counts are kept in 64 bits"):
+            elastic.ElasticBatches(3, **numbers)
+
+
+def test_a_number_of_more_digits_than_python_writes_is_refused_too() -> None:
+    with pytest.raises(SpecError, match="count: given int of thousands of digits; allowed: at most 10000"):
+        Workers(10**5000)
 
 
 VARIABLES = (

@@ -66,6 +66,7 @@ WORKER = "spec.pytorchReplicaSpecs.Worker"
     [
         ("", "command: [torchrun, t.py]", "spec.nprocPerNode"),
         ("nprocPerNode: cpu", GPUS, "spec.nprocPerNode"),
+        (f"nprocPerNode: '{'9' * 5000}'", GPUS, "spec.nprocPerNode"),  # Python reads no such number
         ("nprocPerNode: 4", "command: [python, t.py]", "spec.nprocPerNode"),
         ("nprocPerNode: 4", "command: [torchrun, --nproc_per_node=2, t.py]", "spec.nprocPerNode"),
         ("{nprocPerNode: 4, elasticPolicy: {nProcPerNode: 2}}", GPUS, "spec.elasticPolicy.nProcPerNode"),

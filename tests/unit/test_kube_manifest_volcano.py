@@ -142,6 +142,10 @@ def test_a_policy_for_another_gang_scheduler_stays_what_it_is() -> None:
             r"group-min-member: given 'some'; allowed: an integer from 1",
         ),
         (
+            pytorchjob(template(**{LEAST: "9" * 5000})),
+            r"group-min-member: given '9*\.\.\.; allowed: an integer from 1 to 4",
+        ),
+        (
             pytorchjob(template(**{GROUP: "mine"})),
             r"annotations\.scheduling\.k8s\.io/group-name: given 'mine'; allowed: nothing: each attempt has",
         ),

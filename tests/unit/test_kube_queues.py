@@ -239,6 +239,7 @@ def test_when_a_size_changes_in_place(kind: Kind, options: dict[str, Any], may: 
             {"annotations": {kueue.FEWEST_ANNOTATION: "some"}},
             "some",
         ),  # Kueue says why not
+        (Workers(4, min=2), 4, {"annotations": {kueue.FEWEST_ANNOTATION: "9" * 5000}}, "9" * 5000),
         (Workers(4, min=2), 4, {"annotations": {kueue._EQUAL_ANNOTATION: "true"}}, None),
     ],
 )

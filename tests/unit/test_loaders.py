@@ -48,6 +48,19 @@ def test_what_cannot_be_gone_on_with_is_refused() -> None:
         ({"micro_batch": 0}, "micro_batch: given 0"),
         ({"epochs": 1.5}, r"epochs: given 1\.5; allowed: a whole number from 0"),
         ({"seed": None}, "seed: given None; allowed: a whole number$"),
+        (
+            {"global_batch": 10**30},
+            "global_batch: given 10*; allowed: at most 9223372036854775807: it is kept in 64",
+        ),
+        ({"global_batch": 10**5000}, "global_batch: given int of thousands of digits; allowed: at most"),
+        ({"micro_batch": 10**30}, "micro_batch: given 10*; allowed: at most 9223372036854775807: "),
+        ({"epochs": 10**30}, "epochs: given 10*; allowed: at most 9223372036854775807: "),
+        ({"epochs": None, "epoch": 10**30}, "epoch: given 10*; allowed: at most 9223372036854775807: "),
+        (
+            {"seed": 2**64},
+            "seed: given .*; allowed: -9223372036854775808 to 18446744073709551615: torch's gen",
+        ),
+        ({"seed": -(2**63) - 1}, "seed: given .*; allowed: -9223372036854775808 to 18446744073709551615: "),
     ],
 )
 def test_what_a_loader_cannot_be_told_is_refused(given: dict[str, Any], said: str) -> None:

@@ -111,6 +111,30 @@ def test_a_sensor_waits_for_exactly_one_thing() -> None:
             ElasticRunSensor(task_id="s", run_uri="/r", **bad)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"step": 10**30}, "step: given 10*; allowed: at most 9223372036854775807: it is kept in 64 bits"),
+        ({"checkpoint": 10**30}, "checkpoint: given 10*; allowed: at most 9223372036854775807"),
+        (
+            {"poke_interval": float("nan")},
+            "s.poke_interval: given nan; allowed: seconds, a finite number of at least",
+        ),
+        ({"poke_interval": float("inf")}, "s.poke_interval: given inf"),
+        (
+            {"poke_interval": 1e12},
+            "s.poke_interval: given 1000000000000.0; allowed: at most 9000000000: clocks",
+        ),
+        ({"timeout": float("nan")}, "s.timeout: given nan; allowed: a finite number greater than 0"),
+        ({"timeout": float("inf")}, "s.timeout: given inf"),
+        ({"timeout": 1e12}, "s.timeout: given 1000000000000.0; allowed: at most 9000000000: clocks"),
+    ],
+)
+def test_a_sensors_numbers_are_bounded(numbers: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        ElasticRunSensor(task_id="s", run_uri="/r", **numbers)
+
+
 def test_what_a_run_has_reached(hook: FakeHook, tmp_path: Path) -> None:
     store = hook.open_store(str(tmp_path))
     assert reached(store, Target(step=1)) is None, "a run that is yet to come is waited for"

@@ -14,6 +14,9 @@ from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 
+#: More than 64 bits hold. Python itself refuses to read thousands.
+_MOST_DIGITS = 30
+
 #: Amounts of devices, of which each rank has one.
 _DEVICES = ("gpu", "mig-", "gaudi", "npu", "ascend", "mlu", "tpu", "neuron")
 
@@ -131,10 +134,11 @@ class Run:
 
     def _agree(self, procs: Procs, words: str, ranks: int, found: Launch) -> None:
         """Refuse ranks that the manifest gives beside a command that starts others."""
-        if words.isdecimal() and int(words) != ranks:
+        number = whole(words)
+        if number not in (None, ranks):
             how = "as the command says" if found.procs or found.ranks else "as its program is one rank"
             raise SpecError(Problem(procs.path, words, f"{ranks}, {how}, or a launcher that starts more"))
-        if not words.isdecimal() and words not in _RANKS:
+        if number is None and words not in _RANKS:
             raise SpecError(Problem(procs.path, words, f"a number of ranks, or {', '.join(_RANKS)}"))
 
     def _nodes(self, found: Launch, command: str) -> None:
@@ -168,8 +172,8 @@ class Run:
             raise SpecError(Problem(procs.path, ABSENT, procs.refusal))
 
     def _number(self, words: str, path: str) -> int:
-        if words.isdecimal():
-            return int(words)
+        if (number := whole(words)) is not None:
+            return number
         devices = self.devices()
         if words in ("gpu", "auto") and devices:
             return devices
@@ -211,3 +215,8 @@ class Procs:
 def is_device(name: str) -> bool:
     """Whether a resource is one of which each rank has one."""
     return any(part in name.lower() for part in _DEVICES)
+
+
+def whole(text: str) -> int | None:
+    """The number that a text is; None where it is none, or has more digits than any that is of use."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None

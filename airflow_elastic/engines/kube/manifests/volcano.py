@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_elastic.engines.kube.manifests.making import Run
+from airflow_elastic.engines.kube.manifests.making import Run, whole
 from airflow_elastic.engines.kube.manifests.parts import Part, name_of
 from airflow_elastic.engines.kube.manifests.pods import BY_SERVER, LAST_APPLIED
 from airflow_elastic.engines.kube.manifests.tables import PODGROUP
@@ -121,7 +121,7 @@ def _take_least(part: Part, run: Run, groups: Sequence[Part]) -> None:
     count, fewest = run.workers.get("count", 1), run.workers.get("min")
     known: tuple[str, int] | None = None
     for path, given in _given(run, groups, (_LEAST, "minAvailable", "minMember")):
-        least = int(given) if str(given).isdecimal() else 0
+        least = whole(str(given)) or 0
         if not 1 <= least <= count:
             part.refuse(path, given, f"an integer from 1 to {count}, the number of workers")
         elif known is not None and least != known[1]:

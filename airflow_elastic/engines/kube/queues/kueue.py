@@ -66,7 +66,7 @@ def annotated(annotations: Mapping[str, str], job: Job, options: KubeOptions) ->
     fewest = str(job.spec.workers.at_least if begins_small else job.workers)
     rest = {name: value for name, value in annotations.items() if name != FEWEST_ANNOTATION}
     given = annotations.get(FEWEST_ANNOTATION, fewest)
-    whole = given.isdecimal() and int(given) >= job.workers
+    whole = given.isdecimal() and len(given) < 30 and int(given) >= job.workers
     return rest if whole else {**rest, FEWEST_ANNOTATION: given}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_elastic.engines.kube.manifests.commands import Scope
-from airflow_elastic.engines.kube.manifests.making import Procs, Run
+from airflow_elastic.engines.kube.manifests.making import Procs, Run, whole
 from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_template
 from airflow_elastic.spec.errors import ABSENT
@@ -124,5 +124,6 @@ def _scope(run: Run, count: int, procs: Procs) -> Scope:
     if "min" in run.workers:
         values["PET_NNODES"] = f"{run.workers['min']}:{run.workers['max']}"
         return Scope(values, _PER_POD | {"WORLD_SIZE"})
-    ranks = int(procs.words) if procs.words and procs.words.isdecimal() else 1
+    told = whole(procs.words or "")
+    ranks = 1 if told is None else told
     return Scope({**values, "PET_NNODES": str(count), "WORLD_SIZE": str(count * ranks)}, _PER_POD)
