@@ -262,7 +262,7 @@ class TestPyTorchJob(ClusterEngine):
                 return any("deletionTimestamp" in pod["metadata"] for pod in await self.pods(client, job))
 
             await until_async(leaving, "the worker to leave")
-            await KubeEngine.scale(engine, job, 3)
+            await self.change(client, job, {"pytorchReplicaSpecs": {"Worker": {"replicas": 3}}})
             await self.until_it_is(client, job, "Failed")
             status = await until(engine, job, lambda status: status.failed)
         assert [w.phase for w in status.workers] == [*[WorkerPhase.RUNNING] * 2, WorkerPhase.LOST]

@@ -74,8 +74,8 @@ class KubeEngine:
     #: What an operator makes between the owner and the pods, if that, and not the owner, holds the number of workers.
     child: ClassVar[Child | None] = None
 
-    #: Whether a scale step waits for pods of the numbers that come.
-    awaits_left: ClassVar[bool] = True
+    #: Whether a scale step waits for all pods, those that stay and those that have left, whatever their numbers.
+    awaits_all: ClassVar[bool] = False
 
     def __init__(
         self, *, access: Access | None = None, open_store: Callable[[str], Store] = open_store
@@ -238,7 +238,7 @@ class KubeEngine:
         async with hub(self._reach(options)) as shared:
             pods, grace = partial(self._pods, shared, job, options), job.spec.health.grace_seconds
             where = shared.client, options.namespace, kind, name
-            place = Place(*where, pods, self.kind.index, grace, self.awaits_left)
+            place = Place(*where, pods, self.kind.index, grace, self.awaits_all)
             await self._steps.change(place, self._files(job), job.name, workers)
 
     async def resize(self, job: Job, resources: Mapping[str, str]) -> tuple[Resized, ...]:

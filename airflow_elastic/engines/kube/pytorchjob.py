@@ -13,11 +13,12 @@ Replicas have the restartPolicy Never, as it is the only one that leaves decisio
   no more pods. Only a pod that is gone without having been seen to end (deleted without grace) is made anew, once: its
   agent finds that the worker has had its life, and ends.
 
-So Never must not be told a failure where there is none. Scaled down, the job is well: those that stay run. Scaled up
-while a worker that was sent away is still ending, it has failed, so `scale` waits for that one first. What is left: a
-worker that is sent away while another one that stays has not started, or while the API server is away for longer than
-it takes to save. Then training goes on, and only the next growth takes a new attempt. This is why a job gets its
-`ttlSecondsAfterFinished` when the run is over, and no sooner: what has failed to the operator may be training.
+So Never must not be told a failure where there is none. Scaled down, the job is well if those that stay run, so `scale`
+waits for these first. Scaled up while a worker that was sent away is still ending, it has failed, so `scale` waits for
+that one, too. What is left: a worker that is sent away while another one that stays finds no room or does not start for
+long, or while the API server is away for longer than it takes to save. Then training goes on, and only the next growth
+takes a new attempt. This is why a job gets its `ttlSecondsAfterFinished` when the run is over, and no sooner: what has
+failed to the operator may be training.
 
 Without a Master a job has succeeded when all workers have; with an elasticPolicy when any has, with a Master when that
 has. All leave the pods running, and pods are what is read. Nothing here reads the conditions `Running`, which is there
@@ -26,22 +27,20 @@ before the pods are, and `Restarting`, or the `replicaStatuses`, which count pod
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from airflow_elastic.adapters.kube import Missing
-from airflow_elastic.adapters.kube.hub import Hub, hub
-from airflow_elastic.adapters.kube.resources import PODS, Resource
+from airflow_elastic.adapters.kube.hub import hub
+from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.pod import (
     JOB_LABEL,
-    MARGIN_SECONDS,
     marks,
     named,
     owner_labels,
@@ -251,34 +250,15 @@ class PyTorchJobEngine(KubeEngine):
     """Workers as the pods of a PyTorchJob."""
 
     kind = PyTorchJobKind()
-    awaits_left = False  # `scale` has waited for all that leave, whatever their numbers
+    awaits_all = True
 
     async def scale(self, job: Job, workers: int) -> None:
-        """As on every cluster; but others come only when those that left are gone: meanwhile these count as failed."""
+        """As on every cluster; but what a PyTorchJob cannot be scaled to is refused before anything is written."""
         options = options_of(job.spec, self.kind.options)
         async with hub(self._reach(options)) as shared:
             owner = await shared.client.get(self.kind.resource, options.namespace, job.name)
             self.kind.scaled(owner, workers)
-            now = self.kind.workers(self.kind.slim(owner))
-            seconds = job.spec.health.grace_seconds + 2 * MARGIN_SECONDS
-            if workers > now and not await self._have_left(shared, job, options, now, seconds):
-                for pod in await self._leaving(shared, job, options, now):
-                    name = pod["metadata"]["name"]  # on a node that does not answer
-                    await shared.client.delete(PODS, options.namespace, name, grace_seconds=0)
-                await self._have_left(shared, job, options, now, MARGIN_SECONDS)
         await super().scale(job, workers)
-
-    async def _have_left(self, shared: Hub, job: Job, options: KubeOptions, now: int, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                async for (pods,) in shared.follow(job.name, self._queries(options)[1]):
-                    if not any((self.kind.index(pod) or 0) >= now for pod in pods):
-                        return True
-        return False
-
-    async def _leaving(self, shared: Hub, job: Job, options: KubeOptions, now: int) -> list[dict[str, Any]]:
-        pods = await self._pods(shared, job, options)
-        return [pod for pod in pods if (self.kind.index(pod) or 0) >= now]
 
     async def close(self, job: Job) -> None:
         """Have the cluster remove what is left of the job, after `ttl_seconds`."""

@@ -5,13 +5,16 @@ the one that is to come. Whoever asks a controller for the second while there is
 failed (a Job with `backoffLimitPerIndex`, a PyTorchJob), and gets none. Nor is a worker taken back before its pod was
 made: the controller, which hears of a change a moment later, would make it and delete it at once, and so let its number
 fail.
+
+Of a PyTorchJob any pod that ends, or is to, is a failure of the whole job, if fewer run than it is to have. So workers
+are sent away when those that stay run; and others come when all that have left are gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +50,7 @@ class Place:
         pods: lists them, slim, as they are now.
         number: of a pod's worker.
         grace_seconds: what a worker that is sent away has to save.
-        awaits_left: whether numbers come only when pods that had them have gone.
+        awaits_all: whether a step waits for all pods, and not just for those of the numbers that come.
     """
 
     client: Client
@@ -57,7 +60,43 @@ class Place:
     pods: Callable[[], Awaitable[Sequence[dict[str, Any]]]]
     number: Callable[[Object], int | None]
     grace_seconds: float
-    awaits_left: bool = True
+    awaits_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """What a step waits for.
+
+    Attributes:
+        goes: workers that are to have pods.
+        stays: workers whose pods are to run.
+        comes: workers that are to have no pods yet.
+        beyond: if not None, no worker of this number or a higher one is to have a pod yet.
+        is_held: whether the job is suspended, and has no pods.
+    """
+
+    goes: set[int]
+    stays: set[int]
+    comes: set[int]
+    beyond: int | None
+    is_held: bool
+
+    def has_left(self, index: int | None) -> bool:
+        """Whether the pod of this worker is to be gone."""
+        return index is not None and (
+            index in self.comes or (self.beyond is not None and index >= self.beyond)
+        )
+
+    def are_on_their_way(self, pods: Mapping[int, dict[str, Any]], waited: float, patience: float) -> bool:
+        """Whether to wait for pods that are to be made, or to run: some that are on no node may find no room."""
+        if self.is_held:
+            return False
+        if waited < _MADE_SECONDS and not self.goes <= pods.keys():
+            return True
+        found = [pods.get(index) for index in self.stays]
+        pending = [pod for pod in found if pod is None or pod["status"]["phase"] == "Pending"]
+        on_nodes = [pod for pod in pending if pod is not None and pod["spec"]["nodeName"] is not None]
+        return waited < (patience if on_nodes else _MADE_SECONDS if pending else 0.0)
 
 
 class Steps:
@@ -108,28 +147,45 @@ class Steps:
     async def _settle(self, place: Place, job: str, members: Members, workers: int) -> dict[str, int]:
         """Wait until that can be done; then the pods of those that will go, by uid, with their number."""
         now, then = set(members.all), set(sized(members, workers)[0])
-        goes, comes = now - then, then - now if place.awaits_left else set()
-        found = await self._settled(place, goes, comes) if goes | comes else {}
-        if comes & {*self._former.get(job, {}).values()}:
-            await self._sleep(_HEARD_SECONDS)
-        return {uid: index for uid, index in found.items() if index in goes}
+        if now == then:
+            return {}
+        owner = place.kind.slim(await place.client.get(place.kind.resource, place.namespace, place.name))
+        grows = len(then) > len(now)
+        waits = _Waits(
+            goes=now - then,
+            stays=now & then if place.awaits_all and not grows else set(),
+            comes=set() if place.awaits_all else then - now,
+            # By the job itself, which others may have scaled: their pods are there, and are no former ones.
+            beyond=place.kind.workers(owner) if place.awaits_all and grows else None,
+            is_held=place.kind.held(owner) is not None,
+        )
+        again = any(waits.has_left(index) for index in self._former.get(job, {}).values())
+        found = await self._settled(place, waits, again=again)
+        return {uid: index for uid, index in found.items() if index in waits.goes}
 
-    async def _settled(self, place: Place, goes: Collection[int], comes: Collection[int]) -> dict[str, int]:
-        """Wait until those that go have had pods, and those that come have none; then all pods' numbers, by uid."""
-        owner = await place.client.get(place.kind.resource, place.namespace, place.name)
-        is_held = place.kind.held(place.kind.slim(owner)) is not None
+    async def _settled(self, place: Place, waits: _Waits, *, again: bool) -> dict[str, int]:
+        """Wait until the pods are as they are to be; then all pods' numbers, by uid.
+
+        Args:
+            place: where the pods are.
+            waits: for what.
+            again: whether to look again, a moment later, as the controller may not know yet that pods are gone.
+        """
         began, patience = self._clock(), place.grace_seconds + 2 * MARGIN_SECONDS
+        seen_free = False
         while True:
             pods = await place.pods()
             numbers = {
                 pod["metadata"]["uid"]: index for pod in pods if (index := place.number(pod)) is not None
             }
-            left = [pod for pod in pods if numbers.get(pod["metadata"]["uid"]) in comes]
+            left = [pod for pod in pods if waits.has_left(numbers.get(pod["metadata"]["uid"]))]
             waited = self._clock() - began
-            unmade = not is_held and waited < _MADE_SECONDS and not set(goes) <= {*numbers.values()}
-            if not left and not unmade:
+            by_index = {numbers[uid]: pod for pod in pods if (uid := pod["metadata"]["uid"]) in numbers}
+            again = again or bool(left)
+            free = not left and not waits.are_on_their_way(by_index, waited, patience)
+            if free and (seen_free or not again):
                 return numbers
-            if waited > patience + 2 * MARGIN_SECONDS:
+            if left and waited > patience + 2 * MARGIN_SECONDS:
                 names = ", ".join(pod["metadata"]["name"] for pod in left)
                 raise EngineError(
                     f"{place.name} cannot be scaled: pods of workers that have left do not go ({names})"
@@ -143,4 +199,5 @@ class Steps:
                 if ended or waited > patience:
                     name = f"metadata.name={pod['metadata']['name']}"
                     await place.client.delete_all(PODS, place.namespace, fields=name, grace_seconds=0)
-            await self._sleep(_LOOK_SECONDS)
+            seen_free = free
+            await self._sleep(_HEARD_SECONDS if free else _LOOK_SECONDS)
