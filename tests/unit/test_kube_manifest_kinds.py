@@ -114,6 +114,24 @@ def test_what_is_no_number_of_ranks_is_refused_whatever_the_command(command: str
     assert "a number of ranks" in caught.value.problems[0].allowed
 
 
+@pytest.mark.parametrize(("field", "given"), [("later", 1), ("enableServiceLinks", False)])
+def test_a_master_that_differs_is_refused_where_it_does(field: str, given: Any) -> None:
+    manifest = pytorchjob(container=GPUS, master=True)
+    replicas = manifest["spec"]["pytorchReplicaSpecs"]
+    replicas["Master"]["template"]["spec"][field] = True
+    replicas["Worker"]["template"]["spec"][field] = given
+    with pytest.raises(SpecError, match=rf"they differ in spec\.{field}\)"):
+        from_manifest(manifest)
+
+
+@pytest.mark.parametrize("field", ["enableServiceLinks", "hostPID", "shareProcessNamespace"])
+def test_what_is_true_or_false_is_no_number(field: str) -> None:
+    manifest = pytorchjob(container=GPUS)
+    manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"][field] = 1
+    with pytest.raises(SpecError, match=rf"spec\.{field}: given 1; allowed: true or false, without quotes"):
+        from_manifest(manifest)
+
+
 def test_a_variable_given_twice_stays_so() -> None:
     env = (
         "env: [{name: A, value: x}, {name: B, value: $(A)}, {name: A, valueFrom: {fieldRef: {fieldPath: m}}}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,11 +74,16 @@ def _refuse_unlike(replicas: Part, templates: Mapping[str, Part], policies: Mapp
     if policies["Master"] != policies["Worker"]:
         allowed = f"{policies['Worker']}, as of the Worker: one policy holds for the whole run"
         replicas.refuse("Master.restartPolicy", policies["Master"], allowed)
-    if templates["Master"].data != templates["Worker"].data:
+    if not _alike(templates["Master"].data, templates["Worker"].data):
         allowed = (
             f"as Worker.template: all workers of a run are alike (they differ in {_difference(templates)})"
         )
         replicas.refuse("Master.template", "another one", allowed)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values are the same in JSON, where 1 is not true."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _difference(templates: Mapping[str, Part]) -> str:
@@ -85,7 +91,7 @@ def _difference(templates: Mapping[str, Part]) -> str:
     one, other, path = templates["Master"].data, templates["Worker"].data, ""
     while isinstance(one, Mapping | list) and type(one) is type(other):
         keys = [*one, *other] if isinstance(one, Mapping) else [*range(max(len(one), len(other)))]
-        key = next(k for k in keys if _get(one, k) != _get(other, k))
+        key = next(k for k in keys if not _alike(_get(one, k), _get(other, k)))
         one, other, path = _get(one, key), _get(other, key), f"{path}.{key}"
     return path.lstrip(".")
 
