@@ -7,6 +7,7 @@ rendezvous/0002.json   where generation 2 meets: address and port of its lead wo
 rendezvous/0002.began  all workers of generation 2 have come, and their ranks are being started
 node-1/agent.json      the agent of worker 1, created exclusively: a worker is started once
 node-1/result.json     how it ended; an agent that is gone without one was killed
+node-1/ended           it has nothing more to do than to copy its logs to the run's storage
 node-1/g0002-rank-3.*  a rank's page and its report
 node-1/g0002.failed    its ranks have failed, and its agent stands by
 node-1/restore-2/      what its ranks of generation 2 fetch for each other, while they read a checkpoint
@@ -34,6 +35,9 @@ from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import RankError
 
 T = TypeVar("T")
+
+#: How long a worker that has ended may take to copy its logs to the run's storage.
+LOG_SECONDS = 30.0
 
 #: What the names of such folders begin with; a generation follows.
 RESTORE = "restore-"
@@ -252,6 +256,9 @@ class JobFiles:
     def stand_by(self, index: int, generation: int) -> None:
         """Say that a worker's ranks of this generation have failed, and that its agent is there."""
         self.create(f"node-{index}/g{generation:04d}.failed", {})
+        self._wake()
+
+    def _wake(self) -> None:
         with contextlib.suppress(OSError):  # nobody watches just now
             pipe = os.open(self.news, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.write(pipe, b".")
@@ -260,6 +267,15 @@ class JobFiles:
     def stands_by(self, index: int, generation: int) -> bool:
         """Whether it has said so."""
         return (self.node(index) / f"g{generation:04d}.failed").exists()
+
+    def end(self, index: int) -> None:
+        """Say that a worker, whose result is written, has nothing more to do than to copy its logs."""
+        self.create(f"node-{index}/ended", {})
+        self._wake()
+
+    def has_ended(self, index: int) -> bool:
+        """Whether it has said so: its process may be there for a while."""
+        return (self.node(index) / "ended").exists()
 
     @property
     def news(self) -> Path:

@@ -84,7 +84,10 @@ class Output:
         lines = self.rest()
         left, self._read, self._skipping = to - self._read, to, True
         self._line_at = to
-        return [*lines, f"({_size(left)} left out here: all of it is in {self._store.uri}/{self.key})"]
+        return [
+            *lines,
+            f"({size_in_words(left)} left out here: all of it is in {self._store.uri}/{self.key})",
+        ]
 
     def _some(self, parts: Sequence[Entry]) -> list[str] | None:
         data = self._chunk(parts)
@@ -127,7 +130,7 @@ class Output:
         self._left += max(0, len(last) - room)
 
     def _text(self) -> str:
-        more = f"… ({_size(self._left)} more of this line)" if self._left else ""
+        more = f"… ({size_in_words(self._left)} more of this line)" if self._left else ""
         return self._line.decode(errors="replace") + more
 
 
@@ -149,5 +152,6 @@ def ends_of(batches: Iterable[list[str]], lines: int, where: str) -> list[str]:
     return [*first, *([f"({left} more lines are in {where})"] if left else []), *last]
 
 
-def _size(count: int) -> str:
+def size_in_words(count: int) -> str:
+    """As megabytes, or as bytes where they are few."""
     return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count:,} bytes"

@@ -53,10 +53,17 @@ def run_agent(files: JobFiles, index: int) -> None:
     spares = Spares(node)
     spares.begin()
     reporter = Reporter(node, SharedFolder(node))
-    run_worker(node, spares, reporter, lambda result: files.write(f"node-{index}/result.json", result))
+    write = partial(files.write, f"node-{index}/result.json")
+    run_worker(node, spares, reporter, write, partial(files.end, index))
 
 
-def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[Result], None]) -> None:
+def run_worker(
+    node: Node,
+    spares: Spares,
+    reporter: Reporter,
+    write: Callable[[Result], None],
+    ended: Callable[[], None] = lambda: None,
+) -> None:
     """Run a worker's ranks to their end.
 
     Args:
@@ -64,6 +71,7 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
         spares: its own, begun. Ended here.
         reporter: carries words both ways meanwhile.
         write: keeps the result. Called before anything else ends: whoever sees this process gone must find it.
+        ended: is called when there is nothing more to do than to copy logs, if that takes any time.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -104,12 +112,17 @@ def run_worker(node: Node, spares: Spares, reporter: Reporter, write: Callable[[
         result = _failed(node.files, node.index, error)
     finally:
         write(result)
-        spares.end()
-        reporter.stop()
-        copies.stop()
-        persister.stop()
-        for one in followers:
-            one.finish(partial(_flushed, persister), done=result.outcome in ("succeeded", "left"))
+        copies.end()
+        try:
+            spares.end()
+            reporter.stop()
+            persister.stop()
+            for one in followers:
+                one.finish(partial(_flushed, persister), done=result.outcome in ("succeeded", "left"))
+            if copies.busy:
+                ended()
+        finally:
+            copies.stop()
 
 
 def _flushed(persister: Persister) -> bool:

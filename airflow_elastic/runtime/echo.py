@@ -42,7 +42,8 @@ class Echo:
         self._copy()
 
     def _copy(self) -> None:
-        for path in self._node.rank_logs():
+        # Also of ranks whose place others have taken since: nobody has looked at their last words.
+        for path in dict.fromkeys((*self._copied, *self._node.rank_logs())):
             try:
                 self._copy_one(path)
             except OSError:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters import linux
 from airflow_elastic.adapters.gather import gather_files
-from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
+from airflow_elastic.adapters.jobfiles import LOG_SECONDS, JobFiles, JobRecord, Members
 from airflow_elastic.adapters.plugins import how_to_install
 from airflow_elastic.adapters.reports import write_progress
 from airflow_elastic.adapters.stores import open_store
@@ -155,7 +155,11 @@ class LocalEngine:
             self._ensure_host(job)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
-        """Close the job, let its workers save, then kill what is left of them and of all that they started."""
+        """Close the job, let its workers save, then kill what is left of them and of all that they started.
+
+        Those that only copy their logs get their time for it, whatever the grace: whoever shows output goes over to the
+        next attempt's after this.
+        """
         files = job_files(job)
         await asyncio.to_thread(_refuse_foreign, files, job)
         await asyncio.to_thread(files.create, "closed", {"at": time.time()})
@@ -165,6 +169,9 @@ class LocalEngine:
                 agent.send(signal.SIGTERM)
             await _wait_gone(agents, grace_seconds + _MARGIN_SECONDS)
         await asyncio.to_thread(_kill, partial(_left, files, job), job.name)
+        copying = partial(_live_agents, files, ended=True)
+        await _wait_gone(await asyncio.to_thread(copying), 2 * LOG_SECONDS)
+        await asyncio.to_thread(_kill, copying, job.name)
         await asyncio.to_thread(files.forget_fetched)
         await asyncio.to_thread(_last_report, files, self._open_store(job.run_uri))
 
@@ -258,8 +265,9 @@ def _elsewhere(theirs: JobRecord, ours: JobRecord) -> str:
     )
 
 
-def _live_agents(files: JobFiles) -> list[linux.Process]:
-    agents = (files.agent(node) for node in files.nodes())
+def _live_agents(files: JobFiles, *, ended: bool = False) -> list[linux.Process]:
+    """Those that are at work; or those that have ended, and only copy their logs."""
+    agents = (files.agent(node) for node in files.nodes() if files.has_ended(node) is ended)
     return [agent for agent in agents if agent and agent.alive]
 
 

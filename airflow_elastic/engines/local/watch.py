@@ -84,7 +84,8 @@ def _hear(news: int, changed: asyncio.Event) -> None:
 
 
 def _version(files: JobFiles) -> tuple[int, ...]:
-    """Changes with each new generation, when ranks fail, and when the job is removed: all that no pidfd tells.
+    """Changes with each new generation, when ranks fail, when only logs are copied, and when the job is removed: all
+    that no pidfd tells.
 
     Reading everything each time instead takes time from training, where all processors are in use.
     """
@@ -93,8 +94,9 @@ def _version(files: JobFiles) -> tuple[int, ...]:
         changed = [(files.folder / name).stat().st_mtime_ns for name in ("members", "job.json")]
     except OSError:
         return ()
-    standing = (files.stands_by(index, newest.generation) for index in newest.nodes) if newest else ()
-    return (*changed, *standing)
+    nodes = newest.nodes if newest else ()
+    standing = (files.stands_by(index, newest.generation) for index in nodes) if newest else ()
+    return (*changed, *standing, *map(files.has_ended, nodes))
 
 
 def read(files: JobFiles) -> JobStatus:
@@ -121,8 +123,9 @@ def _standing(files: JobFiles, generation: int, worker: WorkerStatus, same_boot:
 def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> WorkerStatus:
     name = f"node-{node}"
     agent = files.agent(node)
-    # Alive is asked before the result: an agent that ends in between has written its result by then.
-    alive = agent is not None and same_boot and agent.alive
+    # Alive is asked before the result: an agent that ends in between has written its result by then. One that only
+    # copies logs has ended: what is decided now waits for no output.
+    alive = agent is not None and same_boot and agent.alive and not files.has_ended(node)
     result = files.result(node)
     if result is not None and not alive:
         # By somebody else, who wants its machine or its memory.
