@@ -7,6 +7,7 @@ all is there, or its time is over; then the last line of the copy says how much 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -59,8 +60,9 @@ class LogCopies:
 
     def note(self) -> None:
         """Have this attempt's logs known, before the worker goes over to the next one. Waits for nothing."""
-        if self._far:
-            self._folders[self._node.attempt] = self._node.logs
+        with contextlib.suppress(OSError):  # where their folder cannot be made, there are none
+            if self._far:
+                self._folders[self._node.attempt] = self._node.logs
 
     def end(self) -> None:
         """Begin to copy the rest: nothing more is printed. Waits for nothing."""
