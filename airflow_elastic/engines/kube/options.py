@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_elastic.adapters.kube import Access
 from airflow_elastic.engines.kube.quantities import ALLOWED, is_quantity
-from airflow_elastic.engines.kube.render.names import QUEUE_LABELS
+from airflow_elastic.engines.kube.render.names import DISRUPTION_MODES, QUEUE_LABELS
 from airflow_elastic.spec.checks import Checks, choice, int32
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
@@ -18,10 +18,6 @@ from airflow_elastic.spec.run import RunSpec
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _QUEUEING = ("kueue", "volcano", "native")
-
-#: What preemption takes of a gang of Kubernetes' own.
-DISRUPTION_MODES = ("all", "single")
-
 _SOURCES = ("claim", "secret", "config_map", "host_path", "empty_dir")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_elastic.engines.kube.manifests.making import Run
 from airflow_elastic.engines.kube.manifests.parts import Part
-from airflow_elastic.engines.kube.options import DISRUPTION_MODES
+from airflow_elastic.engines.kube.render.names import DISRUPTION_MODES
 from airflow_elastic.spec.errors import ABSENT
 
 

@@ -51,3 +51,6 @@ TERMINATION_LOG = "/dev/termination-log"
 
 #: What a worker gets beyond its grace before it is killed: it has to notice, and to write down how it ended.
 MARGIN_SECONDS = 5
+
+#: What preemption takes of a gang of Kubernetes' own.
+DISRUPTION_MODES = ("all", "single")
