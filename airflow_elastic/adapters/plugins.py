@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
+import re
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 from typing import Any
 
 from airflow_elastic.spec.errors import Problem, SpecError
@@ -20,6 +22,9 @@ _EXTRAS = {
     "safetensors": "safetensors",
     "torch": "runtime",
 }
+
+#: What a module is installed by, where that has another name.
+_PACKAGES = {"airflow": "apache-airflow"}
 
 
 class PackageMissing(SpecError):
@@ -100,3 +105,27 @@ def how_to_install(module: str) -> str:
     package = module.partition(".")[0]
     extra = _EXTRAS.get(package)
     return f"pip install 'airflow-elastic[{extra}]'" if extra else f"pip install {package}"
+
+
+def lacking(module: str) -> str | None:
+    """Why a module cannot be used here, in a few words: it is not installed, or too old; None where it can.
+
+    Imports nothing: torch alone takes seconds. A mere folder of that name is no such module.
+    """
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        return "not installed"
+    package = _PACKAGES.get(module, module)
+    try:
+        there, asked = version(package), requires("airflow-elastic") or ()
+    except PackageNotFoundError:
+        return None
+    named = rf"{re.sub('[-_]', '[-_]', package)}>=([\d.]+)"
+    least = [match[1] for one in asked if (match := re.match(named, one))]
+    too_old = [one for one in least if _numbers(there) < _numbers(one)]
+    return f"{there} is too old: {max(too_old, key=_numbers)} or newer is needed" if too_old else None
+
+
+def _numbers(version: str) -> list[int]:
+    match = re.match(r"\d+(\.\d+)*", version)
+    return [int(one) for one in match[0].split(".")] if match else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 import sys
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ import click
 from rich.text import Text
 
 import airflow_elastic
-from airflow_elastic.adapters.plugins import PackageMissing, how_to_install
+from airflow_elastic.adapters.plugins import PackageMissing, how_to_install, lacking
 from airflow_elastic.adapters.stores import describe
 from airflow_elastic.cli import say
 from airflow_elastic.cli.find import json_option
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 #: Modules that only some need, and who does. None is imported: torch alone takes seconds.
 _OPTIONAL = {
     "torch": "workers need it, also those of the local engine",
+    "numpy": "workers need it, also those of the local engine",
     "airflow": "only Airflow's side needs it",
     "boto3": "runs on s3:// need it",
     "kubernetes_asyncio": "engines whose workers run on a cluster need it",
@@ -80,9 +80,9 @@ def _python() -> Iterator[_Line]:
     yield _Line("python", True, f"{platform.python_version()}, {sys.executable}")
     yield _Line("system", linux, f"{platform.system()} {platform.release()}", needed=False)
     for module, purpose in _OPTIONAL.items():
-        there = _there(module)
-        lacks = f"not installed; {purpose}: {how_to_install(module)}"
-        yield _Line(module, there, "installed" if there else lacks, needed=False)
+        why = lacking(module)
+        lacks = f"{why}; {purpose}: {how_to_install(module)}"
+        yield _Line(module, why is None, "installed" if why is None else lacks, needed=False)
 
 
 def _engines(namespace: str | None) -> Iterator[_Line]:
@@ -112,12 +112,9 @@ def _launchers() -> Iterator[_Line]:
     for name in launcher_names():
         try:
             launcher = find_launcher(name)
-            missing = [module for module in ("torch", launcher.module) if module and not _there(module)]
-            text = (
-                f"not here: workers need {missing[0]}: {how_to_install(missing[0])}"
-                if missing
-                else launcher.summary
-            )
+            needs = ("torch", "numpy", *((launcher.module,) if launcher.module else ()))
+            missing = [f"{one} ({why}): {how_to_install(one)}" for one in needs if (why := lacking(one))]
+            text = f"not here: workers need {missing[0]}" if missing else launcher.summary
         except PackageMissing as error:
             missing = [error.module]
             text = f"needs {error.module}, which is not installed: {how_to_install(error.module)}"
@@ -130,7 +127,3 @@ def _store(uri: str) -> Iterator[_Line]:
     told = describe(uri)
     at = f" at {told.endpoint}" if told.endpoint else ""
     yield _Line("run URI", told.fit, told.detail if not told.fit else f"{told.uri}{at}: {told.detail}")
-
-
-def _there(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +13,10 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import airflow_elastic
+from airflow_elastic.engines.local import LocalEngine
 
 PACKAGE = Path(airflow_elastic.__file__).parent
 ROOT = PACKAGE.parent
@@ -83,6 +88,43 @@ def test_doctor_with_the_runtime_alone_finds_the_local_engine_fit(tmp_path: Path
     assert found["launcher torchrun"]["ok"]
     assert not found["engine job"]["ok"]
     assert not found["engine job"]["needed"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "numpy", "said"),
+    [
+        (True, False, "numpy (not installed)"),
+        (False, True, "torch (2.1.0+cpu is too old: 2.6 or newer is needed)"),
+    ],
+    ids=["no numpy", "an old torch"],
+)
+def test_doctor_puts_no_tick_on_what_workers_cannot_use(
+    torch: bool, numpy: bool, said: str, tmp_path: Path
+) -> None:
+    site = packages(tmp_path, "torch", *(("numpy",) if numpy else ()))
+    if not torch:
+        next(site.glob("torch-*.dist-info")).unlink()
+        (site / "torch-2.1.0.dist-info").mkdir()
+        (site / "torch-2.1.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.1.0+cpu\n")
+    (site / "boto3").mkdir()
+    found = findings(cli(site, "doctor", "--json"))
+    well = {subject for subject, line in found.items() if line["ok"]}
+    runs = {"torch"} if torch else {"numpy"}
+    assert well == {"airflow-elastic", "python", "system", *runs}, "and a folder is no package"
+    for subject in ("engine local: interpreter", "launcher torchrun"):
+        assert said in found[subject]["text"].replace(f" in {sys.executable}", "")
+        assert "pip install 'airflow-elastic[runtime]'" in found[subject]["text"]
+
+
+def test_doctor_tries_whether_processes_can_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may have the call where the kernel has not."""
+
+    def refuse(pid: int, flags: int = 0) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    found = {one.subject: one for one in LocalEngine().doctor()}
+    assert not found["local: processes"].ok
 
 
 def test_a_run_without_torch_is_refused_and_nothing_is_created(tmp_path: Path) -> None:

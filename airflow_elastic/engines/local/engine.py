@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.adapters import linux
 from airflow_elastic.adapters.gather import gather_files
 from airflow_elastic.adapters.jobfiles import LOG_SECONDS, JobFiles, JobRecord, Members
-from airflow_elastic.adapters.plugins import how_to_install
+from airflow_elastic.adapters.plugins import how_to_install, lacking
 from airflow_elastic.adapters.reports import write_progress
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job
@@ -185,10 +185,11 @@ class LocalEngine:
     def doctor(self, namespace: str | None = None) -> list[Finding]:
         """Whether this machine can run workers."""
         python = sys.executable
-        if not _is_there("torch"):  # agents need it, whatever the script uses
-            lacks = f"{python} has no torch, which workers need: {how_to_install('torch')}"
-            return [Finding("local: interpreter", False, lacks, needed=False)]
-        pidfd = hasattr(os, "pidfd_open")
+        for module in ("torch", "numpy"):  # agents need them, whatever the script uses
+            if why := lacking(module):
+                lacks = f"workers need {module} in {python} ({why}): {how_to_install(module)}"
+                return [Finding("local: interpreter", False, lacks, needed=False)]
+        pidfd = _has_pidfds()
         return [
             Finding(
                 "local: processes",
@@ -198,6 +199,15 @@ class LocalEngine:
             Finding("local: interpreter", True, python),
             Finding("local: processors", True, f"{os.cpu_count()} for all workers together"),
         ]
+
+
+def _has_pidfds() -> bool:
+    """Tried, as Python may have the call where the kernel has not, or does not permit it."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def _is_there(module: str) -> bool:
