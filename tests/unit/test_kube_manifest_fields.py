@@ -110,6 +110,37 @@ def pod_of(template: Plain, trains: int, container: str) -> Plain:
     return wanted
 
 
+#: What ours have, whatever a manifest says.
+OURS = ("containers", "restartPolicy", "terminationGracePeriodSeconds", "subdomain")
+OURS_OF_MAIN = ("name", "image", "command", "env", "resources", "terminationMessagePolicy")
+
+
+def added(template: Plain, ours: Plain, main: Plain | None = None, path: str = "") -> Iterator[str]:
+    """The paths in a pod of ours of what nobody has said. Of a gang of Volcano's its own is said elsewhere.
+
+    Args:
+        template: as the manifest has it.
+        ours: as it is rendered.
+        main: the container in it that becomes our first.
+        path: of the template.
+    """
+    given, pod = template["spec"], ours["spec"]
+    theirs = [main, *(one for one in given["containers"] if one is not main)]
+    for where, here, there, known in (
+        ("spec", pod, given, OURS),
+        *(
+            (f"spec.containers.{i}", here, there, OURS_OF_MAIN if i == 0 else ())
+            for i, (here, there) in enumerate(zip(pod["containers"], theirs, strict=True))
+        ),
+    ):
+        for key, value in here.items():
+            of_gang = key in ("schedulerName", "priorityClassName")
+            if key in known or empty(value) or (of_gang and pod.get("schedulerName") == "volcano"):
+                continue
+            if key not in there or (isinstance(value, dict | list) and len(value) != len(there[key])):
+                yield f"{path}.{where}.{key} is {value!r}"
+
+
 def templates_in(found: Any) -> Iterator[Plain]:
     if isinstance(found, dict):
         if "containers" in found.get("spec", {}):
@@ -216,7 +247,9 @@ def read_gang(
 def read_pod(
     path: str, template: Plain, ours: Plain, theirs: str | None, container: str, paths: list[str]
 ) -> None:
-    paths += missing(ours, pod_of(template, trains_at(template, theirs), container), path)
+    at = trains_at(template, theirs)
+    paths += missing(ours, pod_of(template, at, container), path)
+    paths += added(template, ours, template["spec"]["containers"][at], path)
 
 
 def read_job(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths: list[str]) -> None:
@@ -355,6 +388,7 @@ def read_elasticjob(theirs: Plain, spec: RunSpec, ours: Plain, same: Any, paths:
         else:
             template["spec"].pop("restartPolicy", None)
             main = template["spec"]["containers"][0]
+            paths += added(template, body["template"], main, f"{at}.template")
             main["name"] = "main"
             words = [*main.pop("command", []), *main.pop("args", [])]
             held = body["template"]["spec"]["containers"][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,24 @@ def test_a_job_master_has_the_resources_of_its_manifest_alone() -> None:
     given["spec"]["replicaSpecs"]["dlrover-master"]["template"]["spec"]["containers"][0]["resources"] = asked
     replicas = rendered(from_manifest(given))[0]["spec"]["replicaSpecs"]
     assert replicas["dlrover-master"]["template"]["spec"]["containers"][0]["resources"] == asked
+
+
+@pytest.mark.parametrize("kind", ["dlrover-master", "ps"])
+def test_pods_beside_the_workers_have_nothing_of_theirs(kind: str) -> None:
+    given = elasticjob()
+    given["spec"]["distributionStrategy"] = "ParameterServerStrategy"
+    beside = {"containers": [{"name": "main", "image": "dlrover:1"}], "nodeSelector": {"cpu": "yes"}}
+    served = {
+        "containers": [{**beside["containers"][0], "command": ["serve"]}],
+        "nodeSelector": {"cpu": "yes"},
+    }
+    given["spec"]["replicaSpecs"] |= {"dlrover-master": {"template": {"spec": beside}}}
+    given["spec"]["replicaSpecs"] |= {"ps": {"replicas": 1, "template": {"spec": served}}}
+    spec = RunSpec.from_dict(json.loads(json.dumps(from_manifest(given).to_dict())))
+    found = rendered(spec)[0]["spec"]["replicaSpecs"][kind]["template"]["spec"]
+    assert found["nodeSelector"] == {"cpu": "yes"}, "with the workers' as well it would fit no node"
+    assert found.keys() == {"containers", "nodeSelector", "restartPolicy"}
+    assert "imagePullPolicy" not in found["containers"][0]
 
 
 def test_there_is_one_job_master() -> None:

@@ -23,6 +23,13 @@ _WORDS = {
     "enableElasticScheduling": "enable_elastic_scheduling",
 }
 _SCHEDULING = {"autoScale": "auto_scale", "restartTimeout": "restart_timeout", "priority": "priority"}
+#: What pods beside the workers have as the workers have it, where nothing else is said.
+_OF_WORKERS = {
+    "nodeSelector": "node_selector",
+    "tolerations": "tolerations",
+    "serviceAccountName": "service_account",
+    "schedulerName": "scheduler",
+}
 _RESTARTS = 3  # DLRover's own
 
 #: What DLRover's master sets in a worker's pod, beside how many there are.
@@ -53,6 +60,9 @@ def read_elasticjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = 
             _take_master(one, run)
         else:
             _take_others(one, run, name)
+    for beside in (run.options.get("master", {}), *run.options.get("replicas", {}).values()):
+        if "pod_template" in beside:
+            _set_apart(beside["pod_template"]["spec"], run)
 
 
 def _take_workers(one: Part, run: Run) -> None:
@@ -96,6 +106,17 @@ def _take_others(one: Part, run: Run, name: str) -> None:
     }
     run.say(f"engine_options.replicas.{name}", told, one.path)
     run.whence[f"engine_options.replicas.{name}.command"] = one.at("template.spec.containers.0.command")
+
+
+def _set_apart(pod: dict[str, Any], run: Run) -> None:
+    """Have a pod beside the workers have nothing of theirs, which it would have where its template is silent."""
+    for theirs, ours in _OF_WORKERS.items():
+        if ours in run.options:
+            pod.setdefault(theirs, None)
+    if pod.get("nodeSelector") is not None:
+        pod["nodeSelector"] = {**dict.fromkeys(run.options.get("node_selector", {})), **pod["nodeSelector"]}
+    if "image_pull_policy" in run.options:
+        pod["containers"][0].setdefault("imagePullPolicy", None)
 
 
 def _named_main(one: Part) -> dict[str, Any] | None:
