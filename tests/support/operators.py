@@ -19,6 +19,8 @@ from tests.support.job_world import JobWorld, Object, goes, is_over
 
 Heard = dict[Resource, dict[str, Object]]
 
+_INDEX, _BEFORE = "training.kubeflow.org/replica-index", "airflow-elastic/workers-before"
+
 
 class Operator:
     """One kind of job.
@@ -26,10 +28,14 @@ class Operator:
     Attributes:
         engine: of the kind.
         holds_pods: whether a pod that has ended, and is deleted, stays until it lets go of it.
+        fewest: workers that a job has to have.
+        options: of the engine.
     """
 
     engine: ClassVar[type[KubeEngine]]
     holds_pods: ClassVar[bool] = False
+    fewest: ClassVar[int] = 1
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -123,7 +129,7 @@ class Trainer(JobController):
 
 
 class TrainingOperator(Operator):
-    """Of a PyTorchJob with the restartPolicy Never and no Master.
+    """Of a PyTorchJob with the restartPolicy Never.
 
     Names of pods are fixed. Where there are pods of higher numbers than the job has, it makes those between anew, and
     sends them away when it hears of them. A pod that has ended, or that runs and is to go, counts as failed; the job
@@ -131,9 +137,13 @@ class TrainingOperator(Operator):
     """
 
     engine = PyTorchJobEngine
+    masters = 0
 
     def begin(self, world: JobWorld, workers: int) -> None:
-        spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}}
+        replicas = {"Worker": {"replicas": workers - self.masters}}
+        if self.masters:
+            replicas["Master"] = {"replicas": self.masters}
+        spec = {"pytorchReplicaSpecs": replicas}
         world.set(PYTORCHJOBS, self.name, {"metadata": self._metadata(self.name), "spec": spec})
 
     def act(self, world: JobWorld, heard: Heard) -> None:
@@ -141,24 +151,42 @@ class TrainingOperator(Operator):
             return
         if world.objects[PYTORCHJOBS][self.name].get("status"):
             return
-        wanted = heard[PYTORCHJOBS][self.name]["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]
-        pods = {self.number(pod): pod for pod in heard[PODS].values()}
+        for kind, one in heard[PYTORCHJOBS][self.name]["spec"]["pytorchReplicaSpecs"].items():
+            prefix = f"{self.name}-{kind.lower()}-"
+            pods = {
+                int(name.removeprefix(prefix)): pod
+                for name, pod in heard[PODS].items()
+                if name.startswith(prefix)
+            }
+            self._make(world, kind, one["replicas"], pods)
+            self._count(world, kind, one["replicas"], [*pods.values()])
+
+    def _make(self, world: JobWorld, kind: str, wanted: int, pods: dict[int, Object]) -> None:
+        before = {_BEFORE: str(self.masters)} if kind == "Worker" and self.masters else {}
         for index in range(max(wanted, *(index + 1 for index in pods), 0)):
-            name = f"{self.name}-worker-{index}"
+            name = f"{self.name}-{kind.lower()}-{index}"
             if index not in pods:
-                labels = {JOB_LABEL: self.name, "training.kubeflow.org/replica-index": str(index)}
-                if not world.make(name, labels):
-                    return  # it tries again later
+                world.make(name, {JOB_LABEL: self.name, _INDEX: str(index), **before})
             elif index >= wanted:
                 world.send_away(name)
-        phases = [(pod["status"]["phase"], goes(pod)) for pod in pods.values()]
+
+    def _count(self, world: JobWorld, kind: str, wanted: int, pods: list[Object]) -> None:
+        phases = [(pod["status"]["phase"], goes(pod)) for pod in pods]
         failed = sum(phase == "Failed" or (phase == "Running" and to_go) for phase, to_go in phases)
         succeeded, active = sum(phase == "Succeeded" for phase, _ in phases), phases.count(("Running", False))
         if failed and wanted > succeeded + active:
-            message = f"PyTorchJob {self.name} is failing because {failed} Worker replica(s) failed."
+            message = f"PyTorchJob {self.name} is failing because {failed} {kind} replica(s) failed."
             ended = {"type": "Failed", "status": "True", "message": message}
             found = world.objects[PYTORCHJOBS][self.name]
             world.set(PYTORCHJOBS, self.name, {**found, "status": {"conditions": [ended]}})
+
+
+class TrainingOperatorWithMaster(TrainingOperator):
+    """Of one whose worker 0 is the Master."""
+
+    masters = 1
+    fewest = 2
+    options: ClassVar[dict[str, Any]] = {"master": True}
 
 
 class TensorStack(Operator):
@@ -186,5 +214,6 @@ class TensorStack(Operator):
 
 
 OPERATORS: dict[str, type[Operator]] = {
-    one.engine.kind.name: one for one in (JobController, Trainer, TrainingOperator, TensorStack)
+    **{one.engine.kind.name: one for one in (JobController, Trainer, TrainingOperator, TensorStack)},
+    "pytorchjob with a Master": TrainingOperatorWithMaster,
 }

@@ -33,15 +33,16 @@ class Scaled:
     """A job of an engine in a world of its own, from its submission on."""
 
     def __init__(self, kind: str, folder: str, seed: int) -> None:
+        operator = OPERATORS[kind]
         spec = RunSpec(
             ("t.py",),
-            engine=kind,
-            workers=Workers(BEGIN, min=1, max=6),
+            engine=operator.engine.kind.name,
+            workers=Workers(BEGIN, min=operator.fewest, max=6),
             health=Health(grace_seconds=GRACE_SECONDS),
-            engine_options={"image": "t:1"},
+            engine_options={"image": "t:1", **operator.options},
         )
         self.job = Job(f"{folder}/run", spec, 1, BEGIN, standby=True)
-        self.operator = OPERATORS[kind](self.job.name)
+        self.operator = operator(self.job.name)
         self.engine = self.operator.engine()
         self.world = JobWorld(self.operator, self._files, random.Random(seed))
         self.statuses: list[JobStatus] = []
@@ -74,6 +75,7 @@ class Scaled:
 
 
 def check(kind: str, steps: Wanted, seed: int) -> None:
+    steps = [(max(workers, OPERATORS[kind].fewest), ticks) for workers, ticks in steps]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         scaled = Scaled(kind, folder, seed)
         for module in (engine_module, pytorchjob, tensorstack):
