@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.core.starts import MARGIN
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.events import Stalled
 from airflow_elastic.spec.run import Health, RestartPolicy, ScaleStep, Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
 
@@ -51,16 +55,49 @@ async def test_a_code_error_shows_the_first_failing_ranks_traceback_and_does_not
     assert left_over(tmp_path) == []
 
 
-async def test_a_hang_is_seen_and_ended(tmp_path: Path) -> None:
-    spec = training("--hang-at=8", health=Health(no_progress_seconds=2.0))
+async def test_a_rank_that_hangs_is_named_and_a_hang_before_the_next_first_step_is_ended_soon(
+    tmp_path: Path,
+) -> None:
+    """Rank 1 hangs, and rank 0 waits for it in a collective; in the next attempt both hang before their first step."""
+    health = Health(no_progress_seconds=4.0)
+    spec = training("--hang-at=8", "--hang-rank=1", "--hang-again", health=health)
     async with driving(tmp_path, spec) as driven:
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        await driven.until(lambda: len(driven.state.attempts) == 3, "the third attempt")
         state = await driven.end()
-    assert state.outcome == "succeeded"
-    failure = state.attempts[0].failure
-    assert failure is not None
-    assert failure.kind is FailureKind.NO_PROGRESS
-    assert "since step 7; ranks 0, 1 at train.py:" in failure.reason
-    assert "train.py:" in (failure.traceback or "")
+    assert state.outcome == "succeeded", state.reason
+    first, second = state.attempts[:2]
+    stalled = [event for event in Journal(driven.run.store).read() if isinstance(event, Stalled)]
+    assert [(event.attempt, event.step) for event in stalled[:2]] == [(1, 7), (2, None)]
+
+    assert first.failure is not None
+    assert (first.failure.kind, first.failure.rank) == (FailureKind.NO_PROGRESS, 1)
+    told = (
+        r" s since step 7; rank 1 stands at train\.py:\d+ in <module>, rank 0 at train\.py:\d+ in <module>$"
+    )
+    assert re.search(told, first.failure.reason)
+    assert "rank 1, elsewhere than the others (most recent call first):" in (first.failure.traceback or "")
+    assert {stack.ranks: stack.elsewhere for stack in stalled[0].stacks} == {(0,): False, (1,): True}
+    stands = {stack.ranks: stack.frames for stack in stalled[0].stacks}
+    assert "train.py:" in stands[(1,)][0], "it stands in the script itself"
+    assert "train.py:" not in stands[(0,)][0], "it waits in torch"
+    for rank in (0, 1):
+        log = (tmp_path / f"logs/attempt-0001/g01-rank-{rank}.log").read_text()
+        assert "(most recent call first):" in log
+        assert 'train.py", line ' in log
+
+    assert first.progress is not None
+    (start,) = first.progress.stretches
+    assert start.first_step_at is not None
+    longest = start.first_step_at - start.started_at
+    limit = MARGIN * longest + health.no_progress_seconds
+    assert (stalled[1].longest_start, stalled[1].limit_seconds) == (longest, limit)
+    assert limit < health.start_seconds, "which would have been waited for"
+    assert second.failure is not None
+    assert second.failure.kind is FailureKind.NO_PROGRESS
+    said = f"no first step within {limit:.0f} s; earlier starts took up to {longest:.0f} s; ranks 0, 1 at train.py:"
+    assert said in second.failure.reason
+    assert "train.py:" in (second.failure.traceback or "")
 
 
 async def test_a_planned_scale_step_happens_at_its_step(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 groups of parameters, a schedule, dropout's luck, and a gradient scaler that leaves the first step out.
 
 Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
-there in the first attempt, --hang-rank RANK alone, if that is said; --die-at STEP: there the last rank kills itself,
-in the first attempt; --die-late: all fail once they have finished; --out FILE: rank 0 writes a digest of the whole
-state at the end, its luck included; --samples FOLDER: every rank writes which samples each of its steps consumed;
---lag RANK: the forward pass of this rank takes 20 ms more; --width N of the hidden layer; --lr RATE; --sharded: by
-FSDP2, and not DDP; --gpu: on the rank's GPU; --backend NAME: torch's (two ranks on one GPU need gloo); --verbose:
-logs what is only of interest.
+there in the first attempt, --hang-rank RANK alone, if that is said; --hang-again: all stand still before the first step
+of the second attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --die-late: all fail once
+they have finished; --out FILE: rank 0 writes a digest of the whole state at the end, its luck included; --samples
+FOLDER: every rank writes which samples each of its steps consumed; --lag RANK: the forward pass of this rank takes
+20 ms more; --width N of the hidden layer; --lr RATE; --sharded: by FSDP2, and not DDP; --gpu: on the rank's GPU;
+--backend NAME: torch's (two ranks on one GPU need gloo); --verbose: logs what is only of interest.
 """
 
 import argparse
@@ -30,6 +30,7 @@ parser.add_argument("--step-seconds", type=float, default=0.0)
 parser.add_argument("--fail-at", type=int, default=-1)
 parser.add_argument("--hang-at", type=int, default=-1)
 parser.add_argument("--hang-rank", type=int)
+parser.add_argument("--hang-again", action="store_true")
 parser.add_argument("--die-at", type=int, default=-1)
 parser.add_argument("--die-late", action="store_true")
 parser.add_argument("--lag", type=int, default=-1)
@@ -91,7 +92,8 @@ for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
         raise ValueError(f"a bad batch before step {options.fail_at}")
     if run.steps + 1 == options.die_at and run.attempt == 1 and run.rank == run.world_size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    if run.steps + 1 == options.hang_at and run.attempt == 1 and options.hang_rank in (None, run.rank):
+    hang = run.steps + 1 == options.hang_at and run.attempt == 1 and options.hang_rank in (None, run.rank)
+    if hang or (options.hang_again and run.attempt == 2):
         while True:
             signal.pause()
     if options.samples and run.weight > 0:

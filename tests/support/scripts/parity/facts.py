@@ -1,7 +1,7 @@
 """Reports, as JSON in the folder $FACTS, what a script can see of its process; tests/e2e/test_parity.py compares.
 
 Under a run of ours: the first attempt fails once it has reported; of the second, ranks wait to be ended, by a scale
-step; those of a third generation are done. Anywhere else it fails.
+step; those of a third generation are done. Two ranks of one worker are done at once. Anywhere else it fails.
 """
 
 import sys
@@ -293,4 +293,5 @@ if __name__ == "__main__":
     if ours and attempt == "2":
         signal.pause()
     of_the_end()
-    sys.exit(3)
+    # Where one of two fails torchrun ends the other, which may not have told all then.
+    sys.exit(0 if os.environ.get("LOCAL_WORLD_SIZE") == "2" else 3)
