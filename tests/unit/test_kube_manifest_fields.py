@@ -112,7 +112,7 @@ def pod_of(template: Plain, trains: int, container: str) -> Plain:
 
 #: What ours have, whatever a manifest says.
 OURS = ("containers", "restartPolicy", "terminationGracePeriodSeconds", "subdomain")
-OURS_OF_MAIN = ("name", "image", "command", "env", "resources", "terminationMessagePolicy")
+OURS_OF_MAIN = ("name", "image", "command", "args", "env", "resources", "terminationMessagePolicy")
 
 
 def added(template: Plain, ours: Plain, main: Plain | None = None, path: str = "") -> Iterator[str]:

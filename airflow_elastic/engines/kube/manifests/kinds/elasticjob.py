@@ -23,6 +23,7 @@ _WORDS = {
     "enableElasticScheduling": "enable_elastic_scheduling",
 }
 _SCHEDULING = {"autoScale": "auto_scale", "restartTimeout": "restart_timeout", "priority": "priority"}
+
 #: What pods beside the workers have as the workers have it, where nothing else is said.
 _OF_WORKERS = {
     "nodeSelector": "node_selector",
@@ -30,6 +31,7 @@ _OF_WORKERS = {
     "serviceAccountName": "service_account",
     "schedulerName": "scheduler",
 }
+
 _RESTARTS = 3  # DLRover's own
 
 #: What DLRover's master sets in a worker's pod, beside how many there are.
