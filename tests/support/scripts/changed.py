@@ -1,7 +1,8 @@
 """A small training under DDP whose shape changes after its tenth step. `--trace FILE`: what the whole state was.
 
-Then the body thaws, an adapter comes, the head is pruned, the second embedding is tied no more, and that of kinds
-grows. After the twelfth step another optimizer takes the place of the first one. Rank 0 appends
+Then the body thaws, an adapter comes, the head is pruned, the second embedding is tied no more, that of kinds grows, a
+layer is dropped, the masks of one go, and one is parametrized. After the twelfth step another optimizer takes the place
+of the first one. Rank 0 appends
 `did STEP WORLD_SIZE DIGEST` after each step, and `restored STEP WORLD_SIZE DIGEST` when it goes on.
 """
 
@@ -12,7 +13,7 @@ import time
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import prune
+from torch.nn.utils import parametrizations, prune
 
 import airflow_elastic.runtime as elastic
 from airflow_elastic.spec.resumed import Resumed
@@ -44,12 +45,15 @@ class Net(nn.Module):
         self.first, self.second = nn.Embedding(32, 16), nn.Embedding(32, 16)
         self.second.weight = self.first.weight
         self.kinds = nn.Embedding(4, 16)
+        self.gone, self.masked, self.side = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+        prune.l1_unstructured(self.masked, "weight", amount=0.5)  # type: ignore[no-untyped-call]
         self.body, self.more = nn.Linear(16, 16).requires_grad_(False), nn.Linear(16, 16)
         self.head = nn.Linear(16, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         kinds = self.kinds(x % self.kinds.num_embeddings)
         at = self.body(self.first(x) + self.second(x + 1) + kinds).tanh()
+        at = self.side(self.masked(self.gone(at)).tanh())
         found: torch.Tensor = self.head(self.more(at).tanh())
         return found
 
@@ -59,7 +63,11 @@ def change() -> None:
     net.more = Adapter(net.more)  # type: ignore[assignment]
     prune.l1_unstructured(net.head, "weight", amount=0.3)  # type: ignore[no-untyped-call]
     net.second.weight = nn.Parameter(net.first.weight.detach().clone())
-    new = [*net.body.parameters(), net.more.a, net.more.b, net.second.weight]
+    net.gone = nn.Identity()  # type: ignore[assignment]
+    prune.remove(net.masked, "weight")  # type: ignore[no-untyped-call]
+    parametrizations.weight_norm(net.side)
+    norm = [*net.side.parametrizations["weight"].parameters()]  # type: ignore[union-attr]
+    new = [*net.body.parameters(), net.more.a, net.more.b, net.second.weight, *norm]
     optimizer.add_param_group({"params": new, "lr": 0.01})
     grow(net.kinds, 2)
 
