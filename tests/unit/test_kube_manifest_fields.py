@@ -73,7 +73,8 @@ def missing(found: Any, wanted: Any, path: str = "") -> Iterator[str]:
         if path.endswith("env"):  # a variable without a value is empty text
             held = [one if "valueFrom" in one else {"value": "", **one} for one in held]
         rest: Any = iter(held)
-        if path.endswith("env") and "$" not in str(wanted):  # whose order means nothing then
+        if path.endswith("env") and not any("$" in str(one.get("value")) for one in wanted):
+            # Their order means nothing then.
             rest = held
         for i, one in enumerate(wanted):
             if not any(not [*missing(item, one)] for item in rest):
