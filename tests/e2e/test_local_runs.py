@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import random
 import re
 from pathlib import Path
 
@@ -111,6 +114,35 @@ async def test_a_planned_scale_step_happens_at_its_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+async def test_any_sequence_of_scale_steps_at_any_pace_loses_nobody(tmp_path: Path) -> None:
+    """It trains on in its first attempt, and in the end with whom was wanted last, every step done once."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - pytest shows it where the test fails
+    luck = random.Random(seed)
+    spec = training("--epochs=4000", "--step-seconds=0.02", workers=Workers(3, min=1, max=4))
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(5)
+        wanted = 3
+        for _ in range(20):
+            wanted = luck.choice([workers for workers in (1, 2, 3, 4) if workers != wanted])
+            driven.run.ask_scale(wanted, by="test")
+            await asyncio.sleep(luck.choice((0.0, 0.05, 0.3, 1.0, 3.0)))  # the pace, which is what is tried
+        await driven.scaled(wanted)
+        await driven.at_step(driven.step + 5)
+        newest = driven.files.newest_members()
+        assert newest is not None
+        assert len(newest.nodes) == wanted
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert [attempt.failure for attempt in state.attempts] == [None]
+    assert (state.outcome, state.restarts_used) == ("stopped", 0)
+    assert state.attempt.progress is not None
+    ends = [(stretch.from_step, stretch.to_step) for stretch in state.attempt.progress.stretches]
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(ends)), ends
+    assert left_over(tmp_path / "run") == []
+
+
 @pytest.mark.parametrize("launcher", ["accelerate", "torchrun-plain"])
 async def test_launchers_that_do_not_scale_in_place_are_resubmitted(launcher: str, tmp_path: Path) -> None:
     spec = training("--epochs=5", "--step-seconds=0.05", launcher=launcher, workers=Workers(2, min=1, max=2))
