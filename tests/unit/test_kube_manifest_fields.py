@@ -126,6 +126,7 @@ def added(template: Plain, ours: Plain, main: Plain | None = None, path: str = "
         path: of the template.
     """
     given, pod = template["spec"], ours["spec"]
+    in_gang = "scheduling.k8s.io/group-name" in ours["metadata"]["annotations"]
     theirs = [main, *(one for one in given["containers"] if one is not main)]
     for where, here, there, known in (
         ("spec", pod, given, OURS),
@@ -136,7 +137,7 @@ def added(template: Plain, ours: Plain, main: Plain | None = None, path: str = "
     ):
         for key, value in here.items():
             of_gang = key in ("schedulerName", "priorityClassName")
-            if key in known or empty(value) or (of_gang and pod.get("schedulerName") == "volcano"):
+            if key in known or empty(value) or (of_gang and in_gang):
                 continue
             if key not in there or (isinstance(value, dict | list) and len(value) != len(there[key])):
                 yield f"{path}.{where}.{key} is {value!r}"
@@ -144,7 +145,7 @@ def added(template: Plain, ours: Plain, main: Plain | None = None, path: str = "
 
 def templates_in(found: Any) -> Iterator[Plain]:
     if isinstance(found, dict):
-        if "containers" in found.get("spec", {}):
+        if isinstance(found.get("spec"), dict) and "containers" in found["spec"]:
             yield found
         for value in found.values():
             yield from templates_in(value)
