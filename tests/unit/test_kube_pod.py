@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube.checks import refuse_unreachable
+from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.merge import overlay
+from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.runtime import pod as agent
-from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.errors import SpecError, SubmitRefused
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
 
 
@@ -174,3 +179,20 @@ def test_the_agent_started_by_hand_says_what_it_is(
     said = capsys.readouterr().err
     assert said.startswith("AIRFLOW_ELASTIC_RUN_URI, AIRFLOW_ELASTIC_ATTEMPT, ")
     assert "airflow-elastic run" in said
+
+
+@pytest.mark.parametrize("engine", ["job", "pytorchjob", "trainjob", "elasticjob", "pytorchtrainingjob"])
+def test_a_run_in_a_folder_is_looked_for_in_pods_and_not_in_a_label(engine: str, tmp_path: Path) -> None:
+    found = find_engine(engine)
+    assert isinstance(found, KubeEngine)
+    labels = {"containers": "many"}
+    volumes = [{"mount_path": str(tmp_path), "claim": "runs"}]
+    for options in ({"labels": labels}, {"labels": labels, "volumes": volumes}):
+        spec = RunSpec(("train.py",), engine=engine, engine_options={"image": "trainer:1", **options})
+        job = Job(f"{tmp_path}/run", spec, 1, 1)
+        with (
+            contextlib.nullcontext()
+            if "volumes" in options
+            else pytest.raises(SubmitRefused, match="do not see")
+        ):
+            refuse_unreachable(found.kind, job, options_of(spec, found.kind.options))

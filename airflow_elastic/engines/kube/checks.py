@@ -70,7 +70,7 @@ def _template(kind: Kind, job: Job, options: KubeOptions) -> dict[str, list[dict
     while todo:
         found = todo.pop()
         if isinstance(found, dict):
-            if "containers" in found:
+            if isinstance(found.get("containers"), list):
                 return found
             todo += found.values()
         elif isinstance(found, list):
