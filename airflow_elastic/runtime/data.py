@@ -22,6 +22,7 @@ from airflow_elastic.runtime.counts import seed_number, whole_number
 from airflow_elastic.runtime.lanes import Spot
 from airflow_elastic.runtime.portions import Given, Portion
 from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.replacements import Place, Replacements
 from airflow_elastic.runtime.sampler import ElasticBatches, Order
 from airflow_elastic.runtime.saving import Position
 from airflow_elastic.runtime.stream import Plan, ShardedStream
@@ -62,7 +63,7 @@ class Feed:
         passes: whether the training at hand is complete, and nothing is given.
         passed: whether the script was given nothing of epochs that are over.
         within: whether the script is in a phase that it has named.
-        replaced: how often the script has replaced what is saved, over all attempts.
+        replaced: what the script has replaced of what is saved.
         phase: number of the training.
         begin: is called before something of the epoch that the run stands in is given.
     """
@@ -79,7 +80,8 @@ class Feed:
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
         self.begin: Callable[[], None] = lambda: None
         self.epoch: int | None = None
-        self.epochs = self.phase = self.replaced = 0
+        self.epochs = self.phase = 0
+        self.replaced = Replacements()
         self.passes = self.passed = self.within = False
         self._until = 0  # so many epochs are asked for
         self._given: deque[Given] = deque()
@@ -270,12 +272,13 @@ class Feed:
     def state_dict(self) -> dict[str, Any]:
         """What `position` is of, for a checkpoint."""
         order = self._order and [self._order.length, self._order.seed]
-        return {"order": order, "over": self._over, "replaced": self.replaced}
+        return {"order": order, "over": self._over, "replaced": [[*one] for one in self.replaced.made]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The position, which is kept in the manifest, is of this."""
         self._order = Order(*state["order"]) if state["order"] else None
-        self._over, self.replaced = state["over"], state.get("replaced", 0)
+        self._over = state["over"]
+        self.replaced.made = [Place(*one) for one in state.get("replaced", ())]
 
     def _hand_out(self, portions: Iterator[Portion], epochs: int) -> Iterator[Any]:
         self._until = epochs

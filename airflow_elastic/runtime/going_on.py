@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_elastic.runtime.data import Feed
 from airflow_elastic.runtime.phases import Course
+from airflow_elastic.runtime.replacements import Place
 from airflow_elastic.runtime.restoring import Restorer
 from airflow_elastic.runtime.saving import Position, Stateful
 from airflow_elastic.spec.errors import InvalidInput
@@ -41,7 +42,6 @@ class GoingOn:
         self._phase: int | None = None  # that has loaded it; None: what was loaded is for all of them
         self._order: dict[str, object] = {}  # that the position is of
         self._due: str | None = None
-        self._repeats = 0  # of what the script has replaced in an earlier attempt, in this one
         self._late = False  # such were given while nothing else was to be done
 
     def load(self, objects: Stateful) -> Manifest | None:
@@ -50,7 +50,8 @@ class GoingOn:
         """
         course, restorer = self._course, self._restorer
         self._objects, self._manifest, self._due = objects, None, None
-        self._repeats, self._late = 0, False
+        self._late = False
+        self._feed.replaced.begin()
         self._phase = None if course.current is None else course.number
         if restorer is None or self._is_new:
             return None
@@ -76,24 +77,41 @@ class GoingOn:
         What it replaces between two phases, or at the top of an epoch, it replaces again in each attempt, before it has
         come to where the checkpoint stands: that has been saved of those that replace, and is loaded into them.
         """
-        feed, ahead = self._feed, self._is_ahead
-        self._repeats += ahead
-        if ahead and self._repeats <= feed.replaced:
-            self._late = self._due is None
+        place, replaced = self._place, self._feed.replaced
+        if self._due == _NEWEST:  # the first line of a phase that has begun: its checkpoints are of these
+            replaced.expect(place)
+        elif self._is_ahead and replaced.repeats(place, passes=self._course.passes):
+            self._late = self._due is None and self._is_to_come
+            if self._due is None and not self._late:  # a loop of the script's own, before its next step
+                self._due = _AGAIN
+                self._objects = objects
+                self.begin()
             self._due = _AGAIN if self._due == _LUCK else self._due
         else:
             if self._due is not None:  # saved before: what there was until now has it
-                self.prepare()
                 self.begin()
-            feed.replaced += 1
+            replaced.add(place)
         self._objects = objects
 
     @property
+    def _place(self) -> Place:
+        course, feed = self._course, self._feed
+        between = course.current is None and bool(course.walked or course.stored)
+        steps = course.current.steps if course.current else 0 if between else course.steps
+        return Place(course.number, feed.epoch, steps)
+
+    @property
+    def _is_to_come(self) -> bool:
+        """Whether the training that the checkpoint is of is to come yet."""
+        return self._course.current is None and self._phase is None and not self._course.begins
+
+    @property
     def _is_ahead(self) -> bool:
-        """Whether the checkpoint is of a later moment than the script has come to."""
-        course = self._course
-        to_come = course.current is None and self._phase is None and not course.begins
-        return self._due is not None or (self._manifest is not None and (course.passes or to_come))
+        """Whether the checkpoint is of a later moment than the script has come to, or of this one."""
+        course, manifest = self._course, self._manifest
+        if self._due is not None:
+            return True
+        return manifest is not None and (course.passes or self._is_to_come or course.steps == manifest.step)
 
     def facts(self) -> Resumed | None:
         """Of what `load` is going to load; None where there is nothing. All ranks call this together."""

@@ -186,4 +186,4 @@ def test_the_order_is_part_of_a_checkpoint_and_older_ones_load_without_it(tmp_pa
     restorer(tmp_path / "new").restore(replace(objects(2), others={ORDER: again}))
     restorer(tmp_path / "old").restore(replace(objects(2), others={ORDER: older}))
     assert again.state_dict() == feed.state_dict() == kept
-    assert older.state_dict() == {"order": None, "over": False}
+    assert older.state_dict() == {"order": None, "over": False, "replaced": []}

@@ -184,7 +184,7 @@ def anew(form: str, *kills: int) -> Callable[[Session], Any]:
             return torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
 
         optimizer, data = made(0.1), TensorDataset(torch.randn(16, 4))
-        if form != "restored in each phase":
+        if form not in ("restored in each phase", "first in a phase, restored in the one before"):
             run.restore(net, optimizer)
 
         def step(x: torch.Tensor) -> None:
@@ -225,6 +225,38 @@ def anew(form: str, *kills: int) -> Callable[[Session], Any]:
                 with run.phase("second"):
                     for (x,) in run.loader(data, global_batch=4, epochs=1):
                         step(x)
+            case "first in a phase":
+                with run.phase("first"):
+                    for (x,) in run.loader(data, global_batch=4, epochs=1):
+                        step(x)
+                with run.phase("second"):
+                    again()
+                    for (x,) in run.loader(data, global_batch=4, epochs=1):
+                        step(x)
+            case "first in a phase with a loop of its own":
+                for name in ("first", "second"):
+                    with run.phase(name) as phase:
+                        if name == "second":
+                            again()
+                        while phase.steps < 4:
+                            step(data[phase.steps][0])
+            case "first in a phase, restored in the one before":
+                with run.phase("first"):
+                    run.restore(net, optimizer)
+                    for (x,) in run.loader(data, global_batch=4, epochs=1):
+                        step(x)
+                with run.phase("second"):
+                    again()
+                    for (x,) in run.loader(data, global_batch=4, epochs=1):
+                        step(x)
+            case "after restore":
+                again()
+                for (x,) in run.loader(data, global_batch=4, epochs=2):
+                    step(x)
+            case "after restore, with a loop of its own":
+                again()
+                while run.steps < 8:
+                    step(data[run.steps][0])
             case "at the top of an epoch":
                 for epoch in run.epochs(2):
                     if epoch == 1:
@@ -247,6 +279,11 @@ FORMS = (
     "between phases",
     "between phases with loops of their own",
     "restored in each phase",
+    "first in a phase",
+    "first in a phase with a loop of its own",
+    "first in a phase, restored in the one before",
+    "after restore",
+    "after restore, with a loop of its own",
     "at the top of an epoch",
     "at a step, before the loop",
 )
@@ -261,6 +298,66 @@ def test_what_is_made_anew_in_each_attempt_has_what_was_saved_of_it(form: str, t
         state, attempts = to_the_end(run, EACH, anew(form, *kills))
         assert attempts == len(kills) + 1
         assert equal(state, straight), f"killed after {kills}"
+
+
+def swaps(form: str, *kills: int) -> Callable[[Session], Any]:
+    """Two swaps, behind the fourth and the eighth step, after which an optimizer of the same kind begins anew."""
+    left = set(kills)
+
+    def script(run: Session) -> Any:
+        net = nn.Linear(4, 1)
+        data = TensorDataset(torch.randn(16, 4))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+        def made(lr: float) -> torch.optim.Optimizer:
+            nonlocal optimizer
+            optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
+            return optimizer
+
+        def rebuild(resumed: Any) -> torch.optim.Optimizer:
+            return optimizer if resumed.step <= 4 else made(0.2 if resumed.step <= 8 else 0.3)
+
+        def step(x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+            run.step()
+            if run.steps in left:
+                left.remove(run.steps)
+                raise Killed
+
+        run.restore(net, optimizer, rebuild=rebuild)
+        match form:
+            case "before the loop":
+                while run.steps < 12:
+                    if run.steps in (4, 8):
+                        run.replace(made(0.2 if run.steps == 4 else 0.3))
+                    for (x,) in run.loader(data, global_batch=4, epochs=run.steps // 4 + 1):
+                        step(x)
+            case "a loop of its own":
+                while run.steps < 12:
+                    if run.steps in (4, 8):
+                        run.replace(made(0.2 if run.steps == 4 else 0.3))
+                    step(data[run.steps][0])
+            case "at the top of epochs":
+                for epoch in run.epochs(3):
+                    if epoch and run.steps in (4, 8):
+                        run.replace(made(0.2 if epoch == 1 else 0.3))
+                    for (x,) in run.loader(data, global_batch=4):
+                        step(x)
+        run.finish()
+        return net.state_dict(), optimizer.state_dict()
+
+    return script
+
+
+@pytest.mark.parametrize("form", ["before the loop", "a loop of its own", "at the top of epochs"])
+@pytest.mark.parametrize("kills", [(8,), (4, 8), (6, 8, 10)])
+def test_a_second_swap_takes_nothing_of_the_first(form: str, kills: tuple[int, ...], tmp_path: Path) -> None:
+    straight = attempt(tmp_path / "straight", 1, EACH, swaps(form))
+    state, attempts = to_the_end(tmp_path / "run", EACH, swaps(form, *kills))
+    assert attempts == len(kills) + 1
+    assert equal(state, straight)
 
 
 class Pages:
