@@ -25,6 +25,7 @@ class Echo:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._copied: dict[Path, int] = {}
+        self._before: list[Path] = []  # what was copied the last time
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="echo", daemon=True)
 
@@ -42,8 +43,10 @@ class Echo:
         self._copy()
 
     def _copy(self) -> None:
-        # Also of ranks whose place others have taken since: nobody has looked at their last words.
-        for path in dict.fromkeys((*self._copied, *self._node.rank_logs())):
+        # Once more of ranks whose place others have taken since: nobody has looked at their last words.
+        logs = self._node.rank_logs()
+        before, self._before = self._before, logs
+        for path in dict.fromkeys((*before, *logs)):
             try:
                 self._copy_one(path)
             except OSError:

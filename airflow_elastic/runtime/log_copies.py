@@ -27,9 +27,10 @@ log = logging.getLogger(__name__)
 
 PART_BYTES = 32 << 20
 
-#: How often is looked for news; what share of the time may go into sending a part again and again; how long after a
-#: failure a worker that has ended tries again; and how long it waits for the line that says what is not copied.
-_LOOK_SECONDS, _SHARE, _AGAIN_SECONDS, _NOTE_SECONDS = 3.0, 0.1, 1.0, 5.0
+#: How often is looked for news; what share of the time may go into sending a part again and again, or into failing to;
+#: how long after a failure it is tried again at the earliest, and by a worker that has ended; and how long that waits
+#: for the line that says what is not copied.
+_LOOK_SECONDS, _SHARE, _FAILED_SECONDS, _AGAIN_SECONDS, _NOTE_SECONDS = 3.0, 0.1, 30.0, 1.0, 5.0
 
 
 class LogCopies:
@@ -43,7 +44,8 @@ class LogCopies:
         self._node, self._far = node, node.store.local_path(layout.STATUS) is None
         self._folders: dict[int, Path] = {}
         self._sent: dict[Path, int] = {}
-        self._next: dict[Path, float] = {}
+        self._next: dict[Path, float] = {}  # when a part that is not full may be sent again
+        self._failed: dict[Path, float] = {}  # when what could not be sent may be tried again
         self._over = threading.Event()
         self._ended_at: float | None = None
         self._thread = threading.Thread(target=self._work, name="logs", daemon=True)
@@ -81,10 +83,10 @@ class LogCopies:
                     log.warning("%s: %s", path, told)
 
     def _seconds_left(self) -> float:
-        """For the rest. A pod that is told to end is killed soon after its grace."""
+        """For the rest. A pod that is told to end is killed after its grace, by when the last lines are to be there."""
         node, ends = self._node, (self._ended_at or time.monotonic()) + LOG_SECONDS
-        if node.stop_at is not None and node.address != LOCALHOST:
-            ends = min(ends, node.stop_at + node.record.spec.health.grace_seconds)
+        if node.stop_at is not None and node.unattended is None and node.address != LOCALHOST:
+            ends = min(ends, node.stop_at + node.record.spec.health.grace_seconds - _NOTE_SECONDS)
         return ends - time.monotonic()
 
     def _work(self) -> None:
@@ -106,6 +108,9 @@ class LogCopies:
         return {log: why for log, why in found.items() if why is not None}
 
     def _copy(self, attempt: int, path: Path, *, last: bool) -> str | None:
+        began = time.monotonic()
+        if not last and began < self._failed.get(path, 0.0):
+            return None
         try:
             size, sent = path.stat().st_size, self._sent.get(path, 0)
             while sent < size:
@@ -124,6 +129,8 @@ class LogCopies:
                 if last and sent < size and self._seconds_left() <= 0:
                     return "there was no more time"
         except Exception as error:  # whatever it is: the other logs are copied, and this one is tried again
+            now = time.monotonic()
+            self._failed[path] = now + max(_FAILED_SECONDS, (now - began) / _SHARE)
             log.warning("%s could not be copied, trying again: %s", path.name, error)
             return str(error)
         return None

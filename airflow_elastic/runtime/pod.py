@@ -85,9 +85,8 @@ def main() -> int:
         if refusal is None and (newest := newest_fence(store)) > attempt:
             refusal = f"attempt {newest} has begun"
         if refusal is not None or record is None:
-            return _end(
-                Result("lost", time.time(), reason=f"node-{index} did not start: {refusal or 'no job'}")
-            )
+            reason = f"node-{index} did not start: {refusal or 'no job'}"
+            return _code(_left(Result("lost", time.time(), reason=reason)))
         node = Node(files, record, index, store, address=env["AIRFLOW_ELASTIC_POD_IP"])
         spares = Spares(node)
         spares.begin()
@@ -100,11 +99,13 @@ def main() -> int:
 
         reporter = Reporter(node, also_to_trainer(ThroughLead(node), env))
         with Echo(node):
-            run_worker(node, spares, reporter, results.append)
+            run_worker(node, spares, reporter, lambda result: results.append(_left(result)))
         files.write(f"node-{index}/result.json", results[0])
     except ElasticError as error:
-        results.append(Result("failed", time.time(), reason=f"the agent failed: {error}"))
-    return _end(results[0])
+        if not results:
+            results.append(_left(Result("failed", time.time(), reason=f"the agent failed: {error}")))
+        logging.getLogger(__name__).warning("%s", error)
+    return _code(results[0])
 
 
 def _index(env: Mapping[str, str]) -> int:
@@ -147,13 +148,18 @@ def _named(files: JobObjects, index: int) -> int | None:
     return files.joined(index)
 
 
-def _end(result: Result) -> int:
-    """Leave the result where the cluster shows it; returns the exit code that an operator is to see."""
+def _left(result: Result) -> Result:
+    """Leave the result where the cluster shows it, before anything else that may take longer than the pod has."""
     path = Path(os.environ.get("AIRFLOW_ELASTIC_TERMINATION", "/dev/termination-log"))
     try:
         path.write_bytes(message(result))
     except OSError as error:
         logging.getLogger(__name__).warning("the termination message cannot be written: %s", error)
+    return result
+
+
+def _code(result: Result) -> int:
+    """The exit code that an operator is to see."""
     if result.outcome == "succeeded":
         return 0
     if result.outcome in ("stopped", "left", "unattended"):

@@ -66,7 +66,13 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "2").mkdir()
     record = SimpleNamespace(spec=SimpleNamespace(health=SimpleNamespace(grace_seconds=PATIENCE_SECONDS)))
     return SimpleNamespace(
-        store=FarStore(), attempt=1, logs=tmp_path / "1", record=record, stop_at=None, address="10.0.0.1"
+        store=FarStore(),
+        attempt=1,
+        logs=tmp_path / "1",
+        record=record,
+        stop_at=None,
+        unattended=None,
+        address="10.0.0.1",
     )
 
 
@@ -107,6 +113,23 @@ def test_storage_that_was_out_of_reach_gets_it_later(node: Any) -> None:
     assert node.store.asked.wait(PATIENCE_SECONDS)
     node.store.down = False
     copies.stop()
+    assert node.store.text(1) == "first\n" * 1000
+
+
+def test_storage_that_refuses_is_asked_again_after_a_while(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bytes] = []
+    node.store.refused = lambda data: (tried.append(data), True)[1]
+    copies, now = LogCopies(node), 1000.0
+    monkeypatch.setattr(log_copies, "time", SimpleNamespace(monotonic=lambda: now, sleep=time.sleep))
+    (node.logs / "g01-rank-0.log").write_text("first\n" * 1000)
+    copies.note()
+    for now in (1000.0, 1003.0, 1029.0, 1031.0, 1034.0, 1062.0):  # noqa: B007 - read by the clock
+        copies._pass()
+    assert len(tried) == 3
+    node.store.refused = lambda data: False
+    copies._pass(last=True)
     assert node.store.text(1) == "first\n" * 1000
 
 
@@ -152,8 +175,13 @@ def test_what_could_not_be_copied_in_time_is_said_in_the_copy_and_in_the_workers
 def test_a_pod_that_is_told_to_end_copies_within_its_grace(
     node: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node.record.spec.health.grace_seconds = 0.1
+    """And says what is not there before the grace is over."""
+    node.record.spec.health.grace_seconds = 0.1 + log_copies._NOTE_SECONDS
     node.stop_at = time.monotonic()
+    assert LogCopies(node)._seconds_left() < 0.1
+    node.unattended = "nobody is there"  # it is not told to end by the cluster
+    assert LogCopies(node)._seconds_left() > log_copies.LOG_SECONDS - PATIENCE_SECONDS
+    node.unattended = None
     node.store.refused = lambda data: data == b"first\n"
     copies = LogCopies(node)
     (node.logs / "g01-rank-0.log").write_text("first\n")
@@ -280,5 +308,7 @@ def test_a_pods_own_output_has_the_end_of_ranks_whose_place_others_have_taken(
     paths[1].write_bytes(b"second\n")
     node.rank_logs = lambda: [paths[1]]
     copying._copy()
+    with paths[0].open("ab") as file:
+        file.write(b"nobody is there any more that prints\n")
     copying._copy()
     assert capfdbinary.readouterr().out == b"first\nits end\nsecond\n"
