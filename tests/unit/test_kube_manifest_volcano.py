@@ -8,7 +8,7 @@ import pytest
 
 from airflow_elastic.engines.kube.manifests import from_manifest
 from airflow_elastic.spec.errors import SpecError
-from tests.unit.test_kube_manifests import Plain, rendered
+from tests.unit.test_kube_manifests import Plain, elasticjob, pods_in, rendered, trainingjob
 
 QUEUE = "scheduling.volcano.sh/queue-name"
 LEAST = "scheduling.volcano.sh/group-min-member"
@@ -188,6 +188,22 @@ def test_a_pod_group_in_the_same_file_becomes_the_gang(
     assert not caplog.records, "there is nothing else in the file"
 
 
+@pytest.mark.parametrize("amounts", [{"cpu": "3000m", "memory": "2Gi"}, {"cpu": 3, "memory": "2048Mi"}])
+def test_what_a_gang_asks_for_may_be_written_otherwise(amounts: Plain) -> None:
+    pod = template(**{GROUP: "mine"})
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1500m", "memory": "1Gi"}}
+    given = with_group(job(pod), {"minMember": 2, "minResources": amounts})
+    assert gang_of(given)["minResources"] == {"cpu": "3000m", "memory": "2Gi"}
+
+
+def test_amounts_of_a_container_that_are_not_alike_are_said_by_no_gang() -> None:
+    pod = template(**{GROUP: "mine"})
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"cpu": 2}, "requests": {"cpu": 1}}
+    with pytest.raises(SpecError, match="what the fewest workers ask for, or leave it out"):
+        from_manifest(with_group(job(pod), {"minMember": 2, "minResources": {"cpu": 2}}))
+    assert gang_of(with_group(job(pod), {"minMember": 2}))["minMember"] == 2
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -230,6 +246,19 @@ def test_what_cannot_be_kept_of_a_pod_group_is_refused_by_name(given: Plain, pro
 
 def test_a_pod_group_that_no_job_names_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     from_manifest(with_group(job(template()), {"minMember": 2}))
+    assert [one.message for one in caplog.records] == [
+        "no part of the run, so see to it that the cluster has it: PodGroup mine"
+    ]
+
+
+@pytest.mark.parametrize("make", [elasticjob, trainingjob])
+def test_a_pod_group_that_a_kind_without_gangs_names_is_told_of(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = make()
+    for pod in pods_in(owner):
+        pod.setdefault("metadata", {}).setdefault("annotations", {})[GROUP] = "mine"
+    from_manifest(with_group(owner, {"minMember": 2}))
     assert [one.message for one in caplog.records] == [
         "no part of the run, so see to it that the cluster has it: PodGroup mine"
     ]

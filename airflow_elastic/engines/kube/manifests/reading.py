@@ -16,10 +16,10 @@ from typing import Any
 from airflow_elastic.engines.kube.manifests.documents import Found, find_object, title
 from airflow_elastic.engines.kube.manifests.kinds import READERS
 from airflow_elastic.engines.kube.manifests.making import Run
-from airflow_elastic.engines.kube.manifests.parts import Part, name_of
+from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_metadata
 from airflow_elastic.engines.kube.manifests.tables import SHAPES
-from airflow_elastic.engines.kube.manifests.volcano import is_group, named_groups, take_gang
+from airflow_elastic.engines.kube.manifests.volcano import is_group, take_gang, takes_group
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 
@@ -75,5 +75,5 @@ def left_out(found: Found) -> str:
 def _is_taken(one: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
     """Whether an object beside the manifest is one that what the manifest leaves to it was taken from."""
     if is_group(one):
-        return name_of(one) in named_groups(body)
+        return takes_group(body, one)
     return str(one.get("kind", "")).endswith("TrainingRuntime")

@@ -11,7 +11,7 @@ from airflow_elastic.engines.kube.manifests.making import Run, whole
 from airflow_elastic.engines.kube.manifests.parts import Part, name_of
 from airflow_elastic.engines.kube.manifests.pods import BY_SERVER, LAST_APPLIED
 from airflow_elastic.engines.kube.manifests.tables import PODGROUP
-from airflow_elastic.engines.kube.quantities import times, written
+from airflow_elastic.engines.kube.quantities import is_quantity, number_of, times, written
 from airflow_elastic.spec.errors import Problem
 
 _SCHEDULER = "volcano"
@@ -24,8 +24,9 @@ _GROUPS = ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name")
 _ANNOTATIONS = ("annotations", "pod_template.metadata.annotations")
 _POLICY = "run_policy.schedulingPolicy"
 
-#: Engines whose workers can be a gang of Volcano's, and whose manifests say it so. A TrainJob's runtime says it.
-_ENGINES = ("job", "pytorchjob")
+#: Kinds whose workers can be a gang of Volcano's, and whose manifests say it so, by the engine that takes them. A
+#: TrainJob's runtime says it.
+_KINDS = {"job": "Job", "pytorchjob": "PyTorchJob"}
 
 
 Objects = Sequence[Mapping[str, Any]]
@@ -46,7 +47,7 @@ def take_gang(part: Part, run: Run, others: Objects = ()) -> None:
     annotated = any(
         key in _at(options, where) for where in _ANNOTATIONS for key in (_QUEUE, _LEAST, *_GROUPS)
     )
-    if run.plain["engine"] not in _ENGINES or not (annotated or options.get("scheduler") == _SCHEDULER):
+    if run.plain["engine"] not in _KINDS or not (annotated or options.get("scheduler") == _SCHEDULER):
         return
     if "queue" in options:
         part.refuse(
@@ -64,13 +65,18 @@ def take_gang(part: Part, run: Run, others: Objects = ()) -> None:
     _take_resources(part, run, groups)
 
 
-def named_groups(found: Any) -> set[str]:
+def takes_group(body: Mapping[str, Any], group: Mapping[str, Any]) -> bool:
+    """Whether the gang of a manifest is taken from this PodGroup, which stands beside it."""
+    return body.get("kind") in _KINDS.values() and name_of(group) in _named_groups(body)
+
+
+def _named_groups(found: Any) -> set[str]:
     """The names of the PodGroups that a manifest's pods are of."""
     if isinstance(found, Mapping):
         notes = found.get("annotations")
         here = [notes.get(key) for key in _GROUPS] if isinstance(notes, Mapping) else []
-        return {str(one) for one in here if one}.union(*map(named_groups, found.values()))
-    return set().union(*map(named_groups, found)) if isinstance(found, list | tuple) else set()
+        return {str(one) for one in here if one}.union(*map(_named_groups, found.values()))
+    return set().union(*map(_named_groups, found)) if isinstance(found, list | tuple) else set()
 
 
 def is_group(found: Mapping[str, Any]) -> bool:
@@ -139,11 +145,15 @@ def _take_resources(part: Part, run: Run, groups: Sequence[Part]) -> None:
     fewest = run.workers.get("min", run.workers.get("count", 1))
     ours = {name: times(fewest, amount) for name, amount in run.workers.get("resources", {}).items()}
     for path, given in _given(run, groups, (_RESOURCES, "minResources", "minResources")):
-        told = (
-            {name: written(amount) for name, amount in given.items()} if isinstance(given, Mapping) else given
-        )
-        if told != ours:
-            part.refuse(path, given, f"{ours or 'nothing'}: what the fewest workers ask for")
+        if not isinstance(given, Mapping) or _amounts(given) != _amounts(ours):
+            allowed = ours or "nothing, and each of our PodGroups says"
+            part.refuse(path, given, f"{allowed}: what the fewest workers ask for, or leave it out")
+
+
+def _amounts(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Comparable: `1000m` is `1`. What is no quantity is as it stands."""
+    texts = {name: written(amount) for name, amount in given.items()}
+    return {name: number_of(text) if is_quantity(text) else text for name, text in texts.items()}
 
 
 def _say(part: Part, run: Run, groups: Sequence[Part], field: str, words: _Words) -> None:
