@@ -49,8 +49,16 @@ def _points(group: str) -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=group))  # 25 ms each time, in an environment with Airflow
 
 
-def _names(group: str) -> list[str]:
-    return sorted(point.name for point in _points(group))
+def _find(group: str, name: str) -> EntryPoint | None:
+    """What is installed under a name; what was installed a moment ago, too."""
+    for _ in range(2):
+        for point in _points(group):
+            if point.name == name:
+                return point
+        if ":" in name:
+            return None
+        _points.cache_clear()
+    return None
 
 
 def unknown(group: str, name: str, field: str) -> Problem | None:
@@ -61,9 +69,9 @@ def unknown(group: str, name: str, field: str) -> Problem | None:
         name: an installed name, or `package.module:attribute`.
         field: where the name was given.
     """
-    known = _names(group)
-    if name in known or ":" in name:
+    if ":" in name or _find(group, name) is not None:
         return None
+    known = names(group)
     close = difflib.get_close_matches(name, known, n=1)
     meant = f"; did you mean {close[0]}?" if close else ""
     return Problem(field, name, f"one of {', '.join(known)}, or module:attribute{meant}")
@@ -80,16 +88,15 @@ def load(group: str, name: str, field: str) -> Any:
     Raises:
         SpecError: there is no such thing; says what there is.
     """
-    for point in _points(group):
-        if point.name == name:
-            try:
-                return point.load()
-            except ModuleNotFoundError as error:
-                module = error.name or str(error)
-                allowed = (
-                    f"a name whose packages are installed: this one needs {module} ({how_to_install(module)})"
-                )
-                raise PackageMissing(Problem(field, name, allowed), module) from error
+    if (point := _find(group, name)) is not None:
+        try:
+            return point.load()
+        except ModuleNotFoundError as error:
+            module = error.name or str(error)
+            allowed = (
+                f"a name whose packages are installed: this one needs {module} ({how_to_install(module)})"
+            )
+            raise PackageMissing(Problem(field, name, allowed), module) from error
     if (problem := unknown(group, name, field)) is not None:
         raise SpecError(problem)
     try:
@@ -121,9 +128,8 @@ def lacking(module: str) -> str | None:
     except PackageNotFoundError:
         return None
     named = rf"{re.sub('[-_]', '[-_]', package)}>=([\d.]+)"
-    least = [match[1] for one in asked if (match := re.match(named, one))]
-    too_old = [one for one in least if _numbers(there) < _numbers(one)]
-    return f"{there} is too old: {max(too_old, key=_numbers)} or newer is needed" if too_old else None
+    least = min((match[1] for one in asked if (match := re.match(named, one))), key=_numbers, default="0")
+    return f"{there} is too old: {least} or newer is needed" if _numbers(there) < _numbers(least) else None
 
 
 def _numbers(version: str) -> list[int]:

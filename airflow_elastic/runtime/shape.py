@@ -100,9 +100,9 @@ def _differing(now: Mapping[str, bool], began: Mapping[str, bool]) -> dict[str, 
 def _of(named: Mapping[str, Any], name: str) -> Any:
     if name not in named:
         raise InvalidInput(
-            f"the checkpoint tells of {name}, which has changed in training, and which the model does not have: what a "
-            "callback puts into a model the script puts there before the training, where `trainer.run.resumed` is of a "
-            "later step; or begin a run with another URI"
+            f"the checkpoint tells of {name}, which has changed in training, and which the model does not have. If a "
+            "callback has added it: where `trainer.run.resumed` is set and its `step` is past that point, add it in "
+            "your script before `fit` or `train`; or begin a run with another URI"
         )
     return named[name]
 

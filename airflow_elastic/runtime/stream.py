@@ -45,9 +45,9 @@ class ShardedStream:
     def __init__(
         self, shards: Sequence[Any], read: Callable[[Any, int], Iterable[Any]], *, lanes: int = 64
     ) -> None:
-        lanes = whole_number("lanes", lanes, 0, "ShardedStream")
-        if not shards or lanes < 1:
-            raise InvalidInput(f"{len(shards)} shards and {lanes} lanes: there must be at least one of each")
+        lanes = whole_number("lanes", lanes, 1, "ShardedStream")
+        if not shards:
+            raise InvalidInput("ShardedStream: given no shards; allowed: one or more")
         self.shards, self.read = shards, read
         self.lanes = min(lanes, len(shards))
         self.spot = Spot.first(0, self.lanes)

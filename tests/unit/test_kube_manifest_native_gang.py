@@ -82,7 +82,8 @@ def test_a_job_that_asks_for_no_gang_has_none() -> None:
         ),
         (
             asking({"disruptionMode": {"all": {}}}),
-            "spec.scheduling.schedulingPolicy.gang: this field is required: the rest is of a gang",
+            "spec.scheduling.schedulingPolicy.gang: this field is required: give `gang: {}` or "
+            "`gang: {minCount: N}`, or remove `scheduling`",
         ),
         (
             asking(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from unittest import mock
 
@@ -16,8 +17,12 @@ from tests.support.surface import FakeHook, FakeTask
 @pytest.fixture(autouse=True)
 def engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine of these tests is installed."""
-    real = plugins._names
-    monkeypatch.setattr(plugins, "_names", lambda group: [*real(group), "fake"])
+    real = plugins._find
+
+    def find(group: str, name: str) -> EntryPoint | None:
+        return EntryPoint(name, "fake:Fake", group) if name == "fake" else real(group, name)
+
+    monkeypatch.setattr(plugins, "_find", find)
 
 
 @pytest.fixture

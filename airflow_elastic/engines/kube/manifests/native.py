@@ -29,7 +29,11 @@ def take_scheduling(part: Part, run: Run) -> None:
         )
         policy.refuse("basic", policy.take("basic"), why)
     else:
-        policy.refuse("gang", ABSENT, "this field is required: the rest is of a gang")
+        policy.refuse(
+            "gang",
+            ABSENT,
+            "this field is required: give `gang: {}` or `gang: {minCount: N}`, or remove `scheduling`",
+        )
     constraints = scheduling.part("schedulingConstraints")
     topology = constraints.take("topology", [])
     if len(topology) > 1:
