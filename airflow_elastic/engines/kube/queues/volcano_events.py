@@ -72,7 +72,8 @@ class Told:
                 taken(worker, evicted.get(pods.get(worker.index, ""))) if worker in lost else worker
                 for worker in workers
             )
-        if unseen := [worker for worker in lost if worker.index not in pods]:
+        gone = [worker for worker in lost if worker.phase is WorkerPhase.LOST]
+        if unseen := [worker for worker in gone if worker.index not in pods]:
             why = await self._why_evicted()
             workers = tuple(taken(worker, why) if worker in unseen else worker for worker in workers)
         return replace(status, workers=workers)
