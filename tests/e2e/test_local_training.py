@@ -61,15 +61,14 @@ def in_all_tiers(folder: Path) -> dict[str, Any]:
 
 
 def at_random(tiers: str, words: str, kills: int) -> Any:
-    many = kills >= 50  # of every commit: a death in each phase, and a few of the others
-    marks = [pytest.mark.slow, pytest.mark.timeout(3600)] if many else []
+    # Of every commit: a death in each phase (below), and one of a sharded training (`at_any_world_size`).
+    marks = [pytest.mark.slow, pytest.mark.timeout(3600)]
     return pytest.param(tiers, words, kills, marks=marks, id=f"{tiers}{words}-{kills}")
 
 
 @pytest.mark.parametrize(
     ("tiers", "words", "kills"),
     [
-        at_random("all", "--sharded", 2),
         at_random("storage", "", 50),
         at_random("all", "", 50),
         at_random("storage", "--sharded", 50),
