@@ -42,7 +42,7 @@ class GoingOn:
         self._phase: int | None = None  # that has loaded it; None: what was loaded is for all of them
         self._order: dict[str, object] = {}  # that the position is of
         self._due: str | None = None
-        self._late = False  # such were given while nothing else was to be done
+        self._late = False  # something was replaced again before the training that the checkpoint is of
 
     def load(self, objects: Stateful) -> Manifest | None:
         """Load what the script's place says: the end of a phase that is complete, or the newest checkpoint. None where
@@ -74,23 +74,23 @@ class GoingOn:
     def replaced(self, objects: Stateful) -> None:
         """The script has these from here on.
 
-        What it replaces between two phases, or at the top of an epoch, it replaces again in each attempt, before it has
-        come to where the checkpoint stands: that has been saved of those that replace, and is loaded into them.
+        What it replaces outside of its steps (see `Replacements`) it replaces again in each attempt, before it has come
+        to where the checkpoint stands: that has been saved of those that replace, and is loaded into them.
         """
         place, replaced = self._place, self._feed.replaced
         if self._due == _NEWEST:  # the first line of a phase that has begun: its checkpoints are of these
             replaced.expect(place)
-        elif self._is_ahead and replaced.repeats(place, passes=self._course.passes):
-            self._late = self._due is None and self._is_to_come
-            if self._due is None and not self._late:  # a loop of the script's own, before its next step
-                self._due = _AGAIN
-                self._objects = objects
-                self.begin()
-            self._due = _AGAIN if self._due == _LUCK else self._due
-        else:
+        elif not (self._is_ahead and replaced.repeats(place, passes=self._course.passes)):
             if self._due is not None:  # saved before: what there was until now has it
                 self.begin()
             replaced.add(place)
+        elif self._due is None and self._is_to_come:
+            self._late = True
+        elif self._due is None:  # a loop of the script's own, before its next step
+            self._due, self._objects = _AGAIN, objects
+            self.begin()
+        else:
+            self._due = _AGAIN
         self._objects = objects
 
     @property

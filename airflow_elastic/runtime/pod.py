@@ -86,7 +86,7 @@ def main() -> int:
             refusal = f"attempt {newest} has begun"
         if refusal is not None or record is None:
             reason = f"node-{index} did not start: {refusal or 'no job'}"
-            return _code(_left(Result("lost", time.time(), reason=reason)))
+            return _code(_leave(Result("lost", time.time(), reason=reason)))
         node = Node(files, record, index, store, address=env["AIRFLOW_ELASTIC_POD_IP"])
         spares = Spares(node)
         spares.begin()
@@ -99,12 +99,13 @@ def main() -> int:
 
         reporter = Reporter(node, also_to_trainer(ThroughLead(node), env))
         with Echo(node):
-            run_worker(node, spares, reporter, lambda result: results.append(_left(result)))
+            run_worker(node, spares, reporter, lambda result: results.append(_leave(result)))
         files.write(f"node-{index}/result.json", results[0])
     except ElasticError as error:
-        if not results:
-            results.append(_left(Result("failed", time.time(), reason=f"the agent failed: {error}")))
-        logging.getLogger(__name__).warning("%s", error)
+        if results:
+            logging.getLogger(__name__).warning("the agent failed after its ranks had ended: %s", error)
+        else:
+            results.append(_leave(Result("failed", time.time(), reason=f"the agent failed: {error}")))
     return _code(results[0])
 
 
@@ -148,7 +149,7 @@ def _named(files: JobObjects, index: int) -> int | None:
     return files.joined(index)
 
 
-def _left(result: Result) -> Result:
+def _leave(result: Result) -> Result:
     """Leave the result where the cluster shows it, before anything else that may take longer than the pod has."""
     path = Path(os.environ.get("AIRFLOW_ELASTIC_TERMINATION", "/dev/termination-log"))
     try:

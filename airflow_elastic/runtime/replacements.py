@@ -49,7 +49,7 @@ class Replacements:
             if one in left:
                 left.remove(one)
         for one in left:
-            if one.phase == place.phase and (_is_outside(one) if passes else _comes_again(one, place)):
+            if one.phase == place.phase and (one.epoch is None if passes else _comes_again(one, place)):
                 self._again.append(one)
                 return True
         return False
@@ -63,10 +63,6 @@ class Replacements:
         self._again.append(place)
 
 
-def _is_outside(one: Place) -> bool:
-    return one.epoch is None
-
-
 def _comes_again(one: Place, place: Place) -> bool:
     if one.epoch is None and place.epoch is None:
         return one.steps in (0, place.steps)
@@ -74,7 +70,7 @@ def _comes_again(one: Place, place: Place) -> bool:
 
 
 def _is_over(one: Place, place: Place) -> bool:
-    """Whether no attempt comes by it any more: an epoch, or a step within a training, that is over."""
+    """Whether no attempt comes by it any more: it belongs to an epoch that is over."""
     if one.phase != place.phase or one.epoch is None or place.epoch is None:
         return False
     return one.epoch < place.epoch

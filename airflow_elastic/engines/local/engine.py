@@ -157,8 +157,8 @@ class LocalEngine:
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """Close the job, let its workers save, then kill what is left of them and of all that they started.
 
-        Those that only copy their logs get their time for it, whatever the grace: whoever shows output goes over to the
-        next attempt's after this.
+        Workers that only copy their logs get their time for it, whatever the grace: from the end of this on, the output
+        of the next attempt is shown, and no more of theirs.
         """
         files = job_files(job)
         await asyncio.to_thread(_refuse_foreign, files, job)

@@ -72,8 +72,8 @@ class Told:
                 taken(worker, evicted.get(pods.get(worker.index, ""))) if worker in lost else worker
                 for worker in workers
             )
-        gone = [worker for worker in lost if worker.phase is WorkerPhase.LOST]
-        if unseen := [worker for worker in gone if worker.index not in pods]:
+        unseen = [one for one in lost if one.phase is WorkerPhase.LOST and one.index not in pods]
+        if unseen:
             why = await self._why_evicted()
             workers = tuple(taken(worker, why) if worker in unseen else worker for worker in workers)
         return replace(status, workers=workers)
