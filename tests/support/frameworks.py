@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import importlib.util
 from typing import Any
 
 import pytest
+
+
+def put_joined_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the frameworks' `joined`, which a script of a test replaces, be theirs again after the test."""
+    for package, module in (("lightning", "lightning"), ("transformers", "huggingface")):
+        if importlib.util.find_spec(package) is not None:
+            ours = importlib.import_module(f"airflow_elastic.frameworks.{module}")
+            monkeypatch.setattr(ours, "joined", ours.joined)
 
 
 class Kept:

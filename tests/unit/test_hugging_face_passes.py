@@ -17,6 +17,7 @@ from airflow_elastic.runtime.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.attempts import attempt, die_at, to_the_end
+from tests.support.frameworks import put_joined_back
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
@@ -90,9 +91,7 @@ def measured(trainer: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def joined_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_elastic.frameworks import huggingface
-
-    monkeypatch.setattr(huggingface, "joined", huggingface.joined)
+    put_joined_back(monkeypatch)
 
 
 def traces(run: Path) -> list[Any]:

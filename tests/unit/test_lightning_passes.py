@@ -17,6 +17,7 @@ from airflow_elastic.runtime.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.attempts import attempt, die_at, to_the_end
+from tests.support.frameworks import put_joined_back
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("lightning") is None, reason="lightning is not installed"
@@ -105,9 +106,7 @@ def nothing(*_: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def joined_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_elastic.frameworks import lightning
-
-    monkeypatch.setattr(lightning, "joined", lightning.joined)
+    put_joined_back(monkeypatch)
 
 
 @pytest.fixture(scope="module")

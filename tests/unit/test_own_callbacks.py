@@ -6,7 +6,6 @@ trainer, callbacks that freeze, thaw and prune. 22 samples, 4 a step: 18 steps i
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from airflow_elastic.runtime.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.attempts import attempt, die_at, to_the_end
+from tests.support.frameworks import put_joined_back
 
 #: Every step is one that a run goes on from.
 POLICY = CheckpointPolicy(every_steps=1)
@@ -219,10 +219,7 @@ def check(script: Script, changes: dict[int, list[str]], die: int, folder: Path)
 
 @pytest.fixture(autouse=True)
 def joined_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package, module in (("lightning", "lightning"), ("transformers", "huggingface")):
-        if importlib.util.find_spec(package) is not None:
-            ours = importlib.import_module(f"airflow_elastic.frameworks.{module}")
-            monkeypatch.setattr(ours, "joined", ours.joined)
+    put_joined_back(monkeypatch)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")

@@ -36,6 +36,24 @@ POLICIES = {
 }
 
 
+def stepped(run: Session, left: set[int]) -> None:
+    """A step of the run; killed after each of those that are left, once."""
+    run.step()
+    if run.steps in left:
+        left.remove(run.steps)
+        raise Killed
+
+
+def trained(
+    run: Session, net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, left: set[int]
+) -> None:
+    """The same with what is trained in it."""
+    optimizer.zero_grad()
+    net(x).square().mean().backward()
+    optimizer.step()
+    stepped(run, left)
+
+
 def swapping(*kills: int, told: list[int] | None = None) -> Callable[[Session], Any]:
     """Adam is followed by two optimizers, at a known step; killed after each of these steps once."""
     left = set(kills)
@@ -49,17 +67,11 @@ def swapping(*kills: int, told: list[int] | None = None) -> Callable[[Session], 
             training.change()
             return training.optimizers
 
-        def stepped(step: int) -> None:
-            run.step()
-            if step in left:
-                left.remove(step)
-                raise Killed
-
         training.changed = lambda: run.replace(*training.optimizers)
         begin = run.restore(training.net, *training.optimizers, rebuild=rebuild)
         if told is not None:
             told.append(begin)
-        training.run(begin, END, stepped)
+        training.run(begin, END, lambda _: stepped(run, left))
         run.finish()
         return training.state()
 
@@ -119,14 +131,12 @@ def test_a_grown_embedding_with_an_optimizer_of_its_own(tmp_path: Path) -> None:
                 training.change()
             return training.optimizers
 
-        def stepped(step: int) -> None:
-            run.step()
-            if step in left:
-                left.remove(step)
-                raise Killed
-
         training.changed = lambda: run.replace(*training.optimizers)
-        training.run(run.restore(training.net, *training.optimizers, rebuild=rebuild), END, stepped)
+        training.run(
+            run.restore(training.net, *training.optimizers, rebuild=rebuild),
+            END,
+            lambda _: stepped(run, left),
+        )
         run.finish()
         return training.state()
 
@@ -155,13 +165,7 @@ def test_in_a_loop_over_epochs(tmp_path: Path) -> None:
                 for (x,) in run.loader(data, global_batch=4):
                     if run.steps == CHANGED:
                         run.replace(swapped())
-                    optimizer.zero_grad()
-                    net(x).square().mean().backward()
-                    optimizer.step()
-                    run.step()
-                    if run.steps in left:
-                        left.remove(run.steps)
-                        raise Killed
+                    trained(run, net, optimizer, x, left)
             run.finish()
             return net.state_dict(), optimizer.state_dict()
 
@@ -188,13 +192,7 @@ def anew(form: str, *kills: int) -> Callable[[Session], Any]:
             run.restore(net, optimizer)
 
         def step(x: torch.Tensor) -> None:
-            optimizer.zero_grad()
-            net(x).square().mean().backward()
-            optimizer.step()
-            run.step()
-            if run.steps in left:
-                left.remove(run.steps)
-                raise Killed
+            trained(run, net, optimizer, x, left)
 
         def again() -> None:
             nonlocal optimizer
@@ -318,13 +316,7 @@ def swaps(form: str, *kills: int) -> Callable[[Session], Any]:
             return optimizer if resumed.step <= 4 else made(0.2 if resumed.step <= 8 else 0.3)
 
         def step(x: torch.Tensor) -> None:
-            optimizer.zero_grad()
-            net(x).square().mean().backward()
-            optimizer.step()
-            run.step()
-            if run.steps in left:
-                left.remove(run.steps)
-                raise Killed
+            trained(run, net, optimizer, x, left)
 
         run.restore(net, optimizer, rebuild=rebuild)
         match form:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.runtime.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.attempts import attempt, die_at, to_the_end
+from tests.support.frameworks import put_joined_back
 
 POLICY = CheckpointPolicy(every_steps=5)
 
@@ -29,10 +29,7 @@ Script = Callable[[Session | None], str]
 
 @pytest.fixture(autouse=True)
 def joined_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package, module in (("lightning", "lightning"), ("transformers", "huggingface")):
-        if importlib.util.find_spec(package) is not None:
-            ours = importlib.import_module(f"airflow_elastic.frameworks.{module}")
-            monkeypatch.setattr(ours, "joined", ours.joined)
+    put_joined_back(monkeypatch)
 
 
 class Watch:
