@@ -16,6 +16,7 @@ from airflow_elastic.runtime.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.attempts import attempt, die_at, to_the_end
 from tests.support.frameworks import put_joined_back
+from tests.unit.test_hugging_face_passes import Net
 
 POLICY = CheckpointPolicy(every_steps=5)
 
@@ -52,16 +53,6 @@ def hugging_face(folder: Path, seen: Seen, die: int = 0) -> Script:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from airflow_elastic.frameworks import huggingface
-
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch.nn.Sequential(
-                torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.3), torch.nn.Linear(4, 1)
-            )
-
-        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"loss": torch.nn.functional.mse_loss(self.layers(x), labels)}
 
     def script(run: Session | None) -> str:
         watch = Watch(run, seen)
