@@ -76,8 +76,13 @@ def moment(at: float, *, day: bool = True) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S%z" if day else "%H:%M:%S", time.localtime(at))
 
 
+def has_colours(console: Console) -> bool:
+    """Whether the console is a terminal that shows colours: not with `NO_COLOR`, nor with `TERM=dumb`."""
+    return console.is_terminal and console.color_system is not None and not console.no_color
+
+
 def level(gravity: Gravity) -> str:
-    """What precedes a grave line in a file; nothing before any other one."""
+    """What precedes a grave line where there are no colours; nothing before any other one."""
     return "" if gravity is Gravity.INFO else f"{gravity}  "
 
 

@@ -75,13 +75,11 @@ class Story(Observer):
     def tell(
         self, text: str, at: float | None = None, style: str = "", gravity: Gravity = Gravity.INFO
     ) -> None:
-        """A line that stays. How grave it is a terminal shows by its colour, and a file by a word."""
+        """Print a line that stays. A colour shows its level, or a word does where there are no colours."""
         at = time.time() if at is None else at
-        terminal = self._console.is_terminal
-        level = "" if terminal else say.level(gravity)
-        line = Text.assemble(
-            (say.moment(at, day=not terminal), "dim"), "  ", level, (text, style or _STYLES[gravity])
-        )
+        level = "" if say.has_colours(self._console) else say.level(gravity)
+        moment = say.moment(at, day=not self._console.is_terminal)
+        line = Text.assemble((moment, "dim"), "  ", level, (text, style or _STYLES[gravity]))
         self._showing.tell(line)
 
     def on_event(self, event: Event, before: RunState | None, state: RunState) -> None:

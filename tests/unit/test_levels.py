@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from rich.text import Text
 
 from airflow_elastic.adapters.journal import Journal
 from airflow_elastic.adapters.stores import open_store
@@ -35,6 +36,15 @@ TOLD: list[tuple[ev.Event, str, str]] = [
     (ev.AttemptGone(6.0, 2), "WARNING", "attempt 2 is gone"),
     (ev.RunEnded(7.0, "failed", "all restarts are used"), "ERROR", "run ended: failed"),
 ]
+
+
+#: Whether it is a terminal, and what the environment says of it.
+KINDS = {
+    "file": (False, {}),
+    "terminal": (True, {"TERM": "xterm"}),
+    "no_color": (True, {"TERM": "xterm", "NO_COLOR": "1"}),
+    "dumb": (True, {"TERM": "dumb"}),
+}
 
 
 def words(line: str) -> str:
@@ -66,21 +76,24 @@ def test_in_events_as_json(uri: str) -> None:
     assert all("WARNING" not in entry["sentence"] for entry in entries)
 
 
-@pytest.mark.parametrize("terminal", [False, True], ids=["file", "terminal"])
-def test_in_what_run_writes(terminal: bool, uri: str) -> None:
-    """A file has a word for it; a terminal a colour."""
-    console = QuietConsole(file=StringIO(), width=200, force_terminal=terminal)
+@pytest.mark.parametrize(("terminal", "variables"), KINDS.values(), ids=KINDS)
+def test_in_what_run_writes(terminal: bool, variables: dict[str, str], uri: str) -> None:
+    """A terminal shows it by a colour; a file, and a terminal without colours, by a word."""
+    console = QuietConsole(file=StringIO(), width=200, force_terminal=terminal, _environ=variables)
     tale, state = Story(console, open_store(uri)), None
     for event, _, _ in TOLD:
         state = _told(tale, event, state)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    if terminal:
+    if "\x1b[33m" in console.file.getvalue():  # type: ignore[attr-defined]
+        assert terminal
+        assert variables == KINDS["terminal"][1]
         colours = ["\x1b[33m" in line for line in lines], ["\x1b[1;31m" in line for line in lines]
         expected = [[level == one for _, level, _ in TOLD] for one in ("WARNING", "ERROR")]
         assert list(colours) == expected
         assert "WARNING" not in "".join(lines)
     else:
-        check(lines)
+        assert variables != KINDS["terminal"][1] or not terminal
+        check([Text.from_ansi(line).plain for line in lines])
 
 
 def _told(tale: Story, event: ev.Event, before: RunState | None) -> RunState:

@@ -37,6 +37,10 @@ async def create(shared: Hub, kind: Kind, job: Job, options: KubeOptions, made_o
     for resource, rendered in made_of:
         body = rendered if owner is None else owned(rendered, owner)
         try:
+            if native.is_gang(body):  # asked before it is made: pods could train until the Job is deleted
+                would = await shared.client.create(resource, options.namespace, body, dry_run=True)
+                if dropped := native.dropped(body, would):
+                    raise SubmitRefused(f"{shared.client.server} {dropped}", for_now=True)
             made = await shared.client.create(resource, options.namespace, body)
         except Conflict as conflict:
             made = await shared.client.get(resource, options.namespace, job.name)

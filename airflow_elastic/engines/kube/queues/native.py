@@ -56,6 +56,11 @@ def scheduling(job: Job, options: KubeOptions) -> dict[str, Any]:
     return {"scheduling": laid}
 
 
+def is_gang(body: Mapping[str, Any]) -> bool:
+    """Whether this object asks Kubernetes for a gang."""
+    return "scheduling" in body.get("spec", {})
+
+
 def dropped(asked: Mapping[str, Any], made: Mapping[str, Any]) -> str | None:
     """What the API server has not taken over of the gang that was asked for, and what it needs for that; or None."""
     lacking = _lacking(
