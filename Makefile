@@ -3,7 +3,7 @@ PY := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow check lint format demo bench docs lock dist images image-trainer image-airflow clean
+.PHONY: help setup test test-slow check lint format demo bench docs site lock dist images image-trainer image-airflow clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,10 @@ bench: setup ## measure, and print the figures
 docs: setup ## regenerate what is generated in docs/
 	$(PY) docs/generate.py
 
+site: docs ## build the site of docs/ into site/; a dead link or anchor is an error (ARGS=serve: look at it)
+	@sh scripts/setup docs
+	.docs/bin/mkdocs $(or $(ARGS),build) --strict
+
 # The locks hold for Linux and macOS and Python 3.11 on; versions stay unless UPGRADE=1. dev.txt decides for all.
 COMPILE = $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
   --no-emit-index-url --no-emit-package airflow-elastic $(if $(UPGRADE),--upgrade)
@@ -52,6 +56,7 @@ lock: setup ## regenerate requirements/*.txt from *.in and pyproject.toml (UPGRA
 	$(COMPILE) -c requirements/dev.txt requirements/runtime.in -o requirements/runtime.txt
 	$(COMPILE) -c requirements/dev.txt requirements/bootstrap.in -o requirements/bootstrap.txt
 	$(COMPILE) -c requirements/dev.txt requirements/dlrover.in -o requirements/dlrover.txt
+	$(COMPILE) -c requirements/dev.txt requirements/docs.in -o requirements/docs.txt
 
 dist: setup ## build the wheel and the source distribution into dist/
 	rm -rf dist
@@ -66,6 +71,6 @@ image-trainer image-airflow: image-%: dist
 	  --label org.opencontainers.image.version=$(VERSION) $(ARGS) .
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .dlrover .demo .setup.lock dist build .hypothesis
+	rm -rf .venv .dlrover .docs .demo .setup.lock site dist build .hypothesis
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

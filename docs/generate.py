@@ -1,7 +1,7 @@
 """Writes what can be generated in docs/: `python docs/generate.py`; with `--check` it only says what is stale.
 
-Whole pages: spec.md, operator.md, cli.md. Regions of a page, between `<!-- generated: NAME -->` and `<!-- end -->`:
-in failures.md, journal.md, kubernetes.md and status.md. Airflow need not be installed: its side is read, not imported.
+Whole pages of reference/: spec.md, operator.md, cli.md. Regions of its pages failures.md, journal.md, kubernetes.md and
+status.md: between `<!-- generated: NAME -->` and `<!-- end -->`. Airflow is read, not imported: it may be missing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from generator.spec import spec_page
 DOCS = Path(__file__).parent
 
 PAGES: Mapping[str, Callable[[], str]] = {
-    "spec.md": spec_page,
-    "operator.md": operator_page,
-    "cli.md": cli_page,
+    "reference/spec.md": spec_page,
+    "reference/operator.md": operator_page,
+    "reference/cli.md": cli_page,
 }
 
 REGIONS: Mapping[str, tuple[tuple[str, Callable[[], str]], ...]] = {
-    "failures.md": (("classes", failure_classes), ("rules", restart_rules)),
-    "kubernetes.md": (("owned", owned_names), ("owners", owner_fields)),
-    "journal.md": (("events", journal_events),),
-    "status.md": (("example", status_example), ("seconds", status_seconds)),
+    "reference/failures.md": (("classes", failure_classes), ("rules", restart_rules)),
+    "reference/kubernetes.md": (("owned", owned_names), ("owners", owner_fields)),
+    "reference/journal.md": (("events", journal_events),),
+    "reference/status.md": (("example", status_example), ("seconds", status_seconds)),
 }
 
 

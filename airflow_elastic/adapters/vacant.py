@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: What may lie where a run is about to begin. Exact forms only: `checkpoints/mine.pt` is somebody's own.
 _OURS = re.compile(
     r"control/[0-9]{20}-[0-9a-f]{8}\.json"  # a request that came early, or was left behind
-    # Copied from another run, to begin with: troubleshooting.md says so.
+    # Copied from another run, to begin with: docs/how-to/troubleshooting.md says so.
     r"|checkpoints/(manifests|pins|quarantine)/[0-9]{12}\.json"
     rf"|{re.escape(layout.VERIFIED)}"
     rf"|checkpoints/data/[0-9]{{12}}-a[0-9]{{4,}}-g[0-9]{{2,}}({layout.RECOVERED})?/.+"

@@ -52,7 +52,7 @@ def status(uri: str, as_json: bool) -> None:
 
     That is its state, its attempts and why they ended, its checkpoints, and where the time went; and what to do where
     the run goes on and no controller has written for 15 seconds. With --json it
-    prints the status document (docs/status.md), and under `controller` when one last wrote, and for how many
+    prints the status document (docs/reference/status.md), and under `controller` when one last wrote, and for how many
     seconds too long none has. Where URI holds no run, but runs are stored below it, each is shown in a line, with what
     its controller last wrote; with --json as `runs`.
 

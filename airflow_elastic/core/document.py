@@ -1,6 +1,6 @@
 """The status document: everything a person or a program wants to know of a run, as plain JSON values.
 
-Its form is described in docs/status.md and has a version; fields may be added within one.
+Its form is described in docs/reference/status.md and has a version; fields may be added within one.
 """
 
 from __future__ import annotations

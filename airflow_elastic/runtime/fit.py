@@ -25,7 +25,7 @@ TO_TRAIN = (
     "Go on with those that were saved, and in the dtypes they were saved in, or begin a run with another URI. Where a "
     "script changes its model or optimizers while it trains (layers that thaw or grow, added groups, pruning), "
     "give run.restore what changes them to what was saved: rebuild=fn, called with the facts of the checkpoint "
-    "(docs/changing.md)"
+    "(docs/how-to/change-the-model.md)"
 )
 #: How to go on where weights are only read.
 TO_READ = (

@@ -148,7 +148,7 @@ def test_an_engine_that_raises_does_not_end_doctor(tmp_path: Path) -> None:
 
 
 def test_what_is_to_be_installed_can_be_typed_as_it_stands() -> None:
-    pages = [*PACKAGE.rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [*PACKAGE.rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     for path in pages:
         for typed in re.findall(r"pip install [^\n`]+", path.read_text()):
             for name, extras in re.findall(r"(airflow[-_]elastic[^\s\[]*)\[([^\]]*)\]", typed):

@@ -49,7 +49,7 @@ DOCS = Path(CHECKOUT) / "docs"
 
 def documented_rights(*names: str) -> list[dict[str, Any]]:
     """The rules that the documentation gives for an engine, or for a queue."""
-    text = "".join((DOCS / page).read_text() for page in ("kubernetes.md", "engines.md"))
+    text = "".join(page.read_text() for page in DOCS.rglob("*.md"))
     rules: list[dict[str, Any]] = []
     for name in names:
         block = text.split(f"<!-- rights: {name} -->")[1].split("```yaml")[1].split("```")[0]

@@ -143,7 +143,7 @@ def test_nothing_of_a_developers_machine(page: Path) -> None:
 
 def documented() -> dict[str, set[str]]:
     """The fields that status.md describes: of the document, of `attempts[]`, of `seconds`."""
-    text = (DOCS / "status.md").read_text()
+    text = (DOCS / "reference/status.md").read_text()
     found: dict[str, set[str]] = {}
     for name, after in (
         ("", "## Fields\n"),
@@ -190,7 +190,7 @@ def test_status_md_describes_a_document_that_holds_everything(generate: Any) -> 
     records = importlib.import_module("generator.records")
     document = records.example_document()
     check(document)
-    text = (DOCS / "status.md").read_text()
+    text = (DOCS / "reference/status.md").read_text()
     attempt, rank = document["attempts"][0], document["ranks"][0]
     inner = {*attempt["failure"], *attempt["stretches"][0], *rank, *document["checkpoints"]["newest"]}
     assert not {name for name in inner if f"`{name}`" not in text}
@@ -209,7 +209,9 @@ async def test_status_md_describes_a_real_document(tmp_path: Path) -> None:
 def test_journal_md_shows_an_entry_as_it_is(tmp_path: Path) -> None:
     run = start_run(open_store(str(tmp_path / "run")), RunSpec(("train.py",)), engine=FakeEngine())
     entry = json.loads(run.store.get("journal/00000000.json") or b"")
-    (shown,) = (json.loads(block.text) for block in blocks("json") if block.page == DOCS / "journal.md")
+    (shown,) = (
+        json.loads(block.text) for block in blocks("json") if block.page == DOCS / "reference/journal.md"
+    )
     assert [*entry][:5] == [*shown][:5]
 
 
@@ -229,7 +231,7 @@ def cluster_tests() -> set[str]:
 
 
 def test_conformance_md_names_tests_that_exist() -> None:
-    text, known = (DOCS / "conformance.md").read_text(), cluster_tests()
+    text, known = (DOCS / "reference/conformance.md").read_text(), cluster_tests()
     rows = [row for row in text.splitlines() if row.startswith("|") and not re.match(r"\|[-| ]+$", row)]
     named = [re.findall(r"`(test_\w+)`", row) for row in rows]
     without = [row for row, tests in zip(rows, named, strict=True) if not tests]

@@ -1,7 +1,7 @@
 """Whatever a manifest holds: each field ends unchanged in what is rendered, or in an error that names it.
 
-What is meant to change hands is listed here, in the readers of each kind, as docs/manifests.md lists it: a field that
-is neither there, nor found again, nor named by an error fails these tests.
+What is meant to change hands is listed here, in the readers of each kind, as docs/reference/manifests.md lists it.
+These tests fail for a field that is neither there, nor found again, nor named by an error.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def templates_in(found: Any) -> Iterator[Plain]:
 
 
 def trains_at(template: Plain, theirs: str | None) -> int:
-    """Which container trains, as docs/manifests.md says it."""
+    """Which container trains, as docs/reference/manifests.md says it."""
     found = template["spec"]["containers"]
     for i, one in enumerate(found):
         if theirs and one.get("name") == theirs:

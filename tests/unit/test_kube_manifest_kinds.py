@@ -300,7 +300,7 @@ def test_options_are_what_json_has(value: Any) -> None:
 
 
 def test_what_a_manifest_leaves_out_is_as_the_documentation_says() -> None:
-    """docs/manifests.md, "What is left out"."""
+    """docs/reference/manifests.md, "What is left out"."""
     pod = {"spec": {"containers": [{"name": "main", "image": "i", "command": ["python", "t.py"]}]}}
     head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "fit"}}
     job = from_manifest({**head, "spec": {"template": pod}})
