@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.support.groups import group_of
+from tests.support.rotating import VARIABLE, rotate
 
 # A busy machine is no bug: no example has a time limit. What fails is printed so that it can be run again.
 settings.register_profile("ours", deadline=None, print_blob=True)
@@ -28,11 +31,33 @@ class Teller:
             self.terminal.write_line(f"\n{report.when} of {report.nodeid}: {why[:1000]}", red=True)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-siblings", action="store_true", help="run all siblings, whose turn it is or not")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    # Several processes are to mean the same day, also about midnight.
+    os.environ.setdefault(VARIABLE, str(datetime.now(UTC).date()))
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if isinstance(terminal, pytest.TerminalReporter):
         config.pluginmanager.register(Teller(terminal))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    if config.getoption("all_siblings"):
+        return "siblings: all"
+    return f"siblings: those of {_day()} ({VARIABLE} is another day; --all-siblings: all)"
+
+
+def _day() -> date:
+    return date.fromisoformat(os.environ[VARIABLE])
+
+
+@pytest.hookimpl(trylast=True)  # of those that are left to run
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("all_siblings"):
+        rotate(items, _day())
 
 
 @pytest.hookimpl(optionalhook=True)

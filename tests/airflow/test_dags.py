@@ -66,6 +66,7 @@ def test_parsing_a_dag_imports_no_torch(tmp_path: Path) -> None:
 # -- for real --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.siblings("example DAGs")
 @pytest.mark.timeout(1800)
 def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standalone: Standalone) -> None:
     standalone.wait_for_dag(QUICKSTART)

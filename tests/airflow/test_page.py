@@ -76,6 +76,7 @@ def test_a_map_index_that_cannot_be_is_bad_input(pair: tuple[Try, Try], index: s
     assert page(pair[0], "&map_index=7").status_code == 404
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("command", [("dags", "test"), ("tasks", "test")])
 def test_a_dag_is_tested_to_its_end(standalone: Standalone, command: tuple[str, str]) -> None:
     """Such a test runs the trigger without telling it whose it is, and hands on nothing but its event."""

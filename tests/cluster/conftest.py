@@ -35,18 +35,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in ours:
         item.add_marker("cluster")
         quick = getattr(getattr(item, "cls", None), "quick", None)
-        if quick is not None and getattr(item, "originalname", None) not in quick:
+        if quick is not None and _name(item) not in quick:
             item.add_marker("slow")
         if _is_further_case(item):
             item.add_marker("slow")
+        if _is_promised(item):  # on one engine today, and on another tomorrow
+            item.add_marker(pytest.mark.siblings(f"{ClusterEngine.__name__}::{_name(item)}"))
         if why:  # a mark, and no fixture that skips: then a report has one line a file, not one a test
             item.add_marker(pytest.mark.skip(reason=why))
+
+
+def _name(item: pytest.Item) -> str:
+    return str(getattr(item, "originalname", None) or "")
+
+
+def _is_promised(item: pytest.Item) -> bool:
+    """Whether it is what every engine promises, in the words of all of them."""
+    own, common = (getattr(cls, _name(item), None) for cls in (getattr(item, "cls", None), ClusterEngine))
+    return common is not None and own is common
 
 
 def _is_further_case(item: pytest.Item) -> bool:
     """Of what every engine promises all cases are tried on `job` with each commit, and the first one on the others."""
     cls, case = getattr(item, "cls", None), getattr(item, "callspec", None)
-    promised = hasattr(ClusterEngine, getattr(item, "originalname", None) or "")
+    promised = hasattr(ClusterEngine, _name(item))
     return bool(promised and case and any(case.indices.values()) and getattr(cls, "engine_name", "") != "job")
 
 

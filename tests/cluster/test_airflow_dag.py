@@ -138,6 +138,7 @@ def airflow(
         yield running
 
 
+@pytest.mark.siblings("example DAGs")
 @pytest.mark.airflow
 @pytest.mark.timeout(1200)
 async def test_the_example_dag_loses_a_node_and_promotes_its_model(

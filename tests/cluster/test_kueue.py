@@ -62,6 +62,7 @@ async def installed(client: Client, engine: KubeEngine) -> None:
         pytest.skip(f"install {engine.kind.resource.needs} in the cluster to run this")
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("name", ["job", "pytorchjob", "trainjob"])
 async def test_it_waits_for_room_with_the_queues_own_words_and_then_runs(
     name: str,
@@ -89,6 +90,7 @@ async def test_it_waits_for_room_with_the_queues_own_words_and_then_runs(
             await engine.delete(job, 0.0)
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("name", ["job", "trainjob"])
 @pytest.mark.parametrize(
     ("gpus", "more", "words"),

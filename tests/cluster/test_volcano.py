@@ -37,6 +37,7 @@ CLOSED = "can only submit PodGroup to queue with state `Open`, queue `team` stat
 LONG = ("--epochs=400", "--step-seconds=0.05")
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("name", ["job", "pytorchjob", "trainjob"])
 async def test_a_gang_waits_for_its_scheduler_and_goes_with_its_job(
     name: str,

@@ -57,6 +57,7 @@ def points() -> range:
     return range(int(os.environ.get("ELASTIC_TEST_CRASH_POINTS", "46")))
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize(
     "point", [pytest.param(point, marks=pytest.mark.slow) if point % 8 else point for point in points()]
 )
@@ -91,6 +92,7 @@ def test_the_points_cover_the_whole_run(tmp_path: Path) -> None:
     check(run, tmp_path, attempts=2)
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("point", [4, 5, 6, 7])
 def test_killed_around_a_scale_step(point: int, tmp_path: Path) -> None:
     """The python launcher cannot scale in place, so the step is a new attempt, which costs no restart."""
@@ -103,6 +105,7 @@ def test_killed_around_a_scale_step(point: int, tmp_path: Path) -> None:
     assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{tmp_path}/local") == []
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize(
     "point", [9, 13, *(pytest.param(point, marks=pytest.mark.slow) for point in (8, 10, 11, 12, 14, 15))]
 )

@@ -36,6 +36,7 @@ def start(folder: Path, *words: str, keep: str = "") -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.siblings("example DAGs")
 @pytest.mark.airflow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("keep", ["", pytest.param("1", marks=pytest.mark.slow)])

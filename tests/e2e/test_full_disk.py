@@ -49,6 +49,7 @@ async def test_it_waits(tmp_path: Path) -> None:
         assert left_over(disk / "run") == []
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("full", ["disk", "disk/run/checkpoints"])
 async def test_what_ranks_have_saved_that_fail_once_they_have_finished_is_written(
     full: str, tmp_path: Path
@@ -86,6 +87,7 @@ async def test_a_worker_that_dies_meanwhile_has_taken_it_along(tmp_path: Path) -
             check_saved(driven, state)
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize(("asked", "outcome"), [(False, "failed"), (True, "stopped")])
 async def test_where_no_room_comes_the_run_has_not_succeeded(
     asked: bool, outcome: str, tmp_path: Path

@@ -77,6 +77,7 @@ async def test_what_was_in_memory_only_is_gone_on_from_too(tmp_path: Path) -> No
     assert after.progress.stretches[0].from_step >= before.last_step - 4 > 0
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("never", [True, False], ids=["the run ends", "other agents follow"])
 async def test_what_was_in_memory_only_is_written_where_agents_have_to_end(
     tmp_path: Path, never: bool

@@ -147,6 +147,7 @@ async def test_any_sequence_of_scale_steps_at_any_pace_loses_nobody(tmp_path: Pa
     assert left_over(tmp_path / "run") == []
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("launcher", ["accelerate", "torchrun-plain"])
 async def test_launchers_that_do_not_scale_in_place_are_resubmitted(launcher: str, tmp_path: Path) -> None:
     spec = training("--epochs=5", "--step-seconds=0.05", launcher=launcher, workers=Workers(2, min=1, max=2))
@@ -195,6 +196,7 @@ async def test_never_means_never(tmp_path: Path) -> None:
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("launcher", ["torchrun", "python"])
 async def test_a_script_that_knows_nothing_of_us_has_its_grace_and_its_place(
     launcher: str, tmp_path: Path
@@ -238,6 +240,7 @@ async def test_a_training_that_diverges_is_still_told_and_its_checkpoints_still_
     ] == [[]] * 3
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("launcher", ["torchrun", "torchrun-plain"])
 async def test_a_wrong_argument_is_told_in_the_scripts_own_words_and_not_tried_again(
     tmp_path: Path, launcher: str

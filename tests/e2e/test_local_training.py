@@ -98,6 +98,7 @@ async def test_killed_at_random_it_ends_bit_identical(
     assert (memory.leaks(), leaks.half_written(tmp_path)) == ([], []), f"seed {seed}"
 
 
+@pytest.mark.siblings("killed, it ends bit-identical")
 @pytest.mark.parametrize("each", [1, pytest.param(9, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 async def test_killed_in_every_phase_it_ends_bit_identical(
     each: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,6 +129,7 @@ async def test_killed_in_every_phase_it_ends_bit_identical(
     assert keeping.uncommitted(driven.run.store, before_attempt=len(state.attempts)) == [], told
 
 
+@pytest.mark.siblings("killed, it ends bit-identical")
 @pytest.mark.parametrize(
     "worlds", [(2, 1), pytest.param((2, 3, 2, 1, 2), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 )
