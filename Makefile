@@ -45,7 +45,7 @@ docs: setup ## regenerate what is generated in docs/
 
 site: docs ## build the site of docs/ into site/; a dead link or anchor is an error (ARGS=serve: look at it)
 	@sh scripts/setup docs
-	.docs/bin/mkdocs $(or $(ARGS),build) --strict
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs $(or $(ARGS),build) --strict
 
 # The locks hold for Linux and macOS and Python 3.11 on; versions stay unless UPGRADE=1. dev.txt decides for all.
 COMPILE = $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \

@@ -1,5 +1,5 @@
 # What Airflow's scheduler, triggerer, workers and API server run in: Airflow, and airflow-elastic for Kubernetes and S3.
-# `make image-airflow` builds it; the section "Images" of docs/reference/kubernetes.md has the rest.
+# `make image-airflow` builds it; docs/how-to/build-images.md has the rest.
 
 # An image with Airflow 3.3 or later, which stays as it is; or one with merely Python 3.11 to 3.14 and its venv, which
 # gets Airflow as requirements/airflow.txt has it, in the places where apache/airflow has its own.

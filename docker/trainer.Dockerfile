@@ -3,7 +3,7 @@
 #     FROM airflow-elastic-trainer:0.1.0
 #     COPY train.py /app/
 #
-# `make image-trainer` builds it; the section "Images" of docs/reference/kubernetes.md has the rest.
+# `make image-trainer` builds it; docs/how-to/build-images.md has the rest.
 
 # Any Debian or Ubuntu. torch brings CUDA's libraries itself; what this one adds is the check of the node's driver.
 ARG BASE=nvidia/cuda:13.2.1-base-ubuntu24.04

@@ -1,6 +1,6 @@
 """Writes what can be generated in docs/: `python docs/generate.py`; with `--check` it only says what is stale.
 
-Whole pages of reference/: spec.md, operator.md, cli.md. Regions of its pages failures.md, journal.md, kubernetes.md and
+Whole pages of reference/: spec.md, operator.md, cli.md. Regions of its pages failures.md, journal.md, pods.md and
 status.md: between `<!-- generated: NAME -->` and `<!-- end -->`. Airflow is read, not imported: it may be missing.
 """
 
@@ -28,7 +28,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 REGIONS: Mapping[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "reference/failures.md": (("classes", failure_classes), ("rules", restart_rules)),
-    "reference/kubernetes.md": (("owned", owned_names), ("owners", owner_fields)),
+    "reference/pods.md": (("owned", owned_names), ("owners", owner_fields)),
     "reference/journal.md": (("events", journal_events),),
     "reference/status.md": (("example", status_example), ("seconds", status_seconds)),
 }

@@ -1,4 +1,4 @@
-"""Regions of kubernetes.md: what the engines own in a pod, and what a run has taken over of a job's own object."""
+"""Regions of pods.md: what the engines own in a pod, and what a run has taken over of a job's own object."""
 
 from __future__ import annotations
 

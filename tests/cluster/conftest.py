@@ -71,7 +71,7 @@ def _unreachable() -> str | None:
             return None
         except EngineError as error:
             why = f"the one that KUBECONFIG names does not answer: {error}"
-    return f"needs a Kubernetes cluster for tests, and {why} (docs/reference/kubernetes.md has a recipe for kind)"
+    return f"needs a Kubernetes cluster for tests, and {why} (docs/tutorials/first-cluster.md has a recipe for kind)"
 
 
 async def _ask(access: Access) -> None:

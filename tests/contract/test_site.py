@@ -47,9 +47,7 @@ def test_no_markdown_is_left_on_the_pages(site: Path) -> None:
 
 
 def test_files_beside_docs_are_pages_of_the_site(site: Path) -> None:
-    assert (
-        'href="../../reference/kubernetes/#images"' in (site / "source/CONTRIBUTING/index.html").read_text()
-    )
+    assert 'href="../../how-to/build-images/"' in (site / "source/CONTRIBUTING/index.html").read_text()
     example = (site / "source/examples/train_lightning.py/index.html").read_text()
     assert "lightning" in example.partition("<article")[2]
 

@@ -1,4 +1,4 @@
-"""What a script sees of its start is what torchrun or Python shows it, but for a table in docs/reference/script.md.
+"""What a script sees of its start is what torchrun or Python shows it, but for a table in docs/reference/process.md.
 
 One script reports some 160 facts; each way to start it is compared with the plain one, fact by fact. The table is read
 from the docs: what differs and is not in it fails, and so does what is in it and does not differ.
@@ -35,7 +35,7 @@ class Row:
 
 
 def _table() -> list[Row]:
-    text = (ROOT / "docs/reference/script.md").read_text()
+    text = (ROOT / "docs/reference/process.md").read_text()
     section = text.split("### As torchrun would\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`.+?`) \| (.+?) \| .+? \| .+? \| .+? \|$", section, re.MULTILINE)
     starts = [

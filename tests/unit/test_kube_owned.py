@@ -337,5 +337,5 @@ def test_what_the_run_has_taken_over_of_a_job_is_refused_with_what_to_say(
 
 
 def test_the_page_has_the_list() -> None:
-    page = (Path(__file__).parents[2] / "docs/reference/kubernetes.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/pods.md").read_text()
     assert all(one.what.replace("|", "\\|") in page for one in OWNED)

@@ -76,5 +76,12 @@ def test_killed_in_later_epochs_it_ends_as_undisturbed(
 def test_there_are_loops_to_try() -> None:
     """Somebody who writes them otherwise has to tell `tests.support.loops`."""
     pages = {one.page.name for one in shown()}
-    assert pages >= {"README.md", "script.md", "feed-data.md", "change-the-model.md", "frameworks.md"}
+    assert pages >= {
+        "README.md",
+        "runtime.md",
+        "load-data.md",
+        "stream-data.md",
+        "change-the-model.md",
+        "resume-lightning.md",
+    }
     assert len(LOOPS) >= 10

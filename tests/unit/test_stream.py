@@ -24,7 +24,7 @@ from airflow_elastic.spec.errors import InvalidInput
 from tests.support.streams import stream_of
 from tests.support.threads import together
 
-DATA = Path(__file__).parents[2] / "docs/how-to/feed-data.md"
+DATA = Path(__file__).parents[2] / "docs/how-to/stream-data.md"
 
 Batch = frozenset[tuple[int, int]]
 

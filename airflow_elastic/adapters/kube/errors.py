@@ -114,7 +114,7 @@ def _forbidden(said: str, what: str) -> KubeError:
         return Forbidden(f"cannot {what}: {said}", 403)
     if _RIGHTS.search(said):
         return Forbidden(
-            f"cannot {what}: {said}; grant it (docs/reference/kubernetes.md has the roles for each engine)",
+            f"cannot {what}: {said}; grant it (docs/how-to/grant-rights.md has the roles for each engine)",
             403,
         )
     return Invalid(f"the cluster refuses to {what}: {said}", 403)

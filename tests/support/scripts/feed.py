@@ -70,7 +70,7 @@ class Iterated(torch.utils.data.IterableDataset):
 iterated = Iterated()
 
 
-def read_slice(slice_number, offset):  # as docs/how-to/feed-data.md has it
+def read_slice(slice_number, offset):  # as docs/how-to/stream-data.md has it
     return map(noisy, itertools.islice(iterated, slice_number + 8 * offset, None, 8))
 
 

@@ -1,6 +1,6 @@
 """What the engines rely on in a pod, declared once: what happens to a user's own word in the same place.
 
-`check` refuses by this list, and docs/reference/kubernetes.md prints it. Whatever `check` has not seen, as options of a
+`check` refuses by this list, and docs/reference/pods.md prints it. Whatever `check` has not seen, as options of a
 run that an earlier release began, does no harm either: `settled` has the engines' words hold.
 """
 

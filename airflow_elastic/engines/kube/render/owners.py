@@ -1,6 +1,6 @@
 """Fields of a job's own object that a run has taken over, declared once: what is said instead, or why nothing can be.
 
-A manifest's reader refuses by it what it cannot keep, and docs/reference/kubernetes.md prints it.
+A manifest's reader refuses by it what it cannot keep, and docs/reference/pods.md prints it.
 """
 
 from __future__ import annotations
