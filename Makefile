@@ -20,11 +20,12 @@ test: setup ## every test that can run here; what cannot is skipped with a reaso
 test-slow: setup ## the long form of the proofs
 	$(PY) -m pytest -m slow $(ARGS)
 
-lint: setup ## style, types and layers
+lint: setup ## style, types, layers, and plain English
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-logo
+	$(PY) -m scripts.plain_english
 
 check: ## lint, then test: what CI runs
 	@$(MAKE) --no-print-directory lint
