@@ -168,7 +168,7 @@ def _comment(start: int, block: list[str]) -> Passage:
 
 # -- sentences -------------------------------------------------------------------------------------------------------
 
-_END = re.compile(rf"(?<=[.!?])[\"')\]*]*\s+(?=[\"'(\[]*(?:[A-Z{CODE}]|\d))")
+_END = re.compile(rf"[.!?][\"')\]*]*(\s+)(?=[\"'(\[]*(?:[A-Z{CODE}]|\d))")
 _SHORT = re.compile(r"\b(e\.g|i\.e|etc|vs|cf|approx|No)\.[\"')\]]*$")
 WORD = re.compile(rf"[^\W\d_]+(?:['’-][^\W\d_]+)*|{CODE}|\d[\d.,:]*")
 
@@ -177,8 +177,8 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
     """The sentences of a passage, each with the place it begins at."""
     begin = 0
     for end in _END.finditer(text):
-        if not _SHORT.search(text[begin : end.start()]):
-            yield begin, text[begin : end.start()]
+        if not _SHORT.search(text[begin : end.start(1)]):
+            yield begin, text[begin : end.start(1)]
             begin = end.end()
     yield begin, text[begin:]
 

@@ -56,5 +56,5 @@ def syllables(word: str) -> int:
     known = _dictionary().get(word) or _dictionary().get(word.removesuffix("'s"))
     if known:
         return min(sum(sound[-1].isdigit() for sound in sounds) for sounds in known)
-    spoken = re.sub(r"(?<=[^aeiouy])(e|ed|es)$", "", word.removesuffix("'s"))
+    spoken = re.sub(r"(?<=[^aeiouy])(e|es|(?<![td])ed)$", "", word.removesuffix("'s"))
     return max(1, len(re.findall(r"[aeiouy]+", spoken)))
