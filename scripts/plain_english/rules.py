@@ -10,10 +10,10 @@ from pathlib import Path
 
 import yaml
 
-from scripts.plain_english.prose import Passage, passages, sentences, words
+from scripts.plain_english.prose import CODE, Passage, passages, sentences, words
 
 STYLE = Path(__file__).with_name("style.yaml")
-_JOINT = re.compile(r"[,;:](?=\s)|\s[–—-]\s|\(")
+_JOINT = re.compile(rf"[,;:](?=\s)(?!(?<={CODE},)\s+{CODE})|\s[–—-]\s|\(")  # a list of code is easy to read
 
 
 @dataclass(frozen=True)

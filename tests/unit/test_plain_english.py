@@ -132,7 +132,7 @@ def test_offences(text: str, rule: str) -> None:
 
 
 def test_plain_sentences_pass() -> None:
-    text = "The agent sends the file to the server. Each rank reads its part, and then trains."
+    text = "The agent sends the file to the server. Each rank reads its part. The states are `a`, `b`, `c`, `d`, `e`."
     assert not [offence for passage in markdown(text) for offence in check(passage)]
 
 
