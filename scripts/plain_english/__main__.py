@@ -64,10 +64,7 @@ def main() -> int:
         show(ROOT / name, SHOWN)
     if over:
         print(
-            "Fix as many as are new. All of a file: `.venv/bin/python -m scripts.plain_english --list FILE`."
-        )
-        print(
-            "You only split a file, or moved text to another? `.venv/bin/python -m scripts.plain_english --update`."
+            "Fix as many as are new. Every one of a file: `.venv/bin/python -m scripts.plain_english --list FILE`."
         )
     else:
         print(
