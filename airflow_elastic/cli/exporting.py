@@ -69,7 +69,7 @@ def export(uri: str, file: str, step: int | None) -> int:
         raise InvalidInput(f"step {step} has no committed checkpoint; there are: {told}")
     words = [store.uri, file, *([] if step is None else [str(step)])]
     # In a process of its own: nothing of the command line imports torch.
-    command = [sys.executable, *BY_NAME, "airflow_elastic.runtime.weights", *words]
+    command = [sys.executable, *BY_NAME, "airflow_elastic.runtime.checkpoint.restore.weights", *words]
     return subprocess.run(command, check=False).returncode
 
 

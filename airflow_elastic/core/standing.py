@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: reduces, or in one of our runtime's.
 _WAITS = re.compile(
     r"/torch/distributed/|/torch/nn/parallel/distributed\.py:|\bin (_engine_run_backward|synchronize)$"
-    r"|/airflow_elastic/runtime/(ranks|agreement)\.py:"
+    r"|/airflow_elastic/runtime/collectives/(process_group|agreement)\.py:"
 )
 _INNERMOST = 12
 

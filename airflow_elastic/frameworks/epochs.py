@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from airflow_elastic.runtime.counts import whole_number
-from airflow_elastic.runtime.sampler import count_pieces
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.arguments import whole_number
+from airflow_elastic.runtime.data.sampler import count_pieces
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.errors import InvalidInput
 
 #: What a loader of torch's was given that ours is given, too. Its workers live as long as an epoch.

@@ -19,9 +19,9 @@ import torch
 
 from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs
-from airflow_elastic.runtime.sampler import count_pieces
-from airflow_elastic.runtime.session import Session, joined
-from airflow_elastic.runtime.shape import Shape
+from airflow_elastic.runtime.data.sampler import count_pieces
+from airflow_elastic.runtime.model_changes.callback_changes import Shape
+from airflow_elastic.runtime.session.session import Session, joined
 from airflow_elastic.spec.errors import InvalidInput
 
 try:

@@ -23,8 +23,8 @@ from airflow_elastic.frameworks import lottery, missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
 from airflow_elastic.frameworks.lightning_counts import add, stand, steps_of_fit
 from airflow_elastic.frameworks.lightning_passes import Passes
-from airflow_elastic.runtime.session import Session, joined
-from airflow_elastic.runtime.shape import Shape
+from airflow_elastic.runtime.model_changes.callback_changes import Shape
+from airflow_elastic.runtime.session.session import Session, joined
 from airflow_elastic.spec.checks import number_in, procs_count
 from airflow_elastic.spec.errors import InvalidInput
 

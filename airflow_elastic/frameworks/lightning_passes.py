@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from airflow_elastic.frameworks import missing
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.errors import InvalidInput
 
 try:

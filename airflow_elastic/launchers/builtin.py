@@ -29,7 +29,7 @@ class TorchrunOptions:
 
 
 #: By its path: what `-m` imports, a folder that the run is started in could stand in for.
-_START_RANK = str(Path(airflow_elastic.__file__).parent / "runtime" / "start_rank.py")
+_START_RANK = str(Path(airflow_elastic.__file__).parent / "runtime" / "rank" / "start_rank.py")
 
 
 def _rank_command(spec: RunSpec, place: Place) -> list[str]:

@@ -1,7 +1,7 @@
 """The launcher `horovodrun`: elastic Horovod, driven from the first worker.
 
 Horovod has one driver, which starts ranks on all hosts by ssh, and asks a script for the hosts that there are. So the
-first worker runs the driver; the others run an ssh server until the driver is done (`airflow_elastic.runtime.horovod`).
+first worker runs the driver; the others run an ssh server until the driver is done (`runtime/agent/horovod.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class HorovodOptions:
 
 def _command(spec: RunSpec, place: Place) -> list[str]:
     options: HorovodOptions = HOROVODRUN.options_of(spec)
-    ours = (place.python, *BY_NAME, "airflow_elastic.runtime.horovod")
+    ours = (place.python, *BY_NAME, "airflow_elastic.runtime.agent.horovod")
     meeting = (f"--lead={place.master_addr}:{place.master_port}", f"--slots={spec.workers.procs}")
     server = [*options.sshd, "-p", str(options.ssh_port)]
     if place.node_rank:

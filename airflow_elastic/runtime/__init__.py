@@ -26,11 +26,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.reading import load_model
-    from airflow_elastic.runtime.sampler import ElasticBatches
-    from airflow_elastic.runtime.session import Session, init
-    from airflow_elastic.runtime.stream import ShardedStream
-    from airflow_elastic.runtime.weights import export_weights, load_weights
+    from airflow_elastic.runtime.checkpoint.restore.load_model import load_model
+    from airflow_elastic.runtime.checkpoint.restore.weights import export_weights, load_weights
+    from airflow_elastic.runtime.data.sampler import ElasticBatches
+    from airflow_elastic.runtime.data.stream import ShardedStream
+    from airflow_elastic.runtime.session.session import Session, init
 
 __all__ = [
     "ElasticBatches",
@@ -45,23 +45,23 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("Session", "init"):
-        from airflow_elastic.runtime import session
+        from airflow_elastic.runtime.session import session
 
         return getattr(session, name)
     if name == "ElasticBatches":
-        from airflow_elastic.runtime.sampler import ElasticBatches
+        from airflow_elastic.runtime.data.sampler import ElasticBatches
 
         return ElasticBatches
     if name == "ShardedStream":
-        from airflow_elastic.runtime.stream import ShardedStream
+        from airflow_elastic.runtime.data.stream import ShardedStream
 
         return ShardedStream
     if name == "load_model":
-        from airflow_elastic.runtime.reading import load_model
+        from airflow_elastic.runtime.checkpoint.restore.load_model import load_model
 
         return load_model
     if name in ("export_weights", "load_weights"):
-        from airflow_elastic.runtime import weights
+        from airflow_elastic.runtime.checkpoint.restore import weights
 
         return getattr(weights, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,9 +28,9 @@ from airflow_elastic.adapters.jobfiles import Result, attempt_of
 from airflow_elastic.adapters.jobobjects import JobObjects
 from airflow_elastic.adapters.reports import newest_fence
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.echo import Echo
-from airflow_elastic.runtime.node import Node
-from airflow_elastic.runtime.spares import Spares
+from airflow_elastic.runtime.agent.reporting.stdout_copy import Echo
+from airflow_elastic.runtime.agent.spares import Spares
+from airflow_elastic.runtime.agent.worker import Node
 from airflow_elastic.spec.checks import number_in
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, SpecError
@@ -92,10 +92,10 @@ def main() -> int:
         spares.begin()
 
         # These import torch, which takes as long here as in the spares: meanwhile.
-        from airflow_elastic.runtime.agent import run_worker
-        from airflow_elastic.runtime.reporter import Reporter
-        from airflow_elastic.runtime.telling import ThroughLead
-        from airflow_elastic.runtime.trainer_status import also_to_trainer
+        from airflow_elastic.runtime.agent.agent import run_worker
+        from airflow_elastic.runtime.agent.reporting.channels import ThroughLead
+        from airflow_elastic.runtime.agent.reporting.reporter import Reporter
+        from airflow_elastic.runtime.agent.reporting.trainer_status import also_to_trainer
 
         reporter = Reporter(node, also_to_trainer(ThroughLead(node), env))
         with Echo(node):

@@ -22,7 +22,7 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control import Controller, Observer, start_run
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files
-from airflow_elastic.runtime.spares import WAITING
+from airflow_elastic.runtime.agent.spares import WAITING
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers

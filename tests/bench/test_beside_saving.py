@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from airflow_elastic.adapters import page
-from airflow_elastic.runtime.disk import Disk
-from airflow_elastic.runtime.disk_writer import DiskWriter
-from airflow_elastic.runtime.keeper import Keeper
-from airflow_elastic.runtime.node import LOCALHOST
-from airflow_elastic.runtime.persister import Persister
-from airflow_elastic.runtime.ring import Neighbour
-from airflow_elastic.runtime.saving import Position, Stateful
-from airflow_elastic.runtime.sharing import Sharer
-from airflow_elastic.runtime.slots import DISK, MEMORY
+from airflow_elastic.runtime.agent.worker import LOCALHOST
+from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.tiers.disk.copies import Disk
+from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
+from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
+from airflow_elastic.runtime.tiers.peers.buddy_sender import Sharer
+from airflow_elastic.runtime.tiers.peers.connection import Neighbour
+from airflow_elastic.runtime.tiers.shared_memory import DISK, MEMORY
+from airflow_elastic.runtime.tiers.storage.writer import Persister
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.bench.clients import a_run
 from tests.bench.figures import count, heading, interval, median, verdict

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters import checkpoints, checksums
-from airflow_elastic.runtime import slots
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.ring import fill
-from airflow_elastic.runtime.saving import Position
-from airflow_elastic.runtime.slots import MEMORY
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.tiers import shared_memory
+from airflow_elastic.runtime.tiers.peers.connection import fill
+from airflow_elastic.runtime.tiers.shared_memory import MEMORY
 from tests.bench.figures import count, heading, median, spread
 from tests.bench.test_checkpoint import build, size_of
 from tests.support.buddies import borrowed_by_a_third, pair
@@ -58,9 +59,9 @@ def test_a_state_comes_to_its_keeper(tmp_path: Path) -> None:
             )
             began = time.perf_counter()
             sharer.news()
-            until(lambda s=step: (1, s) in slots.common(keep.slots), "the state to be kept")  # type: ignore[misc]
+            until(lambda s=step: (1, s) in shared_memory.common(keep.slots), "the state to be kept")  # type: ignore[misc]
             took = time.perf_counter() - began
-            ((slot, note),) = slots.held(worker.node.slots.of, (1, step))
+            ((slot, note),) = shared_memory.held(worker.node.slots.of, (1, step))
             data = slot.data(note.kept_bytes)
             share = len(data)
             floor = raw_transfer(data, memoryview(bytearray(share)))

@@ -12,9 +12,10 @@ import pytest
 from boto3.s3.transfer import TransferConfig
 
 from airflow_elastic.adapters.store import Store
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.collectives.process_group import Ranks
 from tests.bench.clients import PART, Obstore, a_bucket
 from tests.bench.figures import count, heading, median, spread, verdict
 from tests.bench.test_checkpoint import build, size_of, timed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.checkpoint.save.save import Position
 from tests.bench.clients import a_run
 from tests.bench.figures import count, heading, median, spread, verdict
 from tests.bench.test_checkpoint import build, size_of

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters import linux
-from airflow_elastic.runtime.spares import WAITING
+from airflow_elastic.runtime.agent.spares import WAITING
 from tests.bench.figures import count, heading, interval, spread, verdict
 
 SCRIPT = Path(__file__).parent / "scripts/pace.py"

@@ -18,9 +18,9 @@ import airflow_elastic.runtime as elastic
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.core.samples import prove
-from airflow_elastic.runtime.averaging import Averaging
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.sampler import ElasticBatches
+from airflow_elastic.runtime.collectives.local_sgd import Averaging
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.data.sampler import ElasticBatches
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import Workers

@@ -23,9 +23,10 @@ from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control.look import events_of
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.state import RunState
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from tests.support import leaks, s3, small_disk

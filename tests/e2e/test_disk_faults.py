@@ -15,10 +15,11 @@ from typing import Any
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.accounts import read_accounts
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.recovering import NotRecovered
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.slots import DISK
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.tiers.disk.recovery import NotRecovered
+from airflow_elastic.runtime.tiers.shared_memory import DISK
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 from tests.support.machines import Far, Machines, come, cut, flip, try_to_save

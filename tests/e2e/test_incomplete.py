@@ -12,9 +12,10 @@ from airflow_elastic.adapters.parts import Part, tell
 from airflow_elastic.adapters.reports import raise_fence
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode
 from tests.support.rivals import Saving, fill, holds, objects

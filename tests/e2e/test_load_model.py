@@ -15,7 +15,7 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from tests.support import s3

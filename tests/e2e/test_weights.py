@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file, save_model
 import airflow_elastic.runtime as elastic
 from airflow_elastic.adapters.scratch import scratch
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import Workers
 from tests.e2e.test_load_model import network, save, weights

@@ -12,10 +12,10 @@ from unittest import mock
 import numpy
 import torch
 
-from airflow_elastic.runtime.saving import Saver
-from airflow_elastic.runtime.session import Session
-from airflow_elastic.runtime.slots import ENVIRONMENT
-from airflow_elastic.runtime.surroundings import Surroundings
+from airflow_elastic.runtime.checkpoint.save.save import Saver
+from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.session.session import Session
+from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import encode
 from tests.support.saving import Worker

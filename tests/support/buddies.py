@@ -13,15 +13,15 @@ from torch._C._distributed_c10d import TCPStore
 
 from airflow_elastic.adapters import checkpoints, page
 from airflow_elastic.adapters.jobfiles import Members
-from airflow_elastic.runtime import slots
-from airflow_elastic.runtime.borrowing import ENVIRONMENT, Loan, found_loans
-from airflow_elastic.runtime.keeper import Keeper
-from airflow_elastic.runtime.lending import Lender
-from airflow_elastic.runtime.node import LOCALHOST
-from airflow_elastic.runtime.ring import Hello, Neighbour, say
-from airflow_elastic.runtime.saving import Position, Stateful
-from airflow_elastic.runtime.sharing import Sharer
-from airflow_elastic.runtime.slots import MEMORY, Note
+from airflow_elastic.runtime.agent.worker import LOCALHOST
+from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.tiers import shared_memory
+from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
+from airflow_elastic.runtime.tiers.peers.buddy_sender import Sharer
+from airflow_elastic.runtime.tiers.peers.connection import Hello, Neighbour, say
+from airflow_elastic.runtime.tiers.peers.peer_client import ENVIRONMENT, Loan, found_loans
+from airflow_elastic.runtime.tiers.peers.peer_server import Lender
+from airflow_elastic.runtime.tiers.shared_memory import MEMORY, Note
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.saving import Worker
@@ -54,7 +54,7 @@ class Pair:
             sharer.news()
 
     def kept(self, index: int) -> list[int]:
-        return [step for _, step in slots.common(self.keeper(index).slots)]
+        return [step for _, step in shared_memory.common(self.keeper(index).slots)]
 
     def cut_second(self) -> None:
         """Its connection breaks."""
@@ -117,6 +117,6 @@ def staged(two: Pair, step: int) -> Iterator[tuple[Note, bytearray]]:
     worker = two.workers[1]
     worker.words[page.GIVEN] = step  # whatever was before
     assert worker.saver.save(objects(step), step, Position(0, step, step), reason=MEMORY, metrics={})
-    ((slot, note),) = slots.held(worker.node.slots.of, (1, step))
+    ((slot, note),) = shared_memory.held(worker.node.slots.of, (1, step))
     yield note, bytearray(slot.data(note.kept_bytes))
     slot.release()

@@ -15,8 +15,8 @@ from unittest.mock import patch
 import torch
 
 from airflow_elastic.adapters.checkpoints import seal_of
-from airflow_elastic.runtime import staging
-from airflow_elastic.runtime.values import to_bytes
+from airflow_elastic.runtime.checkpoint.format.values import to_bytes
+from airflow_elastic.runtime.checkpoint.save import staging
 
 
 class Hostile:

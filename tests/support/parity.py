@@ -163,8 +163,8 @@ class Ground:
     def ranks(self, name: str, folder: str, *command: str, procs: int) -> dict[str, Facts]:
         """Start all ranks of a worker, of the launcher `torchrun`, by what its agent starts them with."""
         # These import torch, which only this start needs.
-        from airflow_elastic.runtime.group import RankGroup, environments
-        from airflow_elastic.runtime.spares import Spares
+        from airflow_elastic.runtime.agent.rank_group import RankGroup, environments
+        from airflow_elastic.runtime.agent.spares import Spares
         from tests.support.saving import Worker
 
         node = Worker(f"{self.root / name}-run").node

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.saving import Position, Saver, Stateful
-from airflow_elastic.runtime.slots import MEMORY
-from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.tiers.shared_memory import MEMORY
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.saving import Worker
 

@@ -17,13 +17,14 @@ from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.node import Node
-from airflow_elastic.runtime.persister import Persister
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position, Saver, Stateful
-from airflow_elastic.runtime.slots import ENVIRONMENT, Slot
-from airflow_elastic.runtime.stage import Stage
+from airflow_elastic.runtime.agent.worker import Node
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, Slot
+from airflow_elastic.runtime.tiers.storage.writer import Persister
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Health, RunSpec, Workers

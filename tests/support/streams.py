@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from airflow_elastic.runtime.stream import ShardedStream
+from airflow_elastic.runtime.data.stream import ShardedStream
 
 
 def stream_of(lengths: list[int], lanes: int) -> ShardedStream:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.collectives.process_group import Ranks
 
 
 class Thread(Ranks):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.attempts import attempt, to_the_end
 from tests.unit.test_course import Fate

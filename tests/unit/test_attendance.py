@@ -12,8 +12,8 @@ from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.journal import Journal, identity
 from airflow_elastic.adapters.parts import Superseded
 from airflow_elastic.core.document import document
-from airflow_elastic.runtime.attendance import Attendance
-from airflow_elastic.runtime.patience import Patience
+from airflow_elastic.runtime.agent.rendezvous_timeout import Patience
+from airflow_elastic.runtime.agent.reporting.controller_lease import Attendance
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, get_worker_info
 
-from airflow_elastic.runtime import randomness
-from airflow_elastic.runtime.indexed import epoch_of
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.sampler import ElasticBatches
-from airflow_elastic.runtime.stream import Plan, ShardedStream
-from airflow_elastic.runtime.stream import epoch_of as stream_epoch_of
+from airflow_elastic.runtime.checkpoint.save import random_state
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.data.indexed import epoch_of
+from airflow_elastic.runtime.data.sampler import ElasticBatches
+from airflow_elastic.runtime.data.stream import Plan, ShardedStream
+from airflow_elastic.runtime.data.stream import epoch_of as stream_epoch_of
 
 #: A sample, and what Python's, torch's and numpy's generators drew for it.
 Drawn = tuple[int, float, float, float]
@@ -155,8 +155,8 @@ def test_of_a_stream_it_depends_on_the_place_in_the_shard_alone() -> None:
 
 
 def test_what_a_stream_reads_ahead_draws_nothing_from_the_ranks_own_generators() -> None:
-    randomness.seed(1)
+    random_state.seed(1)
     before = drawn(0)
-    randomness.seed(1)
+    random_state.seed(1)
     streamed()
     assert drawn(0) == before

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from airflow_elastic.runtime import averaging
-from airflow_elastic.runtime.averaging import Averaging
-from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.collectives import local_sgd
+from airflow_elastic.runtime.collectives.local_sgd import Averaging
+from airflow_elastic.runtime.collectives.process_group import Ranks
 
 
 def test_a_variance_stays_one_where_a_rank_was_late(monkeypatch: Any) -> None:
@@ -29,7 +29,7 @@ def test_a_variance_stays_one_where_a_rank_was_late(monkeypatch: Any) -> None:
         def alone(self) -> bool:
             return False
 
-    monkeypatch.setattr(averaging, "Rounds", Rounds)
+    monkeypatch.setattr(local_sgd, "Rounds", Rounds)
     monkeypatch.setattr(Averaging, "_take_the_first_ones", lambda _: None)
     norm = torch.nn.BatchNorm1d(2)  # whose variance begins with 1
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), norm)

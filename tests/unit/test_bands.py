@@ -11,12 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_elastic.adapters import checksums
-from airflow_elastic.runtime import bands, loading, slots, staging
-from airflow_elastic.runtime.arranging import Extent, arrange
-from airflow_elastic.runtime.bands import cuts
-from airflow_elastic.runtime.filling import Filling
-from airflow_elastic.runtime.needs import Stored, parts
-from airflow_elastic.runtime.slots import Note
+from airflow_elastic.runtime.checkpoint.format import row_bands
+from airflow_elastic.runtime.checkpoint.format.file_layout import Extent, arrange
+from airflow_elastic.runtime.checkpoint.format.row_bands import cuts
+from airflow_elastic.runtime.checkpoint.read import load
+from airflow_elastic.runtime.checkpoint.read.fill import Filling
+from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, parts
+from airflow_elastic.runtime.checkpoint.save import staging
+from airflow_elastic.runtime.tiers import shared_memory
+from airflow_elastic.runtime.tiers.shared_memory import Note
 from airflow_elastic.spec.index import BLOCK_BYTES, Index, blocks
 
 MEGABYTE = 1 << 20
@@ -90,14 +93,14 @@ def needed_by(
         ]
         for number in range(len(tensors))
     }
-    files: dict[str, list[loading.Stretch]] = {}
+    files: dict[str, list[load.Stretch]] = {}
     needed = 0
     for number, (rows, floats) in enumerate(tensors):
         begin, count = shard(rows, ranks, rank)
         needed += count * floats * 4
         for need in parts(torch.empty(count, floats, device="meta"), (begin, 0), entries[f"t{number}"]):
             files.setdefault(need.stored.file, []).extend(Filling(need, "").stretches(need.stored.entry.at))
-    runs = [run for some in files.values() for run in loading._runs(some, 64 * MEGABYTE)]
+    runs = [run for some in files.values() for run in load._runs(some, 64 * MEGABYTE)]
     return len(runs), sum(run[-1].place + run[-1].size - run[0].place for run in runs), needed
 
 
@@ -129,7 +132,7 @@ def test_whoever_reads_bands_has_the_bytes_that_were_saved(ranks: int, others: i
     cuts.cache_clear()
     arrange.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bands, "_LEAST_BYTES", 24)
+        patch.setattr(row_bands, "_LEAST_BYTES", 24)
         saved = [torch.arange(ROWS[i] * 7).view(-1, 7).to(DTYPES[i]) for i in order]
         stored, contents = stored_by(ranks, saved)
     cuts.cache_clear()
@@ -201,5 +204,5 @@ def test_there_is_room_for_the_note_of_a_large_model() -> None:
             account=None,
             versions={},
         )
-        room = slots._file_bytes(stored.end) - slots.HEADER_BYTES - stored.end
-        assert len(slots._encoded(note)) < room, ranks
+        room = shared_memory._file_bytes(stored.end) - shared_memory.HEADER_BYTES - stored.end
+        assert len(shared_memory._encoded(note)) < room, ranks

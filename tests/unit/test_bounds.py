@@ -23,8 +23,8 @@ from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.local.engine import LocalEngine
 from airflow_elastic.launchers.horovod import HorovodOptions
 from airflow_elastic.runtime import pod
-from airflow_elastic.runtime.session import Session
-from airflow_elastic.runtime.surroundings import Surroundings
+from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checks import MOST_WORKERS
 from airflow_elastic.spec.errors import InvalidInput, SpecError

@@ -14,10 +14,11 @@ import pytest
 
 from airflow_elastic.adapters import checksums, page
 from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.runtime import keeper, sharing, slots
-from airflow_elastic.runtime.ring import Answer, Given, hear, say
-from airflow_elastic.runtime.saving import Position
-from airflow_elastic.runtime.slots import MEMORY
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.tiers import shared_memory
+from airflow_elastic.runtime.tiers.peers import buddy_memory, buddy_sender
+from airflow_elastic.runtime.tiers.peers.connection import Answer, Given, hear, say
+from airflow_elastic.runtime.tiers.shared_memory import MEMORY
 from tests.support.buddies import Pair, objects, pair, speaking, staged
 from tests.support.patience import PATIENCE_SECONDS, until
 
@@ -31,17 +32,17 @@ def test_what_has_not_come_to_the_neighbours_is_not_overwritten(tmp_path: Path) 
 
 
 def test_a_neighbour_gets_time_to_have_memory_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "_SEND_SECONDS", 0.05)
-    monkeypatch.setattr(sharing, "_BYTES_A_SECOND", 100.0)
-    room = slots.Slot.room
+    monkeypatch.setattr(buddy_sender, "_SEND_SECONDS", 0.05)
+    monkeypatch.setattr(buddy_sender, "_BYTES_A_SECOND", 100.0)
+    room = shared_memory.Slot.room
 
-    def slow(slot: slots.Slot, size: int) -> memoryview:
+    def slow(slot: shared_memory.Slot, size: int) -> memoryview:
         threading.Event().wait(0.3)
         return room(slot, size)
 
     with pair(tmp_path / "run") as two:
         two.workers[1].saver.save(objects(1), 3, Position(0, 3, 3), reason=MEMORY, metrics={})
-        monkeypatch.setattr(slots.Slot, "room", slow)
+        monkeypatch.setattr(shared_memory.Slot, "room", slow)
         two.sharers[1].news()
         until(lambda: two.kept(0) == [3], "the state to be kept")
         assert two.keeper(0)._hello.number == 1
@@ -50,14 +51,14 @@ def test_a_neighbour_gets_time_to_have_memory_made(tmp_path: Path, monkeypatch: 
 @pytest.fixture
 def making(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, Callable[[], None]]]:
     """Is set when a neighbour has begun to make memory, which from a call on takes as long as the test does."""
-    room, begun, over = slots.Slot.room, threading.Event(), threading.Event()
+    room, begun, over = shared_memory.Slot.room, threading.Event(), threading.Event()
 
-    def slow(slot: slots.Slot, size: int) -> memoryview:
+    def slow(slot: shared_memory.Slot, size: int) -> memoryview:
         begun.set()
         over.wait(PATIENCE_SECONDS)
         return room(slot, size)
 
-    yield begun, lambda: monkeypatch.setattr(slots.Slot, "room", slow)
+    yield begun, lambda: monkeypatch.setattr(shared_memory.Slot, "room", slow)
     over.set()
 
 
@@ -157,13 +158,13 @@ def test_a_state_that_cannot_be_given_is_told_and_its_worker_is_not_lost(
 ) -> None:
     """Whoever says nothing is not asked twice."""
 
-    def give(sharer: sharing.Sharer, *_: object) -> None:
+    def give(sharer: buddy_sender.Sharer, *_: object) -> None:
         raise trouble
 
     with pair(tmp_path / "run") as two:
         two.save(objects(1), 3)
         until(lambda: two.kept(0) == [3], "the state to be kept")
-        monkeypatch.setattr(sharing.Sharer, "_give", give)
+        monkeypatch.setattr(buddy_sender.Sharer, "_give", give)
         two.save(objects(1), 4)
         mailbox = Mailbox(two.workers[0].store)
         until(lambda: len(mailbox.read()) == 2, "both to tell")
@@ -179,7 +180,7 @@ def test_a_state_that_broke_off_leaves_the_one_before(
     with pair(tmp_path / "run") as two:
         two.save(objects(1), 3)
         until(lambda: two.kept(0) == [3] and two.kept(1) == [3], "the states to be kept")
-        monkeypatch.setattr(sharing, "_CHUNK_BYTES", 1000)
+        monkeypatch.setattr(buddy_sender, "_CHUNK_BYTES", 1000)
         sent = threading.Event()
         connection = two.sharers[1]._connection
         assert connection is not None
@@ -247,7 +248,7 @@ def test_what_is_still_on_its_way_when_its_sender_begins_anew_is_mixed_into_noth
             connection.sendall(newer_data)
             assert hear(connection, Answer).trouble is None
             assert two.kept(0) == [4]
-            ((slot, _),) = slots.held(keep.slots, (1, 4))
+            ((slot, _),) = shared_memory.held(keep.slots, (1, 4))
             assert slot.data(newer.kept_bytes) == newer_data
             slot.release()
             with speaking(keep, keep.place.token, 1) as queued, pytest.raises(OSError, match="ended"):
@@ -261,11 +262,11 @@ def test_memory_that_is_not_there_after_all_is_no_loss(
     two = Pair(tmp_path / "run")
     keep = two.keeper(0)
 
-    def room(slot: slots.Slot, size: int) -> memoryview:
+    def room(slot: shared_memory.Slot, size: int) -> memoryview:
         raise OSError(errno.ENOMEM, "only 0 GB are free")
 
     with staged(two, 3) as (note, data), speaking(keep, keep.place.token) as connection:
-        monkeypatch.setattr(slots.Slot, "room", room)
+        monkeypatch.setattr(shared_memory.Slot, "room", room)
         say(connection, Given((note,), (checksums.of(bytes(data)),)))
         assert "only 0 GB" in str(hear(connection, Answer).trouble)
         assert keep.lost is None
@@ -291,7 +292,7 @@ def test_too_little_memory_is_said_before_any_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     less_and_less = itertools.count(1000, -1)
-    monkeypatch.setattr(keeper, "free_bytes", lambda: next(less_and_less))
+    monkeypatch.setattr(buddy_memory, "free_bytes", lambda: next(less_and_less))
     with pair(tmp_path / "run") as two:
         mailbox = Mailbox(two.workers[0].store)
         two.save(objects(1), 3)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_elastic.runtime.rebuilding import rebuilt, replaced
-from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.model_changes.rebuild import rebuilt, replaced
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.resumed import Resumed

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from airflow_elastic.runtime.claims import Claims
-from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.data.claims import Claims
 
 
 class Rank:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import optim
 
-from airflow_elastic.runtime.composites import saved_in_place_of
-from airflow_elastic.runtime.copying import wait_before_steps
-from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.checkpoint.optimizers.composite import saved_in_place_of
+from airflow_elastic.runtime.checkpoint.save.overlapped_copy import wait_before_steps
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.optimizers import equal, network
 from tests.support.saving import restorer, save

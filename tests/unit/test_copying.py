@@ -11,10 +11,11 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 from airflow_elastic.adapters import checkpoints
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position, Saver, Stateful
-from airflow_elastic.runtime.staging import Layout
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.staging import Layout
+from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
 from tests.support.saving import Worker

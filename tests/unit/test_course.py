@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.attempts import Killed, attempt, to_the_end

@@ -16,9 +16,9 @@ from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.control.look import events_of
 from airflow_elastic.control.runs import start_run
-from airflow_elastic.runtime.flat_reader import Loading
-from airflow_elastic.runtime.loading import Told
-from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.checkpoint.read.load import Told
+from airflow_elastic.runtime.checkpoint.read.reader import Loading
+from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.runtime.data import Feed
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.saving import ORDER, Position
-from airflow_elastic.runtime.stream import ShardedStream
+from airflow_elastic.runtime.checkpoint.save.save import ORDER, Position
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.data.share import Feed
+from airflow_elastic.runtime.data.stream import ShardedStream
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import objects, restorer, save
 

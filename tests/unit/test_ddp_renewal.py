@@ -16,7 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from airflow_elastic.runtime.ddp_renewal import Renewal, follow
+from airflow_elastic.runtime.model_changes.ddp_renewal import Renewal, follow
 from tests.support.threads import process_group
 
 

@@ -14,13 +14,14 @@ import pytest
 
 from airflow_elastic.adapters import checkpoints, page
 from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.runtime import slots
-from airflow_elastic.runtime.disk import FORGOTTEN_SECONDS, Disk
-from airflow_elastic.runtime.disk_writer import DiskWriter
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position
-from airflow_elastic.runtime.slots import DISK, MEMORY
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.tiers import shared_memory
+from airflow_elastic.runtime.tiers.disk.copies import FORGOTTEN_SECONDS, Disk
+from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
+from airflow_elastic.runtime.tiers.shared_memory import DISK, MEMORY
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError, StoreError
@@ -62,14 +63,14 @@ def test_training_does_not_wait_for_the_disk(machines: Machines) -> None:
     for reason in (DISK, MEMORY):
         assert not worker.saver.save(objects(1), 3, at, reason=reason, metrics={})
     worker.words[page.ON_DISK] = 2
-    reading = slots.held(worker.node.slots.opened_again(), (1, 2))
+    reading = shared_memory.held(worker.node.slots.opened_again(), (1, 2))
     assert reading
     for reason in (DISK, MEMORY):
         assert not worker.saver.save(objects(1), 3, at, reason=reason, metrics={})
     for slot, _ in reading:
         slot.release()
     assert worker.saver.save(objects(1), 3, at, reason=DISK, metrics={})
-    assert slots.common(worker.node.slots.of) == [(1, 1), (1, 3)]
+    assert shared_memory.common(worker.node.slots.of) == [(1, 1), (1, 3)]
 
 
 def test_a_worker_with_a_slow_disk_gets_no_further_behind_than_one_state(machines: Machines) -> None:
@@ -80,7 +81,9 @@ def test_a_worker_with_a_slow_disk_gets_no_further_behind_than_one_state(machine
     assert not worker.saver.save(objects(1), 4, at, reason=DISK, metrics={})
     assert worker.saver.save(objects(1), 5, at, reason=MEMORY, metrics={}), "there is another place"
     assert worker.saver.save(objects(1), 6, at, reason=MEMORY, metrics={})
-    assert slots.common(worker.node.slots.of) == [(1, 2), (1, 6)], "what the disk is to have was copied over"
+    assert shared_memory.common(worker.node.slots.of) == [(1, 2), (1, 6)], (
+        "what the disk is to have was copied over"
+    )
     assert worker.saver.save(objects(1), 8, at, reason="steps", metrics={})
     take(worker)  # both, the older one first
     assert worker.words[page.ON_DISK] == 8
@@ -93,7 +96,7 @@ def test_a_save_of_the_same_step_does_not_wait_for_a_disk_that_hangs(machines: M
     worker = machines.attempt(1, on=(0,))[0]
     at = Position(0, 0, 0)
     assert worker.saver.save(objects(1), 2, at, reason=DISK, metrics={})
-    hanging = slots.held(worker.node.slots.opened_again(), (1, 2))
+    hanging = shared_memory.held(worker.node.slots.opened_again(), (1, 2))
     assert worker.saver.save(objects(5), 2, at, reason="final", metrics={})
     worker.persister.write_new()
     assert checkpoints.read(worker.store, 2).reason == "final"
@@ -106,13 +109,13 @@ def test_a_state_that_ranks_are_just_saving_once_more_is_not_taken_for_one(
 ) -> None:
     worker = machines.attempt(1, on=(0,))[0]
     assert worker.saver.save(objects(1), 2, Position(), reason=DISK, metrics={})
-    whole = slots.held
+    whole = shared_memory.held
 
     def half(of: object, age: tuple[int, int]) -> object:
         (slot, note), *_ = whole(of, age)  # type: ignore[arg-type]
         return [(slot, note), (slot, replace(note, reason="script"))]
 
-    monkeypatch.setattr(slots, "held", half)
+    monkeypatch.setattr(shared_memory, "held", half)
     take(worker)
     assert machines.files() == []
     monkeypatch.undo()
@@ -181,7 +184,7 @@ def test_what_storage_could_not_be_given_comes_to_the_disk(machines: Machines) -
 
 
 def test_what_storage_does_not_have_stays(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_elastic.runtime import disk_writer
+    from airflow_elastic.runtime.tiers.disk import writer as disk_writer
 
     monkeypatch.setattr(disk_writer, "_STORED_SECONDS", 0.1)
     workers = machines.attempt(1)

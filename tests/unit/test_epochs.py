@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import airflow_elastic.runtime as elastic
 from airflow_elastic.frameworks.epochs import Epochs
-from airflow_elastic.runtime.sampler import ElasticBatches
+from airflow_elastic.runtime.data.sampler import ElasticBatches
 from airflow_elastic.spec.errors import InvalidInput
 
 

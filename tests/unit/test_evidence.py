@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.runtime.evidence import LINES, concealed, last_lines, of_rank, values
+from airflow_elastic.runtime.agent.reporting.evidence import LINES, concealed, last_lines, of_rank, values
 from airflow_elastic.spec.run import SecretRef
 
 USAGE = "usage: t.py [-h]\nt.py: error: unrecognized arguments: --r"

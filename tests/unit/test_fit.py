@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.runtime.saving import Stateful
-from airflow_elastic.runtime.session import Session
-from airflow_elastic.runtime.surroundings import Surroundings
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import objects, restorer, save
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
-from airflow_elastic.runtime.flat import flattened
+from airflow_elastic.runtime.checkpoint.format.flatten import flattened
 
 TENSOR = torch.ones(2)
 

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.attempts import attempt, die_at, to_the_end
 from tests.unit.test_course import EVERY_3, KILLS, MEMORY, POLICIES, QUICK, Fate, digest, folder, net, train

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from airflow_elastic.runtime import footprint
-from airflow_elastic.runtime.footprint import Footprint, check_memory
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.checkpoint.save import memory_estimate
+from airflow_elastic.runtime.checkpoint.save.memory_estimate import Footprint, check_memory
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import Worker
@@ -36,14 +36,14 @@ def test_a_training_that_begins_knows_what_its_saves_will_take(
     worker.saver.check_memory(objects)
     assert not objects.optimizers[0].state, "it is what it was"
     assert "worker 0: saves take 2 times 0.012 GB of its memory; " in caplog.text
-    monkeypatch.setattr(footprint, "free_memory", lambda: {"here": 20_000_000})
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: {"here": 20_000_000})
     said = (
         r"worker 0 has not the memory to save into: saves take 2 times 0.012 GB .* and only 0.02 GB are free"
     )
     with pytest.raises(InvalidInput, match=said):
         worker.saver.check_memory(objects)
     # What its agent has already is not taken once more.
-    monkeypatch.setattr(footprint, "free_memory", lambda: {"here": 13_000_000})
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: {"here": 13_000_000})
     worker.saver.announce(objects)
     worker.persister.provide()
     worker.saver.check_memory(objects)
@@ -60,7 +60,7 @@ def test_where_an_optimizer_does_not_tell_there_has_to_be_memory_for_the_rest(
     assert "saves take" not in caplog.text
     worker.saver.check_memory(objects)
     assert "saves take at least 2 times 0.00402 GB of its memory" in caplog.text
-    monkeypatch.setattr(footprint, "free_memory", lambda: {"here": 8_000_000})
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: {"here": 8_000_000})
     with pytest.raises(
         InvalidInput, match=r"saves take at least 2 times 0\.00402 GB .* only 0\.008 GB are free"
     ):
@@ -121,7 +121,7 @@ def checked(
 ) -> str:
     """What all ranks are told alike, where this is what each of them wants and has; nothing where it fits."""
     mine = threading.local()
-    monkeypatch.setattr(footprint, "free_memory", lambda: places[mine.rank])
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: places[mine.rank])
 
     def check(ranks: Ranks) -> str:
         mine.rank = ranks.rank
@@ -148,7 +148,7 @@ def test_what_agents_have_of_each_others_already_is_not_taken_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They outlive ranks that fail, with all their memory."""
-    monkeypatch.setattr(footprint, "free_memory", lambda: {"here": 20 * GB})
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: {"here": 20 * GB})
     check_memory(Footprint(15 * GB, 15 * GB, 30 * GB, 30 * GB), Ranks(0, 1, None), procs=1)
     with pytest.raises(InvalidInput, match="30 GB more for what it keeps"):
         check_memory(Footprint(15 * GB, 15 * GB, 30 * GB), Ranks(0, 1, None), procs=1)

@@ -14,8 +14,8 @@ from airflow_elastic.adapters.store import Entry
 from airflow_elastic.core.gathering import regrouping
 from airflow_elastic.core.state import Attempt, Phase
 from airflow_elastic.engines.api import Capabilities
-from airflow_elastic.runtime.node import Node
-from airflow_elastic.runtime.rendezvous import meet
+from airflow_elastic.runtime.agent.rendezvous import meet
+from airflow_elastic.runtime.agent.worker import Node
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus

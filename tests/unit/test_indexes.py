@@ -13,7 +13,7 @@ import torch
 from airflow_elastic.adapters import checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.runtime.flat_reader import FlatReader
+from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.index import Index, Piece

@@ -14,7 +14,7 @@ from airflow_elastic.core import interval
 from airflow_elastic.core.interval import save_interval, seconds_between_failures
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.state import RunState
-from airflow_elastic.runtime.pace import Pace
+from airflow_elastic.runtime.session.save_interval import Pace
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 from tests.support.builders import spec

@@ -29,9 +29,9 @@ assert not BLOCKED & {name.partition('.')[0] for name in sys.modules}
         (
             "airflow",
             [
-                "airflow_elastic.runtime.session",
-                "airflow_elastic.runtime.nodehost",
-                "airflow_elastic.runtime.agent",
+                "airflow_elastic.runtime.session.session",
+                "airflow_elastic.runtime.agent.node_host",
+                "airflow_elastic.runtime.agent.agent",
             ],
         ),
         (
@@ -46,7 +46,7 @@ assert not BLOCKED & {name.partition('.')[0] for name in sys.modules}
             "airflow,accelerate,lightning,transformers",
             ["airflow_elastic.frameworks.epochs"],
         ),
-        ("airflow,torch,boto3,numpy", ["airflow_elastic.runtime", "airflow_elastic.runtime.rank"]),
+        ("airflow,torch,boto3,numpy", ["airflow_elastic.runtime", "airflow_elastic.runtime.rank.run"]),
         (
             "airflow,torch,boto3,numpy,click,rich,yaml",
             ["airflow_elastic.core.machine", "airflow_elastic.spec.run"],
@@ -62,7 +62,7 @@ def test_imports_without(blocked: str, modules: list[str]) -> None:
 
 def test_the_blocker_blocks() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BLOCKER, "torch", "airflow_elastic.runtime.session"],
+        [sys.executable, "-c", BLOCKER, "torch", "airflow_elastic.runtime.session.session"],
         capture_output=True,
         check=False,
     )

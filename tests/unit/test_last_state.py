@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters.jobfiles import Members
-from airflow_elastic.runtime.last_state import keep_last
-from airflow_elastic.runtime.node import Stopped
+from airflow_elastic.runtime.agent.last_save import keep_last
+from airflow_elastic.runtime.agent.worker import Stopped
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError, StoreFull, StoreUnfit
 from airflow_elastic.spec.run import Health
 from tests.support.saving import Worker

@@ -111,7 +111,7 @@ def test_horovodrun_on_the_first_worker() -> None:
     command = HOROVODRUN.command(run, place())
     ours, driver = command[: command.index("--")], command[command.index("--") + 1 :]
     assert ours[3:] == [
-        "airflow_elastic.runtime.horovod",
+        "airflow_elastic.runtime.agent.horovod",
         "lead",
         "--lead=10.0.0.1:29500",
         "--slots=2",
@@ -140,7 +140,7 @@ def test_horovodrun_refuses_bad_options(options: dict[str, Any]) -> None:
 
 def test_the_driver_finds_all_hosts_and_they_end_with_it(tmp_path: Path) -> None:
     """With a driver that asks the discovery script, as Horovod's does: none of it can be installed here."""
-    ours = [sys.executable, "-P", "-m", "airflow_elastic.runtime.horovod"]
+    ours = [sys.executable, "-P", "-m", "airflow_elastic.runtime.agent.horovod"]
     meeting = [f"--lead=127.0.0.1:{free_port()}", "--slots=2"]
     found = tmp_path / "found"
     driver = ["sh", "-c", f"sh $0 > {found}; exit 7", "{discovery}"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from tests.support.saving import restorer, save
 
 

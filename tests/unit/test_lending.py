@@ -12,13 +12,14 @@ import pytest
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.runtime import borrowing
-from airflow_elastic.runtime.borrowing import ENVIRONMENT, Loan, Want, borrowed, found_loans
-from airflow_elastic.runtime.nearest import Nearby, Nearest
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.ring import Answer, hear, say
-from airflow_elastic.runtime.slots import HEADER_BYTES, Slot
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.tiers.peers import peer_client
+from airflow_elastic.runtime.tiers.peers.connection import Answer, hear, say
+from airflow_elastic.runtime.tiers.peers.peer_client import ENVIRONMENT, Loan, Want, borrowed, found_loans
+from airflow_elastic.runtime.tiers.shared_memory import HEADER_BYTES, Slot
+from airflow_elastic.runtime.tiers.tiered_files import Nearby, Nearest
 from tests.support.buddies import Pair, borrowed_by_a_third, pair
 from tests.support.machines import Far
 from tests.support.patience import until
@@ -145,8 +146,8 @@ def test_ranks_of_a_worker_fetch_what_is_lent_for_each_other(
         saved.append(key)
         borrowing_save(loan, key, path, tell)
 
-    borrowing_save = borrowing.save
-    monkeypatch.setattr(borrowing, "save", save)
+    borrowing_save = peer_client.save
+    monkeypatch.setattr(peer_client, "save", save)
     loaded = [objects(1), objects(1)]
 
     def restore(ranks: Ranks) -> bool:

@@ -293,7 +293,7 @@ def test_pruning_resets_a_restarted_attempt_to_no_other_weights() -> None:
     from lightning.pytorch.callbacks import ModelPruning
 
     from airflow_elastic.frameworks import lottery
-    from airflow_elastic.runtime.shape import Shape
+    from airflow_elastic.runtime.model_changes.callback_changes import Shape
 
     def begun() -> tuple[Any, Any, Shape]:
         torch.manual_seed(2)

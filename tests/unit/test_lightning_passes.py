@@ -13,7 +13,7 @@ import torch
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.attempts import attempt, die_at, to_the_end

@@ -9,8 +9,8 @@ import numpy
 import pytest
 import torch
 
-from airflow_elastic.runtime.data import Feed
-from airflow_elastic.runtime.ranks import Ranks
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.data.share import Feed
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.streams import stream_of
 

@@ -24,13 +24,15 @@ from airflow_elastic.adapters import checkpoints, checksums
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.store import Reader
-from airflow_elastic.runtime import filling, loading, writing
-from airflow_elastic.runtime.filling import Filling, Stretch
-from airflow_elastic.runtime.flat_reader import FlatReader
-from airflow_elastic.runtime.loading import Loading
-from airflow_elastic.runtime.needs import Stored, parts
-from airflow_elastic.runtime.saving import Position, Stateful
-from airflow_elastic.runtime.stock import read_indexes
+from airflow_elastic.runtime.checkpoint.read import fill as filling
+from airflow_elastic.runtime.checkpoint.read import load
+from airflow_elastic.runtime.checkpoint.read.fill import Filling, Stretch
+from airflow_elastic.runtime.checkpoint.read.load import Loading
+from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, parts
+from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.restore.available import read_indexes
+from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.tiers.storage import checkpoint_files
 from airflow_elastic.spec import index
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.index import Index, Piece
@@ -80,7 +82,7 @@ def model(seed: int) -> torch.nn.Module:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(checkpoint_files, "BLOCK_BYTES", 100)
     monkeypatch.setattr(filling, "_STRETCH_BYTES", 300)
     return 300
 
@@ -92,8 +94,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_what_is_read_at_any_number_of_goes_is_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: int, run: int, gap: int, far: bool
 ) -> None:
-    monkeypatch.setattr(loading, "_REQUEST_BYTES", run)
-    monkeypatch.setattr(loading, "_GAP_BYTES", gap)
+    monkeypatch.setattr(load, "_REQUEST_BYTES", run)
+    monkeypatch.setattr(load, "_GAP_BYTES", gap)
     monkeypatch.setattr(filling, "_SCRATCH_BYTES", 30)
     saved = model(3)
     Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
@@ -163,7 +165,7 @@ def test_where_something_is_damaged_nobody_reads_on(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(
         filling.Filling, "take", lambda self, at, *args: (read.append(at), take(self, at, *args))
     )
-    monkeypatch.setattr(loading, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(load, "ThreadPoolExecutor", Pool)
     state = {f"model.{name}": value for name, value in saved.state_dict().items()}
     with pytest.raises(CheckpointDamaged):
         FlatReader(manifest, read_indexes(store, manifest)).plan(state, {}).read(Late(tmp_path), processors=2)
@@ -215,7 +217,7 @@ def test_shares_are_all_of_it_once_and_in_order(files: list[list[tuple[int, int]
         (str(number), [Stretch(nothing, 0, size, place) for place, size in found])
         for number, found in enumerate(files)
     ]
-    shares = loading._shares(sources, count)
+    shares = load._shares(sources, count)
     flat = [(source, one) for share in shares for source, run in share for one in run]
     assert flat == [
         (name, one) for name, found in sources for one in sorted(found, key=lambda one: one.place)

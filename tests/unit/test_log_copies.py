@@ -15,9 +15,10 @@ import pytest
 from airflow_elastic.adapters.jobfiles import Result
 from airflow_elastic.adapters.output import Output
 from airflow_elastic.adapters.store import Entry
-from airflow_elastic.runtime import agent, echo, log_copies
-from airflow_elastic.runtime.echo import Echo
-from airflow_elastic.runtime.log_copies import LogCopies
+from airflow_elastic.runtime.agent import agent
+from airflow_elastic.runtime.agent.reporting import log_copies, stdout_copy
+from airflow_elastic.runtime.agent.reporting.log_copies import LogCopies
+from airflow_elastic.runtime.agent.reporting.stdout_copy import Echo
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 from tests.support.patience import PATIENCE_SECONDS, until
@@ -268,7 +269,7 @@ def test_an_end_is_told_before_its_logs_are_copied(node: Any, monkeypatch: pytes
 def test_a_pods_own_output_leaves_out_what_it_cannot_keep_up_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    monkeypatch.setattr(echo, "_BEHIND_BYTES", 80_000)
+    monkeypatch.setattr(stdout_copy, "_BEHIND_BYTES", 80_000)
     path = tmp_path / "one.log"
     node: Any = SimpleNamespace(record=SimpleNamespace(run_uri="s3://b/r"), rank_logs=lambda: [path])
     path.write_bytes(b"first\n")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.attempts import Killed, to_the_end
 from tests.support.loops import STEPS, dressed, framework, shown, supply

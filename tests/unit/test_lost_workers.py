@@ -13,10 +13,13 @@ import torch
 from airflow_elastic.adapters import checksums, page
 from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.adapters.store import Store
-from airflow_elastic.runtime import keeper, persister, slots
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.ring import Answer, Given, Hello, hear, say
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.tiers import shared_memory
+from airflow_elastic.runtime.tiers.peers import buddy_memory
+from airflow_elastic.runtime.tiers.peers.connection import Answer, Given, Hello, hear, say
+from airflow_elastic.runtime.tiers.storage import writer
 from airflow_elastic.spec.errors import StoreError
 from tests.support.buddies import Pair, objects, pair, speaking, staged
 from tests.support.patience import PATIENCE_SECONDS, until
@@ -82,14 +85,14 @@ def test_a_store_that_fails_once_loses_nothing(tmp_path: Path, monkeypatch: pyte
         two.save(objects(1), 3)
         until(lambda: two.kept(0) == [3], "the state to be kept")
         failures = iter([StoreError("for now")])
-        write = persister.write_files
+        write = writer.write_files
 
         def failing(store: Store, held: Any, *rest: Any) -> Any:
             if held[0][1].rank == 1 and (error := next(failures, None)):
                 raise error
             return write(store, held, *rest)
 
-        monkeypatch.setattr(persister, "write_files", failing)
+        monkeypatch.setattr(writer, "write_files", failing)
         begin_anew(two, 0, 2)
         assert two.steps() == [3]
 
@@ -125,7 +128,7 @@ def test_one_that_falls_silent_in_the_middle_of_a_state_holds_up_nobody(tmp_path
             new.sendall(data)
             assert hear(new, Answer).trouble is None
             assert keep.lost is None
-    assert slots.common(keep.slots)[-1] == (2, 3)
+    assert shared_memory.common(keep.slots)[-1] == (2, 3)
 
 
 def test_of_one_that_has_said_goodbye_nothing_is_written(tmp_path: Path) -> None:
@@ -159,10 +162,10 @@ def test_one_whose_connection_has_broken_is_not_believed_to_be_lost_at_once(
         node.persist = two.workers[0].persister.flush
         two.save(objects(1), 3)
         until(lambda: two.kept(0) == [3], "the state to be kept")
-        monkeypatch.setattr(keeper, "_SURE_SECONDS", 1e9)
+        monkeypatch.setattr(buddy_memory, "_SURE_SECONDS", 1e9)
         two.lose_second()
         assert not node.parked()
         assert words[page.PARK] == 1.0
-        monkeypatch.setattr(keeper, "_SURE_SECONDS", -1.0)
+        monkeypatch.setattr(buddy_memory, "_SURE_SECONDS", -1.0)
         assert node.parked()
         assert two.steps() == [3], "others may go on without it, in the same attempt"

@@ -13,8 +13,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, f
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from airflow_elastic.runtime.held_memory import HeldMemory
-from airflow_elastic.runtime.naming import names_of, weights_of
+from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_of, weights_of
+from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.fake_ranks import as_ranks
 

@@ -15,13 +15,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.runtime.apart import put_together, take_apart
-from airflow_elastic.runtime.fit import Kind, with_room_for_extra
-from airflow_elastic.runtime.needs import Stored, find_needs
-from airflow_elastic.runtime.replicas import _some_values
-from airflow_elastic.runtime.saving import Stateful
-from airflow_elastic.runtime.staging import Place, lay_out, offsets_of
-from airflow_elastic.runtime.values import from_bytes, to_bytes
+from airflow_elastic.runtime.checkpoint.format.compatibility import Kind, with_room_for_extra
+from airflow_elastic.runtime.checkpoint.format.tensor_split import put_together, take_apart
+from airflow_elastic.runtime.checkpoint.format.values import from_bytes, to_bytes
+from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, find_needs
+from airflow_elastic.runtime.checkpoint.save.replica_check import _some_values
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.staging import Place, lay_out, offsets_of
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece
 from tests.support.fake_ranks import as_ranks

@@ -15,9 +15,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime import optimizer_states
-from airflow_elastic.runtime.optimizer_states import states_of
-from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.checkpoint.optimizers import states_by_name
+from airflow_elastic.runtime.checkpoint.optimizers.states_by_name import states_of
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.optimizers import MAKERS, Make, NeedsGradients, equal, kept, network, stateful, train
 from tests.support.saving import Worker, restorer, save
@@ -259,7 +259,7 @@ def test_a_scripts_own_word_in_a_group_is_no_setting_of_a_class(tmp_path: Path) 
 
     saved, loaded = stateful(named("name"), steps=1), stateful(named("label"))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(optimizer_states, "_CLASSES", "none")  # as if it had been saved before classes were
+        patched.setattr(states_by_name, "_CLASSES", "none")  # as if it had been saved before classes were
         save(tmp_path / "run", 1, saved)
         restorer(tmp_path / "run").restore(loaded)
     assert equal(kept(loaded)[0][0]["state"], kept(saved)[0][0]["state"])

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from airflow_elastic.runtime.reading import load_model
-from airflow_elastic.runtime.saving import Stateful
-from airflow_elastic.runtime.weights import export_weights, load_weights
+from airflow_elastic.runtime.checkpoint.restore.load_model import load_model
+from airflow_elastic.runtime.checkpoint.restore.weights import export_weights, load_weights
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from tests.support.saving import restorer, save
 
 

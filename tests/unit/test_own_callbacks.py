@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.nn.utils import prune
 
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.attempts import attempt, die_at, to_the_end

@@ -14,9 +14,10 @@ from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime import persister, slots
-from airflow_elastic.runtime.saving import Position, Stateful
-from airflow_elastic.runtime.slots import Slot
+from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.tiers import shared_memory
+from airflow_elastic.runtime.tiers.shared_memory import Slot
+from airflow_elastic.runtime.tiers.storage import writer
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import StoreError, StoreFull
@@ -119,7 +120,7 @@ def test_at_a_breakpoint_nobody_waits_for_what_is_still_being_written(tmp_path: 
 
 
 def test_what_somebody_has_locked_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persister, "_LOCKED_SECONDS", 0.1)
+    monkeypatch.setattr(writer, "_LOCKED_SECONDS", 0.1)
     worker = Worker(str(tmp_path))
     worker.saver.save(objects(1), 1, Position(), reason="steps", metrics={})
     (slot,) = (slot for slot in worker.stage._slots if slot.age)
@@ -137,7 +138,7 @@ def test_a_breakpoint_is_not_copied_over_what_is_still_to_be_written(tmp_path: P
     for step in (10, 20):
         assert worker.saver.save(objects(step), step, Position(), reason="steps", metrics={})
         worker.words[page.KEPT] = 10  # and 20 has yet to be written
-    reading = slots.held(worker.node.slots.opened_again(), (1, 10))
+    reading = shared_memory.held(worker.node.slots.opened_again(), (1, 10))
     saving = threading.Thread(
         target=worker.saver.save,
         args=(objects(21), 21, Position()),
@@ -146,11 +147,11 @@ def test_a_breakpoint_is_not_copied_over_what_is_still_to_be_written(tmp_path: P
     )
     saving.start()
     until(lambda: worker.words[page.WAITING] == page.ENDING, "the rank to wait")
-    assert slots.common(worker.node.slots.of) == [(1, 10), (1, 20)]
+    assert shared_memory.common(worker.node.slots.of) == [(1, 10), (1, 20)]
     for slot, _ in reading:
         slot.release()
     saving.join(PATIENCE_SECONDS)
-    assert slots.common(worker.node.slots.of) == [(1, 20), (1, 21)]
+    assert shared_memory.common(worker.node.slots.of) == [(1, 20), (1, 21)]
 
 
 def test_what_could_not_be_written_is_tried_again_before_the_end(
@@ -200,7 +201,7 @@ def test_what_could_not_be_told_is_told_with_the_next_try_and_once(
         raise StoreFull("the disk is full")
 
     worker = Worker(str(tmp_path / "run"))
-    monkeypatch.setattr(persister, "write_files", full)
+    monkeypatch.setattr(writer, "write_files", full)
     for step in (1, 2):
         assert worker.saver.save(objects(1), step, Position(), reason="steps", metrics={})
         with monkeypatch.context() as patched:

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from airflow_elastic.runtime.putting_back import PutBack
+from airflow_elastic.runtime.model_changes.rollback import PutBack
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.threads import process_group
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_elastic.launchers import TORCHRUN, Place
-from airflow_elastic.runtime.evidence import recorded
-from airflow_elastic.runtime.last_error import LastError, _line
+from airflow_elastic.runtime.agent.reporting.evidence import recorded
+from airflow_elastic.runtime.rank.error_file import LastError, _line
 from airflow_elastic.spec.run import RunSpec
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from airflow_elastic.runtime.ranks import join
+from airflow_elastic.runtime.collectives.process_group import join
 from airflow_elastic.spec.errors import InvalidInput
 
 

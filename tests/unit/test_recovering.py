@@ -17,12 +17,13 @@ from airflow_elastic.adapters import checkpoints, checksums, keeping
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.reports import raise_fence
-from airflow_elastic.runtime import recovering
-from airflow_elastic.runtime.disk import Word
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.recovering import NotRecovered
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.tiers.disk import recovery
+from airflow_elastic.runtime.tiers.disk.copies import Word
+from airflow_elastic.runtime.tiers.disk.recovery import NotRecovered
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import InvalidInput, StoreError
@@ -237,7 +238,7 @@ def test_whoever_writes_for_longer_than_a_start_may_take_is_waited_for(
 
     monkeypatch.setattr(store, "upload", slow)
     monkeypatch.setattr(
-        recovering, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep, time=time.time)
+        recovery, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep, time=time.time)
     )
     assert come(second) == [True, True]
     assert len(writer) > 1

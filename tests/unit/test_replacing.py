@@ -15,10 +15,10 @@ from torch.utils.data import TensorDataset
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.store import Store
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.flat_reader import FlatReader
-from airflow_elastic.runtime.session import Session
-from airflow_elastic.runtime.stock import read_indexes
-from airflow_elastic.runtime.surroundings import Surroundings
+from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.restore.available import read_indexes
+from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.attempts import Killed, attempt, to_the_end

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.replicas import COMPARED, check_alike
-from airflow_elastic.runtime.saving import Position, Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.replica_check import COMPARED, check_alike
+from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
+from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import Worker
 from tests.support.threads import together

@@ -10,7 +10,7 @@ from airflow_elastic.adapters import page
 from airflow_elastic.adapters.jobfiles import Members
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.adapters.reports import Orders, write_orders
-from airflow_elastic.runtime.reporter import Reporter
+from airflow_elastic.runtime.agent.reporting.reporter import Reporter
 from tests.support.saving import Worker
 
 

@@ -14,9 +14,9 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime import in_place
-from airflow_elastic.runtime.apart import take_apart
-from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.checkpoint.format.tensor_split import take_apart
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.tensors import in_place
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import network, objects, restorer, same, save, trained
 from tests.support.threads import process_group

@@ -14,10 +14,12 @@ from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.store import Reader, untold
 from airflow_elastic.control.look import events_of
-from airflow_elastic.runtime import randomness, saving
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position, Stateful
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save import random_state
+from airflow_elastic.runtime.checkpoint.save import save as saving
+from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec import events as ev
 from tests.support.machines import Far
 from tests.support.saving import Worker, objects, restorer, same, save, wide
@@ -81,9 +83,9 @@ def test_a_generator_that_was_not_there_keeps_its_own_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 5, objects(1))
-    capture = randomness.capture
+    capture = random_state.capture
     monkeypatch.setattr(
-        randomness, "capture", lambda: {**capture(), "cuda": torch.zeros(16, dtype=torch.uint8)}
+        random_state, "capture", lambda: {**capture(), "cuda": torch.zeros(16, dtype=torch.uint8)}
     )
     assert restorer(tmp_path).restore(objects(2)) is not None
 

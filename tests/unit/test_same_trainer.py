@@ -12,7 +12,7 @@ import torch
 
 from airflow_elastic.adapters import checkpoints, page
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.attempts import attempt, die_at, to_the_end
 from tests.support.frameworks import put_joined_back

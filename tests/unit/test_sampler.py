@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.runtime.sampler import ElasticBatches
+from airflow_elastic.runtime.data.sampler import ElasticBatches
 
 
 def shares(world: int, **options: int) -> list[list[list[int]]]:

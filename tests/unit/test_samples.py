@@ -14,7 +14,7 @@ from airflow_elastic.adapters.journal import Journal, identity
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.cli.samples import verify_samples
 from airflow_elastic.core.samples import Proof, prove
-from airflow_elastic.runtime.sampler import ElasticBatches
+from airflow_elastic.runtime.data.sampler import ElasticBatches
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode

@@ -24,8 +24,8 @@ from airflow_elastic.cli.main import cli
 from airflow_elastic.control.look import events_of
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.tell import sentence
-from airflow_elastic.runtime.saving import Position
-from airflow_elastic.runtime.unsettled import Unsettled, Written
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.tiers.storage.uncommitted import Unsettled, Written
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError, StoreFull

@@ -17,8 +17,8 @@ from airflow_elastic.adapters import checkpoints, page
 from airflow_elastic.adapters.accounts import read_accounts
 from airflow_elastic.adapters.stores import open_store
 from airflow_elastic.core.samples import prove
-from airflow_elastic.runtime.putting_back import PutBack
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.model_changes.rollback import PutBack
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.attempts import Killed, attempt, to_the_end
@@ -143,7 +143,7 @@ def test_who_is_to_end_within_a_pass_saves_what_was_before_it(
     undisturbed: tuple[str, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent asks, and ends the rank when that has saved."""
-    from airflow_elastic.runtime.saves import Saves
+    from airflow_elastic.runtime.session.save_schedule import Saves
 
     run, parked = tmp_path / "run", []
 

@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
-from airflow_elastic.runtime.named_objects import NamedObjects
-from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.checkpoint.save.named_objects import NamedObjects
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.saving import restorer, save
 from tests.support.threads import process_group

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_elastic.runtime.shortage import Shortage
+from airflow_elastic.runtime.agent.reporting.memory_shortage import Shortage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,11 +17,11 @@ import pytest
 from airflow_elastic.adapters.jobfiles import Meeting
 from airflow_elastic.adapters.linux import called, marked, readable
 from airflow_elastic.launchers import TORCHRUN, Place
-from airflow_elastic.runtime import group as module_of_group
-from airflow_elastic.runtime import spares as module
-from airflow_elastic.runtime.group import RankGroup
-from airflow_elastic.runtime.node import Node
-from airflow_elastic.runtime.spares import WAITING, Spares
+from airflow_elastic.runtime.agent import rank_group as module_of_group
+from airflow_elastic.runtime.agent import spares as module
+from airflow_elastic.runtime.agent.rank_group import RankGroup
+from airflow_elastic.runtime.agent.spares import WAITING, Spares
+from airflow_elastic.runtime.agent.worker import Node
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
 from tests.support.patience import PATIENCE_SECONDS, until
@@ -30,7 +30,7 @@ from tests.support.saving import Worker
 #: What a script can see of the process that it runs in.
 SCRIPT = """
 import json, os, sys
-warm = {"torch", "airflow_elastic.runtime.session"} <= sys.modules.keys()
+warm = {"torch", "airflow_elastic.runtime.session.session"} <= sys.modules.keys()
 import torch
 print("on error", file=sys.stderr)
 print(json.dumps({

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from airflow_elastic.runtime.slots import ENVIRONMENT, Note, Slots
-from airflow_elastic.runtime.stage import Stage
-from airflow_elastic.runtime.staging import Layout, Place, lay_out
+from airflow_elastic.runtime.checkpoint.save.staging import Layout, Place, lay_out
+from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, Note, Slots
 from airflow_elastic.spec.consumed import Account, Consumed, Ended, Span
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Index, Piece
@@ -254,7 +254,7 @@ def test_memory_that_is_not_there_is_not_taken(monkeypatch: pytest.MonkeyPatch) 
     """The kernel would give it, and kill a process for it as soon as it is used."""
     slots = Slots(1)
     mine = stage(slots, monkeypatch)
-    monkeypatch.setattr("airflow_elastic.runtime.slots.free_bytes", lambda: 10_000_000)
+    monkeypatch.setattr("airflow_elastic.runtime.tiers.shared_memory.free_bytes", lambda: 10_000_000)
     plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
     with pytest.raises(InvalidInput, match=r"2 times 0\.02 GB.*only 0\.01 GB are free.*fewer ranks"):
         mine.put(plan, note(1))

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from airflow_elastic.adapters.linux import Process
 from airflow_elastic.core.standing import grouped, rendered, told
-from airflow_elastic.runtime.stacks import ask_ranks, main_thread
+from airflow_elastic.runtime.agent.reporting.stacks import ask_ranks, main_thread
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.stacks import RankStack
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.node import Node
+    from airflow_elastic.runtime.agent.worker import Node
 
 LIB = "/venv/lib/python3.11/site-packages/torch"
 BACKWARD = (f"{LIB}/autograd/graph.py:1113 in _engine_run_backward", "/home/ada/train.py:60 in <module>")
@@ -124,7 +124,7 @@ def test_of_what_is_printed_the_main_thread_counts() -> None:
         "step 3\n"
         'Thread 0x00007f01 [loader] (most recent call first):\n  File "/a.py", line 1 in wait\n\n'
         'Current thread 0x00007f02 (most recent call first):\n  File "/home/ada/train.py", line 5 in main\n'
-        '  File "/x/airflow_elastic/runtime/script.py", line 9 in run\n'
+        '  File "/x/airflow_elastic/runtime/rank/main_module.py", line 9 in run\n'
         '  File "<frozen runpy>", line 88 in _run_code\nmore output\n'
     )
     assert main_thread(printed) == ("/home/ada/train.py:5 in main",)

@@ -9,7 +9,7 @@ import torch
 
 from airflow_elastic.core.stragglers import LASTING_SECONDS, Lagging, stragglers
 from airflow_elastic.core.tell import lagging
-from airflow_elastic.runtime.forward_clock import ForwardClock
+from airflow_elastic.runtime.session.forward_timer import ForwardClock
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
 
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.runtime.lanes import Spot
-from airflow_elastic.runtime.portions import Portion
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.sampler import order_of
-from airflow_elastic.runtime.stream import Plan, ShardedStream, epoch_of
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.data.portions import Portion
+from airflow_elastic.runtime.data.sampler import order_of
+from airflow_elastic.runtime.data.stream import Plan, ShardedStream, epoch_of
+from airflow_elastic.runtime.data.stream_plan import Spot
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.streams import stream_of
 from tests.support.threads import together

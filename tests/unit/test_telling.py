@@ -14,8 +14,8 @@ from airflow_elastic.adapters import page
 from airflow_elastic.adapters.folder import FolderStore
 from airflow_elastic.adapters.jobfiles import Began, JobFiles, JobRecord, Meeting, Members
 from airflow_elastic.adapters.page import Page
-from airflow_elastic.runtime.node import Node
-from airflow_elastic.runtime.telling import ThroughLead
+from airflow_elastic.runtime.agent.reporting.channels import ThroughLead
+from airflow_elastic.runtime.agent.worker import Node
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Progress
 from tests.support.builders import spec

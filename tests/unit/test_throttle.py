@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from airflow_elastic.adapters import page
 from airflow_elastic.adapters.page import Page
 from airflow_elastic.core.throttle import FELT, Look, Throttle
-from airflow_elastic.runtime import slots
-from airflow_elastic.runtime.disk_writer import DiskWriter
-from airflow_elastic.runtime.saving import BREAKPOINT, Position
-from airflow_elastic.runtime.slots import DISK, MEMORY
-from airflow_elastic.runtime.throttling import Throttling
+from airflow_elastic.runtime.checkpoint.save.save import BREAKPOINT, Position
+from airflow_elastic.runtime.tiers import shared_memory
+from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
+from airflow_elastic.runtime.tiers.shared_memory import DISK, MEMORY
+from airflow_elastic.runtime.tiers.storage.throttle import Throttling
 from airflow_elastic.spec import layout
 from tests.support.machines import Machines, save
 from tests.support.patience import PATIENCE_SECONDS, until
@@ -363,7 +363,7 @@ def test_a_rank_that_finds_no_place_says_so(tmp_path: Path) -> None:
     worker = Worker(str(tmp_path / "run"))
     for step in (1, 2):
         assert worker.saver.save(objects(1), step, Position(), reason=MEMORY, metrics={})
-    reading = [slots.held(worker.node.slots.opened_again(), (1, step)) for step in (1, 2)]
+    reading = [shared_memory.held(worker.node.slots.opened_again(), (1, step)) for step in (1, 2)]
     args = {"reason": BREAKPOINT, "metrics": {}}
     saving = threading.Thread(
         target=worker.saver.save, args=(objects(1), 3, Position()), kwargs=args, daemon=True
@@ -373,5 +373,5 @@ def test_a_rank_that_finds_no_place_says_so(tmp_path: Path) -> None:
     for slot, _ in reading[0]:
         slot.release()
     saving.join(PATIENCE_SECONDS)
-    assert slots.common(worker.node.slots.of) == [(1, 2), (1, 3)]
+    assert shared_memory.common(worker.node.slots.of) == [(1, 2), (1, 3)]
     assert worker.words[page.WAITING] == 0.0

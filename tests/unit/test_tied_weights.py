@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
 
-from airflow_elastic.runtime import saving
-from airflow_elastic.runtime.reading import load_model
-from airflow_elastic.runtime.saving import Stateful
-from airflow_elastic.runtime.weights import export_weights, load_weights
+from airflow_elastic.runtime.checkpoint.restore.load_model import load_model
+from airflow_elastic.runtime.checkpoint.restore.weights import export_weights, load_weights
+from airflow_elastic.runtime.checkpoint.save import save as saving
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.optimizers import equal
 from tests.support.saving import Worker, restorer, save

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.runtime import trainer_status
-from airflow_elastic.runtime.trainer_status import TrainerStatus, also_to_trainer, status_of
+from airflow_elastic.runtime.agent.reporting import trainer_status
+from airflow_elastic.runtime.agent.reporting.trainer_status import TrainerStatus, also_to_trainer, status_of
 from airflow_elastic.spec.status import Progress
 
 HALF = Progress(

@@ -16,7 +16,7 @@ from airflow_elastic.core.health import overdue
 from airflow_elastic.core.machine import evolve
 from airflow_elastic.core.tell import sentence
 from airflow_elastic.core.trainings import named, told
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.phases import PhaseRecord

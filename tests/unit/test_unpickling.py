@@ -12,8 +12,8 @@ import torch
 from airflow_elastic.adapters import checkpoints, keeping
 from airflow_elastic.adapters.mailbox import Mailbox
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.apart import Held, HeldArray, Rest
-from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.checkpoint.format.tensor_split import Held, HeldArray, Rest
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.forging import Hostile, forging

@@ -28,8 +28,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.runtime.apart import take_apart
-from airflow_elastic.runtime.values import from_bytes, to_bytes
+from airflow_elastic.runtime.checkpoint.format.tensor_split import take_apart
+from airflow_elastic.runtime.checkpoint.format.values import from_bytes, to_bytes
 from airflow_elastic.spec.errors import InvalidInput
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()

@@ -14,12 +14,12 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.parametrizations import weight_norm
 
-from airflow_elastic.runtime.held_memory import HeldMemory
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.reading import load_model
-from airflow_elastic.runtime.saving import Saver
-from airflow_elastic.runtime.staging import Place
-from airflow_elastic.runtime.weights import load_weights
+from airflow_elastic.runtime.checkpoint.restore.load_model import load_model
+from airflow_elastic.runtime.checkpoint.restore.weights import load_weights
+from airflow_elastic.runtime.checkpoint.save.save import Saver
+from airflow_elastic.runtime.checkpoint.save.staging import Place
+from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory
+from airflow_elastic.runtime.collectives.process_group import Ranks
 from tests.support.fake_ranks import as_ranks
 from tests.support.saving import Worker, restorer, save, trained
 from tests.support.threads import process_group

@@ -76,7 +76,7 @@ class NodeHost:
         self.state.mkdir(parents=True, exist_ok=True)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS_OWN)}
         environment = {**inherited, **more, **secrets(spec, os.environ), RUN_MARK: str(self.state)}
-        command = [python, *BY_NAME, "airflow_elastic.runtime.nodehost", str(self.state)]
+        command = [python, *BY_NAME, "airflow_elastic.runtime.agent.node_host", str(self.state)]
         try:
             with (self.state / "host.log").open("ab") as log:
                 # In a session of its own: what ends the terminal or the triggerer does not end training. It goes to the

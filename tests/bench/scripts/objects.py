@@ -4,9 +4,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime import Session
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.collectives.process_group import Ranks
 
 __all__ = ["DistributedDataParallel", "Ranks", "Restorer", "Room", "Session", "Stateful", "build", "torch"]
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import torch.distributed as dist
 
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.restoring import Restorer, Room
-from airflow_elastic.runtime.saving import Position, Saver
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
 from tests.bench.clients import Obstore
 from tests.bench.scripts.sharded import build, join, together
 from tests.support.saving import Worker

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from airflow_elastic.runtime.ranks import Ranks
-from airflow_elastic.runtime.saving import Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.collectives.process_group import Ranks
 from tests.bench.models import layers, stepped
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from airflow_elastic.runtime.saving import Position, Saver
+from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
 from tests.bench.scripts.sharded import build, join, together
 from tests.support.saving import Worker
 

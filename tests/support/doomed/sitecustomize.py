@@ -192,7 +192,7 @@ def in_stage(module: ModuleType) -> None:
 
         return around
 
-    copy = importlib.import_module("airflow_elastic.runtime.staging")
+    copy = importlib.import_module("airflow_elastic.runtime.checkpoint.save.staging")
 
     def one_by_one(parts: Any, memory: Any, inner: Any = copy._copy) -> None:
         for at, part in parts:
@@ -294,10 +294,10 @@ def in_s3_bulk(module: ModuleType) -> None:
 
 _IN = {
     "airflow_elastic.adapters.s3_bulk": in_s3_bulk,
-    "airflow_elastic.runtime.persister": in_persister,
-    "airflow_elastic.runtime.restoring": in_restoring,
-    "airflow_elastic.runtime.session": in_session,
-    "airflow_elastic.runtime.stage": in_stage,
+    "airflow_elastic.runtime.tiers.storage.writer": in_persister,
+    "airflow_elastic.runtime.checkpoint.restore.restore": in_restoring,
+    "airflow_elastic.runtime.session.session": in_session,
+    "airflow_elastic.runtime.checkpoint.save.staging_area": in_stage,
 }
 
 

@@ -17,8 +17,8 @@ import numpy
 
 from airflow_elastic.adapters import checkpoints
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.runtime.saving import Saver
-from airflow_elastic.runtime.session import Session
+from airflow_elastic.runtime.checkpoint.save.save import Saver
+from airflow_elastic.runtime.session.session import Session
 
 fate, every, script = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 store = open_store(os.environ["AIRFLOW_ELASTIC_RUN_URI"])

@@ -16,9 +16,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.runtime import bands
+from airflow_elastic.runtime.checkpoint.format import row_bands
 
-bands._LEAST_BYTES = 64  # or nothing of so small a model would be cut
+row_bands._LEAST_BYTES = 64  # or nothing of so small a model would be cut
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--trace", required=True)

@@ -1,0 +1,192 @@
+"""The agent of one worker: registers, runs its ranks, and writes down how that ended.
+
+Called in a process of its own, which the node host has forked. An agent that ends without a result was killed: that is
+how losing a node is told from a failure of what ran on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.jobfiles import JobFiles, Result
+from airflow_elastic.adapters.linux import Process
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.launchers import find_launcher
+from airflow_elastic.runtime.agent.command_worker import run_command
+from airflow_elastic.runtime.agent.elastic_worker import run_elastic
+from airflow_elastic.runtime.agent.reporting.channels import SharedFolder
+from airflow_elastic.runtime.agent.reporting.log_copies import LogCopies
+from airflow_elastic.runtime.agent.reporting.reporter import Reporter
+from airflow_elastic.runtime.agent.spares import Spares
+from airflow_elastic.runtime.agent.worker import LOCALHOST, Node, Stopped
+from airflow_elastic.runtime.tiers.disk.copies import Disk
+from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
+from airflow_elastic.runtime.tiers.follower import Follower
+from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
+from airflow_elastic.runtime.tiers.peers.buddy_sender import Sharer
+from airflow_elastic.runtime.tiers.peers.peer_server import Lender
+from airflow_elastic.runtime.tiers.storage.writer import Persister
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.status import RankError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def run_agent(files: JobFiles, index: int) -> None:
+    """Be the agent of the local engine's worker `index`, unless there has been one, or nothing may start any more."""
+    record = files.record
+    me = Process.of(os.getpid())
+    if record is None or me is None or not files.create(f"node-{index}/agent.json", me) or files.closed:
+        return
+    _log_to(files, index)
+    node = Node(files, record, index, open_store(record.run_uri))
+    spares = Spares(node)
+    spares.begin()
+    reporter = Reporter(node, SharedFolder(node))
+    write = partial(files.write, f"node-{index}/result.json")
+    run_worker(node, spares, reporter, write, partial(files.end, index))
+
+
+def run_worker(
+    node: Node,
+    spares: Spares,
+    reporter: Reporter,
+    write: Callable[[Result], None],
+    ended: Callable[[], None] = lambda: None,
+) -> None:
+    """Run a worker's ranks to their end.
+
+    Args:
+        node: the worker.
+        spares: its own, begun. Ended here.
+        reporter: carries words both ways meanwhile.
+        write: keeps the result. Called before anything else ends: whoever sees this process gone must find it.
+        ended: is called when there is nothing more to do than to copy logs, if that takes any time.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        node.stop()
+
+    followers: list[Follower] = []
+
+    def news() -> None:
+        for one in followers:
+            one.news()
+
+    persister = Persister(node, news)
+    copies = LogCopies(node)
+    node.persist, node.keep_logs = persister.flush, copies.note
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, lambda *_: None)  # and not SIG_IGN: ranks would be born with it
+    result = Result("failed", time.time(), reason="the agent failed: see its log")
+    try:
+        spec = node.record.spec
+        if spec.working_dir:
+            os.chdir(spec.working_dir)
+        reporter.start()
+        copies.start()
+        followers += _followers(node)
+        persister.start()
+        for one in followers:
+            one.start()
+        elastic = find_launcher(spec.launcher).elastic
+        result = run_elastic(node, spares, reporter.now) if elastic else run_command(node)
+        result = _with_checkpoint(result, persister)
+    except Stopped:
+        node.flush()
+        result = Result("stopped", time.time(), reason="told to end")
+        if node.unattended:
+            result = Result("unattended", time.time(), reason=node.unattended)
+    except Exception as error:
+        traceback.print_exc()
+        result = _failed(node.files, node.index, error)
+    finally:
+        write(result)
+        copies.end()
+        try:
+            spares.end()
+            reporter.stop()
+            persister.stop()
+            for one in followers:
+                one.finish(partial(_flushed, persister), done=result.outcome in ("succeeded", "left"))
+            if copies.busy:
+                ended()
+        finally:
+            copies.stop()
+
+
+def _flushed(persister: Persister) -> bool:
+    """Whether all that was staged is written: where it is not, a neighbour may yet be able to."""
+    try:
+        persister.flush()
+    except ElasticError:
+        return False
+    return True
+
+
+def _followers(node: Node) -> list[Follower]:
+    """Who takes states elsewhere, beside storage: to a neighbour, who keeps this worker's while it keeps another's; and
+    to the disk of its machine. With neighbours come loans: what agents have in memory, ranks of others may read.
+    """
+    spec, found = node.record.spec, list[Follower]()
+    if spec.checkpoint.buddies:
+        node.keeper = Keeper(node.address, spec.workers.procs)
+        node.lender = Lender(node) if _is_far(node) else None
+        found.append(Sharer(node))
+    if spec.checkpoint.disk is not None:
+        folder, keep = spec.checkpoint.disk, spec.checkpoint.disk_keep_last
+        node.disk = Disk.of_run(folder, node.store, node.index, keep, node.pages)
+        found.append(DiskWriter(node, node.disk))
+    return found
+
+
+def _is_far(node: Node) -> bool:
+    """Whether storage is farther than other workers' memory: a folder on the machine that they share is not."""
+    return node.address != LOCALHOST or node.store.local_path(layout.STATUS) is None
+
+
+def _with_checkpoint(result: Result, persister: Persister) -> Result:
+    """The same once what was saved is written: training is not complete without its last checkpoint."""
+    try:
+        persister.flush()
+    except ElasticError as error:
+        reason = f"the last checkpoint could not be written: {error}"
+        logging.getLogger(__name__).warning("%s", reason)
+        if result.outcome == "succeeded":
+            at = time.time()
+            return Result("failed", at, errors=(RankError(at=at, error=reason),), reason=reason)
+    return result
+
+
+def _failed(files: JobFiles, index: int, error: Exception) -> Result:
+    """The agent itself has failed: no exit code, so no rank is blamed for it."""
+    what = f"the agent failed: {type(error).__name__}: {error}".rstrip(": ")
+    text = f"{what} (its log is {files.node(index) / 'agent.log'})"
+    trace = "".join(traceback.format_exception(error))[-20000:]
+    return Result(
+        "failed", time.time(), errors=(RankError(at=time.time(), error=text, traceback=trace),), reason=text
+    )
+
+
+def _log_to(files: JobFiles, index: int) -> None:
+    descriptor = os.open(files.node(index) / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        force=True,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )

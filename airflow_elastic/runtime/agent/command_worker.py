@@ -1,0 +1,119 @@
+"""A worker whose ranks are started by somebody else's command: plain torchrun, accelerate, python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.jobfiles import Meeting, Result
+from airflow_elastic.launchers import Place, find_launcher
+from airflow_elastic.runtime.agent.last_save import keep_last
+from airflow_elastic.runtime.agent.rendezvous import free_port, meet
+from airflow_elastic.runtime.agent.reporting.evidence import (
+    LAUNCHERS_LINES,
+    concealed,
+    last_lines,
+    of_rank,
+    values,
+)
+from airflow_elastic.runtime.agent.worker import Stopped
+from airflow_elastic.spec import layout
+
+if TYPE_CHECKING:
+    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.spec.status import RankError
+
+_POLL_SECONDS = 0.05
+
+
+def run_command(node: Node) -> Result:
+    """Run the worker's command to its end; returns how that was. Raises Stopped."""
+    members, meeting, _ = meet(node)
+    rank = members.nodes.index(node.index)
+    port = _command_port(node, meeting, lead=rank == 0)
+    spec = node.record.spec
+    command = find_launcher(spec.launcher).command(
+        spec, Place(node.record.python, rank, len(members.nodes), meeting.addr, port)
+    )
+    # What a plain script finds; torchrun and accelerate set it anew for each rank.
+    world = {
+        "PYTHONUNBUFFERED": "1",  # where a command does not see to it itself
+        "RANK": str(rank),
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(len(members.nodes)),
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": meeting.addr,
+        "MASTER_PORT": str(port),
+    }
+    log = node.logs / layout.rank_log(node.generation, rank * spec.workers.procs)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **world, **node.environment()},
+            start_new_session=True,
+        )
+    node.note(rank * spec.workers.procs, process.pid)
+    try:
+        while (code := process.poll()) is None:
+            if node.stop_at is not None and node.parked():
+                raise Stopped
+            time.sleep(_POLL_SECONDS)
+    finally:
+        node.processes = {}
+        _end(process, node.patience)
+    if code == 0:
+        keep_last(node)
+        return Result("succeeded", time.time())
+    return Result("failed", time.time(), errors=(_error(node, rank, code, log),))
+
+
+def _command_port(node: Node, meeting: Meeting, *, lead: bool) -> int:
+    """A port for the command's own store: the meeting's is taken, by the store of the meeting."""
+    name = f"rendezvous/{node.generation:04d}.command.json"
+    if lead:
+        node.files.create(name, Meeting(meeting.addr, free_port()))
+    while (found := node.files.read(name, Meeting)) is None:
+        if node.files.closed:
+            raise Stopped
+        time.sleep(node.files.poll_seconds)
+    return found.port
+
+
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
+    """End the command and its session: SIGTERM, then after `patience` seconds SIGKILL.
+
+    Ranks in sessions of their own are the engine's to find.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(patience)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _error(node: Node, rank: int, code: int, log: Path) -> RankError:
+    """A command tells less than an agent: the end of its output is the evidence, unless a rank has left more."""
+    kept = node.rank_error(rank, code)
+    if kept.error is not None:
+        return kept
+    code, tail = of_rank(code, last_lines(log, LAUNCHERS_LINES) or "")
+    errors = [line.strip() for line in tail.splitlines() if "Error" in line and not line.startswith(" ")]
+    raised = "Traceback (most recent call last)" in tail
+    return replace(
+        kept,
+        exit_code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        error=errors[0][:2000] if errors and raised else None,
+        traceback=concealed(tail or None, values(node.record.spec.secrets)),
+    )

@@ -1,0 +1,118 @@
+"""The node host of a run: `python -P -m airflow_elastic.runtime.agent.node_host STATE_FOLDER`.
+
+It imports torch once, then starts the agent of every worker that is wanted and was not started, by forking itself. What
+is wanted stands in files, so it may die at any time, and two of them cannot exist. It ends by itself when nothing has
+been running for a while.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before anything else is imported
+    from airflow_elastic.adapters.search_path import own_first
+
+    own_first()
+
+import fcntl
+import gc
+import importlib.util
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from airflow_elastic.adapters.jobfiles import JobFiles
+from airflow_elastic.adapters.linux import Process, readable
+
+IDLE_SECONDS = 60.0
+_LOOK_SECONDS = 2.0  # whoever wants a worker writes to the pipe: this is for one that could not
+
+
+def main(state: Path) -> None:
+    """Be the host of the run whose state lies in this folder, if there is none."""
+    if importlib.util.find_spec("torch") is None:  # while whoever started us still listens
+        sys.exit("No module named 'torch'")
+    registered, ready = os.pipe()
+    if (
+        os.fork()
+    ):  # whoever started us waits for this process only, and goes on when the other one can be found
+        os.close(ready)
+        os.read(registered, 1)
+        os._exit(0)
+    lock = os.open(state / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    pipe_path = state / "host.pipe"
+    if not pipe_path.exists():
+        os.mkfifo(pipe_path, 0o600)
+    pipe = os.open(pipe_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    JobFiles(state).write("host.json", Process.of(os.getpid()))
+    os.close(ready)
+
+    gc.disable()  # it would look through what is imported again and again: a sixth of the time
+    from airflow_elastic.runtime.agent.agent import run_agent  # imports torch, which is what takes time
+
+    gc.freeze()  # what is imported stays shared with every agent
+    gc.enable()
+    children: dict[int, tuple[JobFiles, int]] = {}
+    busy_at = time.monotonic()
+    while children or time.monotonic() - busy_at < IDLE_SECONDS:
+        for files, index in _wanted(state, set(children.values())):
+            child = os.fork()
+            if child == 0:
+                os.close(lock)
+                os.close(pipe)
+                _be_agent(run_agent, files, index)
+            children[child] = (files, index)
+        _reap(children)
+        if children:
+            busy_at = time.monotonic()
+        if readable(pipe, _LOOK_SECONDS):
+            os.read(pipe, 4096)
+
+
+def _wanted(state: Path, started: set[tuple[JobFiles, int]]) -> list[tuple[JobFiles, int]]:
+    """Workers of jobs that are not closed, in their newest generation, that nobody has started."""
+    busy = {(files.folder, index) for files, index in started}
+    found = []
+    for path in state.glob("*/job.json"):
+        files = JobFiles(path.parent)
+        members = None if files.closed else files.newest_members()
+        for index in members.nodes if members else ():
+            if (files.folder, index) not in busy and files.agent(index) is None:
+                found.append((files, index))
+    return found
+
+
+def _be_agent(run_agent: object, files: JobFiles, index: int) -> None:
+    code = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if callable(run_agent):
+            run_agent(files, index)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _reap(children: dict[int, tuple[JobFiles, int]]) -> None:
+    while children:
+        pid, _ = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        files, index = children.pop(pid, (None, 0))
+        if files is not None:
+            # One that died before it could register is registered now, as dead: a worker has one life.
+            files.create(f"node-{index}/agent.json", Process(pid, 0))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,113 @@
+"""How the words of all workers come to the one that speaks for them: through a shared folder, or through its store."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from torch._C._distributed_c10d import TCPStore
+
+from airflow_elastic.adapters.gather import RankWords, Told, gather, gather_files, words_of
+from airflow_elastic.adapters.jobfiles import attempt_of
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_elastic.adapters.jobfiles import Members
+    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.spec.status import Progress
+
+#: How long the lead worker waits, when all is over, for what the others have to say at last.
+_LAST_WORDS_SECONDS = 3.0
+
+
+class SharedFolder:
+    """Workers of one machine: the lead reads everybody's pages."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __call__(self, last: bool) -> Progress | None:
+        """The progress, for the lead; and for a worker whose ranks have failed, as the lead may not be there."""
+        tells = self._node.is_lead or self._node.standing_by
+        return gather_files(self._node.files, self._node.record) if tells else None
+
+
+class ThroughLead:
+    """Workers of several machines: each puts its words into the store of the generation's meeting, at its lead."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._generation = 0
+        self._client: TCPStore | None = None
+        self._server: TCPStore | None = None  # the lead's own is kept until the last words are said
+        self._told: dict[int, Told] = {}
+        self._attempt = node.attempt
+
+    def __call__(self, last: bool) -> Progress | None:
+        """Tell the lead; for the lead: the progress. None where the others cannot be heard for now."""
+        node = self._node
+        members, store = node.members, node.meeting_store
+        if members is None or (store is None and self._generation != members.generation):
+            return None
+        if self._generation != members.generation:
+            self._client = None
+            self._generation, self._server = members.generation, store
+        attempt = attempt_of(node.record, members)  # the node may be in the next one by now
+        if self._attempt != attempt:
+            self._attempt, self._told = attempt, {}
+        own = words_of(node.files, node.index, members.generation)
+        if not own:
+            return None
+        lead = node.index == members.nodes[0]
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            if not lead:
+                self._client.set(f"told/{node.index}", json.dumps(encode(own)))
+                if last:
+                    self._client.set(f"last/{node.index}", "")
+                return None
+            others = members.nodes[1:]
+            if last:
+                self._wait_for_last_words(others)
+            ranks = [*own, *(rank for index in others for rank in self._heard(index))]
+        except RuntimeError:  # torch's: the lead, or its store, is gone
+            self._client = None
+            return None
+        self._keep(members, ranks)
+        return (
+            gather(node.record, self._attempt, [self._told[number] for number in sorted(self._told)])
+            if self._told
+            else None
+        )
+
+    def _keep(self, members: Members, ranks: list[RankWords]) -> None:
+        began = self._node.files.began(members.generation)
+        if began is not None:
+            ordered = tuple(sorted(ranks, key=lambda rank: rank.number))
+            self._told[members.generation] = Told(members, began.at, ordered)
+
+    def _connect(self) -> TCPStore:
+        meeting = self._node.files.meeting(self._generation)
+        if meeting is None:
+            raise RuntimeError("the meeting's place is not known yet")
+        return TCPStore(meeting.addr, meeting.port, is_master=False, timeout=timedelta(seconds=5))
+
+    def _heard(self, index: int) -> Iterator[RankWords]:
+        key = f"told/{index}"
+        if self._client is not None and self._client.check([key]):
+            try:
+                yield from (decode(RankWords, one) for one in json.loads(self._client.get(key)))
+            except (ValueError, SpecError):
+                return
+
+    def _wait_for_last_words(self, others: tuple[int, ...]) -> None:
+        keys = [f"last/{index}" for index in others]
+        until = time.monotonic() + _LAST_WORDS_SECONDS
+        while keys and self._client is not None and not self._client.check(keys) and time.monotonic() < until:
+            time.sleep(0.01)

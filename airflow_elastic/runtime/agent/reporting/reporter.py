@@ -1,0 +1,128 @@
+"""A thread of each agent that carries words both ways: progress up, orders down."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.parts import Superseded
+from airflow_elastic.adapters.reports import read_orders, write_progress, write_stacks
+from airflow_elastic.runtime.agent.reporting.controller_lease import Attendance
+from airflow_elastic.runtime.agent.reporting.stacks import ask_ranks
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.spec.status import Progress
+
+    Telling = Callable[[bool], Progress | None]
+
+log = logging.getLogger(__name__)
+
+#: How often, for a run in a folder, and for one on a service that costs a request each time.
+NEAR_SECONDS, FAR_SECONDS = 1.0, 3.0
+
+
+class Reporter:
+    """Reports while the worker runs, and once more at its end."""
+
+    def __init__(self, node: Node, tell: Telling) -> None:
+        """Where the workers' words come together.
+
+        Args:
+            node: this worker.
+            tell: returns the progress of all workers where this one speaks for them; its argument says whether these
+                are its last words.
+        """
+        self._node, self._tell = node, tell
+        self._near = node.store.local_path(layout.STATUS) is not None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
+        self._seen: set[str] = set()  # orders to save
+        self._orders, self._generation = 0, 0  # how many of them are for the ranks of which generation
+        self._stacks: str | None = None  # the newest question where ranks stand
+        self._lock = threading.Lock()  # the thread, or whoever has something to tell at once
+        self._attendance = Attendance(node.store, node.record.spec.health.unattended_seconds)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Say the last word and end."""
+        self._over.set()
+        self._thread.join(timeout=30.0)
+
+    def _work(self) -> None:
+        while not self._over.wait(NEAR_SECONDS if self._near else FAR_SECONDS):
+            self._once()
+        self._once(last=True)
+
+    def now(self) -> None:
+        """Report at once: something has happened."""
+        self._once()
+
+    def _once(self, *, last: bool = False) -> None:
+        with self._lock:
+            self._report(last=last)
+
+    def _report(self, *, last: bool) -> None:
+        try:
+            self._node.shortage.look()
+            progress = self._tell(last)
+            if progress is not None:
+                write_progress(self._node.store, progress)
+            self._pass_orders()
+            self._see_controller()
+        except (
+            StoreError
+        ) as error:  # training goes on without words; the controller judges silence by the clock
+            log.warning("reporting failed, trying again: %s", error)
+        except Exception:
+            log.exception("reporting failed, trying again")
+
+    def _pass_orders(self) -> None:
+        node, former = self._node, self._generation
+        if not node.generation:
+            return
+        orders = read_orders(node.store, node.attempt)
+        order = orders.save
+        self._tell_stacks(orders.stacks)
+        if node.generation != former:
+            self._generation = node.generation
+            if node.saved_and_left(former):  # which has answered what was ordered, and these begin there
+                self._orders = 0
+            if order is not None and former == 0 and node.follows_its_own:
+                self._seen.add(order)  # this worker has come to others, who know whether it is a new one
+        if order is not None and order not in self._seen:
+            self._seen.add(order)
+            self._orders += 1
+        if self._orders:
+            node.order_saves(self._orders)
+
+    def _tell_stacks(self, request: str | None) -> None:
+        """Answer where this worker's ranks stand, once for each question."""
+        if request is None or request == self._stacks:
+            return
+        self._stacks, node = request, self._node
+        log.warning("the run hangs: its ranks print their stacks into their logs")
+        write_stacks(node.store, node.attempt, request, f"node-{node.index}", ask_ranks(node))
+
+    def _see_controller(self) -> None:
+        node = self._node
+        if node.stop_at is not None:
+            return
+        try:
+            seconds = self._attendance.missed(node.run)
+        except Superseded as error:
+            node.unattended = str(error)
+        else:
+            if seconds is None:
+                return
+            node.unattended = f"no controller has written the run's status for {seconds:.0f} s"
+        log.warning("%s: the worker saves and ends", node.unattended)
+        node.stop()

@@ -1,0 +1,370 @@
+"""One worker, seen from inside its agent: where it stands, its ranks' pages, and what it has been told to do."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.adapters import journal, page
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, attempt_of
+from airflow_elastic.adapters.linux import Process, out_of_memory_kills
+from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
+from airflow_elastic.adapters.page import Page
+from airflow_elastic.adapters.reports import read_orders
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.runtime.agent.reporting.evidence import rank_error
+from airflow_elastic.runtime.agent.reporting.memory_shortage import Shortage
+from airflow_elastic.runtime.tiers.disk.copies import Disk
+from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
+from airflow_elastic.runtime.tiers.peers.connection import Neighbour
+from airflow_elastic.runtime.tiers.peers.peer_client import ENVIRONMENT as LOANS
+from airflow_elastic.runtime.tiers.shared_memory import KEEPS, Slots
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.errors import ElasticError, StoreError
+from airflow_elastic.spec.status import RankError
+
+if TYPE_CHECKING:
+    from airflow_elastic.runtime.tiers.peers.peer_server import Lender
+
+log = logging.getLogger(__name__)
+
+#: The address of every worker of the local engine.
+LOCALHOST = "127.0.0.1"
+
+
+def _name(generation: int) -> str:
+    """What names of files begin with that are of a generation's ranks."""
+    return f"g{generation:04d}"
+
+
+def _have_saved(pages: Iterable[Page]) -> bool:
+    """Whether ranks have done all that they were to, and wait to be ended, or need not be."""
+    return all(one.words[page.PARKED] or one.words[page.FINISHED] for one in pages)
+
+
+class Stopped(Exception):
+    """The agent was told to end, and its ranks have saved, or have had their time to."""
+
+
+@dataclass
+class Node:
+    """A worker: a process of this machine, or a pod.
+
+    Attributes:
+        files: the job's folder.
+        record: the job.
+        index: number of this worker.
+        store: where the run lies.
+        members: the workers of the generation that its ranks belong to.
+        address: where other workers reach this one.
+        meeting_store: the store of the generation's meeting, where the workers tell their lead how they are.
+        stop_at: when it was told to end, on the monotonic clock; None while it was not.
+        slots: the memory that its ranks save into.
+        persist: writes what they have saved to storage.
+        keeper: keeps what its neighbour has staged; None where workers do not keep each other's states.
+        neighbour: who keeps what it has staged, in its generation; None where nobody does.
+        lender: lends what it has in memory to others' ranks; None where workers do not keep each other's states, or
+            storage is as near.
+        disk: what its machine has of the run on its own disk; None where workers do not use that.
+        shortage: sees whether memory is short.
+        processes: of its ranks, by global rank; where a launcher starts these itself, of the launcher.
+        keep_logs: notes where they have written, for whoever copies it to the run's storage where that is elsewhere.
+        unattended: why it ends without having been told to; None where it does not.
+        standing_by: whether its ranks have failed, and it waits to be told to start new ones.
+    """
+
+    files: JobFiles
+    record: JobRecord
+    index: int
+    store: Store
+    members: Members | None = None
+    address: str = LOCALHOST
+    meeting_store: Any = None
+    stop_at: float | None = None
+    unattended: str | None = None
+    standing_by: bool = False
+    slots: Slots = field(init=False)
+    persist: Callable[[], None] = field(default=lambda: None)
+    keeper: Keeper | None = None
+    neighbour: Neighbour | None = None
+    lender: Lender | None = None
+    disk: Disk | None = None
+    keep_logs: Callable[[], None] = field(default=lambda: None)
+    shortage: Shortage = field(default_factory=Shortage)
+    processes: dict[int, Process] = field(default_factory=dict)
+    _park_at: float | None = None
+    _half_over: bool = False
+    _failed: bool | None = None
+    _oom_kills: int = field(default_factory=out_of_memory_kills)
+
+    def __post_init__(self) -> None:
+        self.slots = Slots(self.record.spec.workers.procs)
+
+    @property
+    def logs(self) -> Path:
+        """The folder that ranks write their output to: in the run itself where that is a folder."""
+        folder = self.store.local_path(
+            layout.attempt_logs(self.attempt).rstrip("/")
+        ) or self.files.folder / "logs" / str(self.attempt)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @property
+    def rank_files(self) -> Path:
+        """Prefix of the files of this generation's ranks on this worker."""
+        return self.files.node(self.index) / _name(self.generation)
+
+    def rank_logs(self) -> list[Path]:
+        """The output of this worker's own ranks in its generation."""
+        if self.members is None or self.index not in self.members.nodes:
+            return []
+        procs = self.record.spec.workers.procs
+        first = self.members.nodes.index(self.index) * procs
+        paths = [self.logs / layout.rank_log(self.generation, rank) for rank in range(first, first + procs)]
+        return [path for path in paths if path.exists()]
+
+    def environment(self) -> dict[str, str]:
+        """What every rank of this worker finds in its environment, beside what its launcher sets."""
+        spec, record = self.record.spec, self.record
+        from_files = {s.name: Path(s.key).read_text().strip() for s in spec.secrets if s.source == "file"}
+        user = self.store.local_path("user")
+        if user is not None:
+            user.mkdir(parents=True, exist_ok=True)
+        threads = max(1, (os.cpu_count() or 1) // (self.neighbours * spec.workers.procs))
+        return {
+            "OMP_NUM_THREADS": str(threads),
+            **spec.env,
+            **from_files,
+            **self.slots.environment(),
+            **({LOANS: self.lender.path} if self.lender else {}),
+            **({KEEPS: str(self.keeper.have_bytes)} if self.keeper and self.neighbour else {}),
+            "AIRFLOW_ELASTIC_RUN_URI": record.run_uri,
+            "AIRFLOW_ELASTIC_ATTEMPT": str(self.attempt),
+            "AIRFLOW_ELASTIC_GENERATION": str(self.generation),
+            "AIRFLOW_ELASTIC_JOB": record.name,
+            "AIRFLOW_ELASTIC_WORKER": f"node-{self.index}",
+            "AIRFLOW_ELASTIC_PROCESSORS": str(threads),
+            "AIRFLOW_ELASTIC_RANK_FILES": str(self.rank_files),
+            "AIRFLOW_ELASTIC_CHECKPOINT": json.dumps(encode(spec.checkpoint)),
+            **({"AIRFLOW_ELASTIC_DISK": str(self.disk.root)} if self.disk else {}),
+            "AIRFLOW_ELASTIC_RESUME_PATH": str(user or f"{record.run_uri}/user"),
+        }
+
+    @property
+    def neighbours(self) -> int:
+        """How many workers, with this one, share what this one has: those of the local engine, the machine."""
+        members = self.members or self.files.newest_members()
+        return len(members.nodes) if members and self.address == LOCALHOST else 1
+
+    @cached_property
+    def run(self) -> str:
+        """Which run this worker was started for: another one may begin where it lay.
+
+        Raises:
+            StoreError: storage is out of reach, and it has not been read before.
+        """
+        return journal.identity(self.store)
+
+    @property
+    def generation(self) -> int:
+        """Number of the rendezvous that its ranks belong to; 0 before the first."""
+        return self.members.generation if self.members else 0
+
+    @property
+    def attempt(self) -> int:
+        """Number of the run's attempt that its ranks belong to."""
+        return attempt_of(self.record, self.members)
+
+    @property
+    def follows_its_own(self) -> bool:
+        """Whether its attempt has had ranks before those of this generation."""
+        former = self.files.members(self.generation - 1) if self.generation > 1 else None
+        return former is not None and attempt_of(self.record, former) == self.attempt
+
+    @property
+    def is_lead(self) -> bool:
+        """Whether it speaks for all workers."""
+        members = self.files.newest_members()
+        return members is not None and members.nodes[0] == self.index
+
+    # -- orders --------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Note that the worker is to end."""
+        self.stop_at = self.stop_at or time.monotonic()
+
+    def superseded(self) -> bool:
+        """Whether there is a newer generation than that of the ranks."""
+        return self.files.superseded(self.generation)
+
+    def replaced(self) -> bool:
+        """Whether its ranks' attempt has failed, and another one begins in its place: nothing more is to be saved."""
+        return attempt_of(self.record, self.files.newest_members()) > self.attempt
+
+    def parked(self) -> bool:
+        """Have the ranks finish their step and save; whether they have, or have had all the time they get.
+
+        Ranks that do not use our runtime are not waited for: they cannot know. Nor are those whose attempt has failed,
+        or that have lost a peer, where that is known here: they cannot finish a step, and what is kept here is to be
+        written.
+        """
+        if self.replaced() or self._has_failed():
+            return True
+        if self.keeper is not None and self.keeper.is_surely_lost:
+            self.flush()  # others may go on without that worker, in the same attempt
+            return True
+        self._park_at = self._park_at or time.monotonic()
+        pages = [Page(path) for path in self.pages()]
+        try:
+            for one in pages:
+                one.words[page.PARK] = 1
+            if _have_saved(pages):
+                self.flush()
+                return True
+        finally:
+            for one in pages:
+                one.close()
+        waited, grace = time.monotonic() - self._park_at, self.record.spec.health.grace_seconds
+        if waited > grace / 2 and not self._half_over:
+            self._half_over = (
+                True  # they may hang: what they have saved before is written while there is time
+            )
+            self.flush()
+        return waited > grace
+
+    def _has_failed(self) -> bool:
+        """Whether this worker is to end because its attempt has failed, and not to save and leave."""
+        if self._failed is None and self.stop_at is not None:
+            try:
+                self._failed = read_orders(self.store, self.attempt).failed is True
+            except StoreError as error:
+                log.warning("why this worker is to end cannot be read: %s", error)
+                self._failed = False
+        return self._failed is True
+
+    def flush(self) -> None:
+        """Have what the ranks have saved written to storage, before anything follows that builds on it."""
+        try:
+            self.persist()
+        except ElasticError as error:
+            log.warning("the checkpoint could not be written: %s", error)
+
+    @property
+    def patience(self) -> float:
+        """Seconds that ranks get between SIGTERM and SIGKILL.
+
+        Those that use our runtime have saved by then. Others are to save now, when they were told to leave; after a
+        failure nothing of theirs is worth waiting for, and a rank that is blocked in a collective cannot even run a
+        signal handler.
+        """
+        leaving = (self.stop_at is not None and not self._has_failed()) or (
+            self.superseded() and not self.replaced()
+        )
+        return self.record.spec.health.grace_seconds if leaving and not self.pages() else 1.0
+
+    def begin(self, members: Members) -> None:
+        """Go over to another generation, whose ranks are about to start."""
+        if attempt_of(self.record, members) > self.attempt:
+            if self.keeper is not None:
+                self.keeper.without(members.all)
+            self.flush()  # while it still is that attempt's: the one that begins builds on it
+            self.keep_logs()
+            if self.keeper is not None and self.keeper.lost is not None:
+                self.flush()  # it may have been lost meanwhile, or storage have failed
+        self.files.forget_fetched(f"node-{self.index}")
+        self.members, self._park_at, self._half_over, self.standing_by = members, None, False, False
+        self.count_kills()
+
+    def count_kills(self) -> None:
+        """Whom the kernel has killed for memory until now was none of the ranks."""
+        self._oom_kills = out_of_memory_kills()
+        self.shortage.begin()
+
+    def order_saves(self, count: int) -> None:
+        """Tell the ranks how many orders to save there have been."""
+        self.tell_ranks({page.SAVE: count})
+
+    def tell_ranks(self, words: Mapping[int, float]) -> None:
+        """Write these words into the pages of this generation's ranks, in this order."""
+        for path in self.pages():
+            one = Page(path)
+            for number, word in words.items():
+                one.words[number] = word
+            one.close()
+
+    def tell_unsaved(self, step: int, reason: str) -> bool:
+        """Tell the controller that a state is not where it should be by now; returns whether that could be told."""
+        return self._tell_trouble("unsaved", step, reason)
+
+    def tell_unpruned(self, step: int, reason: str) -> None:
+        """Tell the controller why nothing was removed: the run may have nothing whole but what is old."""
+        self._tell_trouble("unpruned", step, reason)
+
+    def tell_refused(self, step: int, reason: str) -> None:
+        """Tell the controller of a copy of a state that is not what was saved."""
+        log.warning("a copy of checkpoint %d is not used: %s", step, reason)
+        self._tell_trouble("refused", step, reason)
+
+    def _tell_trouble(self, kind: str, step: int, reason: str) -> bool:
+        trouble = CheckpointTrouble(self.attempt, step, reason)
+        try:
+            Mailbox(self.store).post(kind, by=f"node-{self.index}", checkpoint=trouble)
+        except ElasticError as error:
+            log.warning("that checkpoint %d is %s cannot be told either: %s", step, kind, error)
+            return False
+        return True
+
+    def step(self) -> int:
+        """The newest step that all ranks of this worker have done; 0 where they do not tell."""
+        words = [words for path in self.pages() if (words := page.read_words(path)) is not None]
+        return int(min((one[page.STEP] for one in words), default=0))
+
+    @property
+    def finished(self) -> bool:
+        """Whether all ranks of this worker have said that training is complete."""
+        words = [page.read_words(path) for path in self.pages()]
+        return bool(words) and all(one is not None and one[page.FINISHED] for one in words)
+
+    def verified(self) -> int | None:
+        """The step of the checkpoint that all ranks of this generation have read from storage alone; None where they
+        began otherwise.
+        """
+        for words in filter(None, map(page.read_words, self.pages())):
+            if words[page.VERIFIED]:
+                return int(words[page.FROM_STEP])
+        return None
+
+    def pages(self) -> list[Path]:
+        """The pages of this generation's ranks on this worker."""
+        return self._pages(self.generation)
+
+    def _pages(self, generation: int) -> list[Path]:
+        return list(self.files.node(self.index).glob(f"{_name(generation)}-rank-*.page"))
+
+    def saved_and_left(self, generation: int) -> bool:
+        """Whether ranks of a generation have been here, and all of them have saved when they were told to leave."""
+        pages = [Page(path) for path in self._pages(generation)]
+        try:
+            return bool(pages) and _have_saved(pages)
+        finally:
+            for one in pages:
+                one.close()
+
+    # -- evidence ------------------------------------------------------------------------------------------------
+
+    def note(self, rank: int, pid: int) -> None:
+        """Note which process a rank is."""
+        if (process := Process.of(pid)) is not None:
+            self.processes[rank] = process
+
+    def rank_error(self, rank: int, exit_code: int) -> RankError:
+        """How a rank died. `exit_code` is as subprocess gives it: negative for a signal."""
+        return rank_error(self, rank, exit_code, self._oom_kills)

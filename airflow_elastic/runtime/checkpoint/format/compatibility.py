@@ -1,0 +1,150 @@
+"""Whether a checkpoint is of the model that is to be trained on: said before the first step, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from airflow_elastic.runtime.checkpoint.format.flatten import flattened
+from airflow_elastic.runtime.checkpoint.format.tensor_split import Rest
+from airflow_elastic.spec.errors import InvalidInput
+
+_SHOWN = 5
+
+
+#: Names that have to be the same on both sides. Settings of an optimizer may differ: a newer torch has more of them.
+_EXACT = ("model.", "optimizer.state.")
+_MAY_DIFFER = "optimizer.param_groups."
+
+#: How to go on where a run's checkpoint does not fit.
+TO_TRAIN = (
+    "Go on with those that were saved, and in the dtypes they were saved in, or begin a run with another URI. Where a "
+    "script changes its model or optimizers while it trains (layers that thaw or grow, added groups, pruning), "
+    "give run.restore what changes them to what was saved: rebuild=fn, called with the facts of the checkpoint "
+    "(docs/how-to/change-the-model.md)"
+)
+#: How to go on where weights are only read.
+TO_READ = (
+    "Load it into the model that was saved, in its dtypes; no dtype is changed unasked. To have it in another, convert "
+    "the model after it is loaded, and before it is wrapped: model.to(torch.bfloat16), for example"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a tensor has to have in common with another, to be filled with its bytes."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def kind_of(value: Any) -> Kind | None:
+    """A tensor's kind; None for what is no tensor."""
+    return Kind(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
+
+
+def is_extra(name: str) -> bool:
+    """Whether this is, in a model's state dict, what a module's `get_extra_state` returns."""
+    return name.rpartition(".")[2] == "_extra_state"
+
+
+def with_room_for_extra(model: Mapping[str, Any], stored: Mapping[str, Kind | None]) -> dict[str, Any]:
+    """Have extra state be of the kind that is stored: which module it is of says nothing about its type and size.
+
+    Args:
+        model: its state dict, `packed`.
+        stored: kinds by name, with `model.` before it; None for what is no tensor.
+    """
+
+    def room(name: str, own: Any) -> Any:
+        if not is_extra(name) or isinstance(own, DTensor) or f"model.{name}" not in stored:
+            return own
+        kind = stored[f"model.{name}"]
+        if kind is None:
+            return Rest(None)
+        device = own.device if torch.is_tensor(own) else None
+        return own if kind_of(own) == kind else torch.empty(kind.shape, dtype=kind.dtype, device=device)
+
+    return {name: room(name, own) for name, own in model.items()}
+
+
+def check_fit(state: Mapping[str, Any], stored: Mapping[str, Kind | None], what: str, then: str) -> None:
+    """Refuse a checkpoint that is not of this state: torch would leave out in silence what it does not know, and
+    convert what is of another dtype.
+
+    Args:
+        state: to be filled, nested.
+        stored: kinds by name, as the checkpoint has them; None for what is no tensor.
+        what: the checkpoint, in words.
+        then: how to go on, in words.
+
+    Raises:
+        InvalidInput: names what differs.
+    """
+    flat = flattened(state)
+    flat = {name: value for name, value in flat.items() if not name.startswith(_MAY_DIFFER)}
+    extra = {name for name in stored.keys() - flat.keys() if name.startswith(_EXACT)}
+    differ = [f"the script has no {name}" for name in sorted(extra)]
+    differ += [f"the checkpoint has no {name}" for name in sorted(flat.keys() - stored.keys())]
+    for name in sorted(flat.keys() & stored.keys()):
+        ours, theirs = kind_of(flat[name]), stored[name]
+        if ours != theirs:
+            here, there = _words(ours, theirs), _words(theirs, ours)
+            differ.append(f"{name} is {here} in the script and {there} in the checkpoint")
+    if differ:
+        more = f"; and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
+        raise InvalidInput(
+            f"{what} is of another model or optimizer: {'; '.join(differ[:_SHOWN])}{more}. {then}"
+        )
+
+
+def check_groups(optimizer: Mapping[str, Any], groups: int, what: str, then: str) -> None:
+    """Refuse a checkpoint whose optimizers have more or fewer groups of parameters: of whose settings would they be?
+
+    Args:
+        optimizer: the state of the script's own.
+        groups: how many those of the checkpoint have.
+        what: the checkpoint, in words.
+        then: how to go on, in words.
+
+    Raises:
+        InvalidInput: tells both numbers.
+    """
+    ours = len(optimizer.get("param_groups", []))
+    if ours and ours != groups:
+        raise InvalidInput(
+            f"{what} is of another optimizer: the script's have {ours} groups of parameters, and those that were saved "
+            f"{groups}. {then}"
+        )
+
+
+def check_given(given: Container[str], stored: Mapping[str, Kind | None], what: str) -> None:
+    """Refuse a checkpoint that has objects of the script's own which the script has not: later ones would not either.
+
+    Args:
+        given: their names, and those of which the script says that it has none any more.
+        stored: kinds by name, as the checkpoint has them.
+        what: the checkpoint, in words.
+
+    Raises:
+        InvalidInput: names those that are missing.
+    """
+    rests = [name for name, kind in stored.items() if kind is None and name.startswith("other.")]
+    names = sorted(name.removeprefix("other.").removesuffix(".rest") for name in rests)
+    if missing := [name for name in names if name not in given]:
+        raise InvalidInput(
+            f"{what} has {', '.join(missing)}, which run.restore is not given: the next checkpoint would be without. "
+            "Give it again, or, to leave it for good, give None in its place: "
+            f"run.restore(model, optimizer, {missing[0]}=None)"
+        )
+
+
+def _words(kind: Kind | None, other: Kind | None) -> str:
+    """In what it differs from the other."""
+    if kind is None:
+        return "no tensor"
+    return str(kind.dtype) if other is not None and kind.shape == other.shape else str(kind.shape)

@@ -1,0 +1,112 @@
+"""Where a rank's tensors lie in its slot, and so in its file: that follows from what they are called and their sizes.
+
+Training waits for it, and what it is given is alike from save to save, as a rule: so the last answers are remembered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+import torch
+
+from airflow_elastic.runtime.checkpoint.format.row_bands import cuts
+from airflow_elastic.spec.index import Piece
+
+_ALIGN = 64
+
+
+class Extent(NamedTuple):
+    """A tensor, or a rank's part of one.
+
+    Attributes:
+        key: its name in the state.
+        dtype: torch's.
+        shape: of the whole tensor.
+        offsets: where the part begins, in each dimension.
+        lengths: of the part, in each dimension.
+        ranks: that have a part of the rows each; 1 where nobody has cut them.
+    """
+
+    key: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    lengths: tuple[int, ...]
+    ranks: int = 1
+
+    @property
+    def share(self) -> float:
+        """How much of the whole tensor comes before it."""
+        return self.offsets[0] / self.shape[0] if self.offsets and self.shape[0] else 0.0
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return prod(self.lengths) * self.dtype.itemsize
+
+
+class Spot(NamedTuple):
+    """Where an extent lies: of each of its bands the rows, and the byte at which it begins. No rows: it is not cut."""
+
+    rows: tuple[int, ...]
+    begins: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Where extents lie.
+
+    Attributes:
+        pieces: what lies where, in the order in which it does.
+        places: of each extent, in the order in which they were given.
+        end: the byte behind the last one.
+    """
+
+    pieces: tuple[Piece, ...]
+    places: tuple[Spot, ...]
+    end: int
+
+
+@lru_cache(maxsize=3)  # what a rank writes to storage of a state, and what it does not: that in two parts
+def arrange(extents: tuple[Extent, ...], begin: int = 0) -> Arrangement:
+    """Place extents from a byte on, cut into bands: those of all of them that begin at the same share side by side."""
+    cut = [_bands(extent) for extent in extents]
+    bands = [(band, number) for number, mine in enumerate(cut) for band in mine]
+    begins: list[list[int]] = [[] for _ in extents]
+    pieces, at = [], begin
+    for band, number in sorted(bands, key=lambda one: one[0].share):
+        # Between bands nobody has to read what is nothing.
+        at = aligned(at, band.dtype.itemsize if len(cut[number]) > 1 else _ALIGN)
+        name, size = _name(band.dtype), band.size
+        pieces.append(Piece(band.key, name, band.shape, band.offsets, band.lengths, at, size))
+        begins[number].append(at)
+        at += size
+    rows = (tuple(band.lengths[0] for band in mine) if len(mine) > 1 else () for mine in cut)
+    places = tuple(Spot(own, tuple(at)) for own, at in zip(rows, begins, strict=True))
+    return Arrangement(tuple(pieces), places, at)
+
+
+def _bands(extent: Extent) -> list[Extent]:
+    """The extent, cut by its rows."""
+    if extent.ranks < 2:  # a scalar has no rows
+        return [extent]
+    (begin, *others), (rows, *lengths) = extent.offsets, extent.lengths
+    edges = cuts(extent.shape[0], begin, rows, extent.ranks, extent.size)
+    return [
+        extent._replace(offsets=(begin + low, *others), lengths=(high - low, *lengths))
+        for low, high in pairwise((0, *edges, rows))
+    ]
+
+
+@cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def aligned(at: int, to: int = _ALIGN) -> int:
+    """The first byte from there on where something may begin."""
+    return -(-at // to) * to

@@ -1,0 +1,134 @@
+"""What of a state is no tensor, as bytes and back: counters, settings, random states, objects of the script's own.
+
+Most of them are small and plain, and torch's way takes as long over one as a copy of some megabytes; so it is for
+those that hold a tensor. What begins like a zip archive is torch's. Of which types they may be `trusted` says.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.runtime.checkpoint.format.safe_unpickling import NotTrusted, Unpickler, check
+from airflow_elastic.runtime.checkpoint.format.tensor_split import Rest
+from airflow_elastic.spec.errors import InvalidInput
+
+_ARCHIVE = b"PK\x03\x04"
+
+
+def to_bytes(key: str, value: Any) -> bytes:
+    """Serialise a value.
+
+    Args:
+        key: its name in the state.
+        value: plain values, arrays and tensors in containers, and what the script trusts.
+
+    Raises:
+        InvalidInput: it holds a part of a tensor only, or something of a type that would not be unpickled.
+    """
+    buffer = io.BytesIO()
+    try:
+        try:
+            _Plain(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+        except _Refused:
+            return _with_tensors(key, value)
+    except NotTrusted as error:
+        raise InvalidInput(
+            f"{key.removesuffix('.rest')}{_place(value)} holds {error}, which no restore would unpickle; allowed: "
+            "plain values and containers of them, numpy's arrays, tensors, and types that the script trusts. Have "
+            "state_dict() return such values, or say torch.serialization.add_safe_globals([...]) before run.restore, "
+            "and wherever the checkpoint is read"
+        ) from None
+    return buffer.getvalue()
+
+
+def from_bytes(key: str, data: bytes) -> Any:
+    """The value again, its tensors on the CPU: those of all ranks would lie on the first GPU, where there is one.
+
+    Raises:
+        InvalidInput: it is of a type that is neither plain nor trusted by the script; nothing of that has been called.
+        CheckpointDamaged: it is none that was saved.
+    """
+    try:
+        if data.startswith(_ARCHIVE):
+            # Not torch.load, which runs what is a TorchScript archive.
+            with torch.serialization._open_zipfile_reader(io.BytesIO(data)) as archive:
+                load: Any = torch.serialization._load
+                return load(archive, "cpu", _READING, encoding="utf-8")
+        return Unpickler(io.BytesIO(data)).load()
+    except NotTrusted as error:
+        raise InvalidInput(
+            f"{key} holds {error}, which is not unpickled: it is neither a plain value nor of a type that the script "
+            "trusts. Where it is of your own, say torch.serialization.add_safe_globals([...]) before"
+        ) from None
+    except Exception as error:  # of any kind, by what stands there
+        raise CheckpointDamaged(f"{key} cannot be unpickled: {error!r}") from error
+
+
+def _with_tensors(key: str, value: Any) -> bytes:
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer, pickle_module=_WHOLE, pickle_protocol=pickle.HIGHEST_PROTOCOL)
+    except _Refused:
+        raise InvalidInput(
+            f"{key} holds a DTensor in an object that is kept as one value, as it is on the first rank: its other "
+            "parts would be lost. Keep it in dicts, lists or tuples, or in a module of its own"
+        ) from None
+    return buffer.getvalue()
+
+
+def _place(value: Any) -> str:
+    """Where in a value that is which is not trusted, as one would write it in Python."""
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Rest):
+        return _place(value.value)
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    for name, one in items:
+        try:
+            _Pickler(io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(one)
+        except NotTrusted:
+            return f"[{name!r}]{_place(one)}"
+    return ""
+
+
+class _Refused(Exception):
+    """A value holds what a pickler does not take."""
+
+
+class _Pickler(pickle.Pickler):
+    """Takes no values of these types, however deep they lie, and none that would not be unpickled."""
+
+    refused: ClassVar[tuple[type, ...]] = ()
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, self.refused):
+            raise _Refused
+        check(value)
+        return NotImplemented
+
+
+class _Plain(_Pickler):
+    """For what torch need not serialise."""
+
+    refused = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
+
+
+class _Whole(_Pickler):
+    """For what is no part of a tensor only."""
+
+    refused = (DTensor,)
+
+
+#: As torch wants to have them.
+_WHOLE: Any = SimpleNamespace(__name__="pickle", Pickler=_Whole)
+_READING: Any = SimpleNamespace(__name__="pickle", Unpickler=Unpickler)

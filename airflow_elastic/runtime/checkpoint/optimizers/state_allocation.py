@@ -1,0 +1,217 @@
+"""Room for the state of an optimizer that has not made a step yet, without making one; and a state as it was read.
+
+To have somewhere to load a state into, torch gives all parameters gradients of zero and makes a step without effect:
+that takes memory for gradients, and much longer than to read the state. What a step would keep for a parameter is
+found out here with a parameter of six numbers. Nor is a step made where nothing is loaded: see `optimizer_states`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import _init_optim_state
+from torch.distributed.tensor import DTensor
+
+from airflow_elastic.runtime.checkpoint.format.compatibility import Kind, kind_of
+from airflow_elastic.spec.errors import InvalidInput
+
+log = logging.getLogger(__name__)
+
+_SHAPE = (2, 3)
+_UNSAID = "does not show with a step without gradients"
+
+
+def make_room(optimizer: torch.optim.Optimizer) -> bool:
+    """Give the optimizer the state that its first step would, but for the numbers in it: they are whatever was there.
+
+    Returns:
+        Whether that was done. Not where there is a state already; nor for optimizers that are none of torch's own, or
+        that keep something of another shape: torch's way is left for these.
+    """
+    if optimizer.state:
+        return False
+    if type(optimizer).__module__.split(".")[:2] != ["torch", "optim"]:
+        return False
+    states: dict[torch.Tensor, dict[str, Any]] = {}
+    try:
+        for group in optimizer.param_groups:
+            options = {name: value for name, value in group.items() if name not in ("params", "param_names")}
+            kept: dict[tuple[torch.device, torch.dtype], dict[str, Any]] = {}
+            for one in group["params"]:
+                kind = (one.device, one.dtype)
+                if one.requires_grad:
+                    if kind not in kept:
+                        kept[kind] = _kept(type(optimizer), options, *kind)
+                    if kept[kind]:
+                        states[one] = {name: _room(value, one) for name, value in kept[kind].items()}
+    except Exception:  # an optimizer that wants more than a gradient, as LBFGS its closure
+        return False
+    optimizer.state.update(states)
+    return bool(states)
+
+
+@contextmanager
+def with_room(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
+    """Those that have made no step yet have room meanwhile for what they will keep, as far as that is known."""
+    made = [one for one in optimizers if make_room(one)]
+    try:
+        yield
+    finally:
+        for one in made:
+            one.state.clear()
+
+
+def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
+    """Torch's way, for what `make_room` does not know: only where all that the step may change is loaded after it.
+
+    Where the optimizer makes no step without gradients, or not now, it has no room after it either.
+    """
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    gradients = [one.grad for one in parameters]
+    # Torch leaves them at zero where the step fails.
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    for one in parameters:
+        one.grad = None  # with gradients it would not
+    try:
+        _init_optim_state(optimizer)
+    except Exception as error:
+        log.debug("%s makes no step without gradients: %r", type(optimizer).__name__, error)
+        optimizer.state.clear()
+    finally:
+        for one, gradient in zip(parameters, gradients, strict=True):
+            one.grad = gradient
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            if rate is not None:
+                group["lr"] = rate
+
+
+def room_as_stored(now: Any, stored: Mapping[tuple[str, ...], Kind | None], parameter: torch.Tensor) -> Any:
+    """Room for what is stored of a parameter: what is there now, where that is like it, and nothing else.
+
+    Args:
+        now: what an optimizer keeps of it, or a part of that.
+        stored: kinds by the names that lead to them from there; None for what is no tensor.
+        parameter: whose state it is.
+
+    Raises:
+        InvalidInput: names alone do not say what it is.
+    """
+    if () in stored:
+        kind = stored[()]
+        if kind is None:
+            return None
+        if kind_of(now) == kind:
+            return now
+        if kind.shape == tuple(parameter.shape):
+            return torch.empty_like(parameter, dtype=kind.dtype, requires_grad=False)
+        if isinstance(parameter, DTensor) and kind.shape:
+            raise InvalidInput(
+                f"an optimizer keeps something of the shape {kind.shape} for a parameter of {tuple(parameter.shape)} "
+                f"that is sharded, and {_UNSAID} which part of that is a rank's: it cannot be put back with fully_shard"
+            )
+        return torch.empty(kind.shape, dtype=kind.dtype)
+    if not now and not isinstance(now, list) and any(map(_is_number, (path[0] for path in stored))):
+        raise InvalidInput(
+            f"an optimizer keeps lists, or values by numbers, for a parameter, and {_UNSAID} which of the two: it "
+            "cannot be put back by its parameters' names. In a new run, give it by a name of its own: "
+            "run.restore(model, own=optimizer)"
+        )
+    own = [(tuple(str(key).split(".")), key) for key in now] if isinstance(now, dict) else []
+    own.sort(key=lambda one: -len(one[0]))
+    below: dict[Any, dict[tuple[str, ...], Kind | None]] = {}
+    for path, kind in stored.items():
+        words, key = next((one for one in own if path[: len(one[0])] == one[0]), (path[:1], path[0]))
+        below.setdefault(key, {})[path[len(words) :]] = kind
+    if isinstance(now, list):
+        there = dict(enumerate(now))
+        return [room_as_stored(there.get(int(at)), below[at], parameter) for at in sorted(below, key=int)]
+    there = now if isinstance(now, dict) else {}
+    in_order = dict.fromkeys([*(key for key in there if key in below), *below])
+    return {key: room_as_stored(there.get(key), below[key], parameter) for key in in_order}
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return word in ("True", "False", "None")  # which are no words either
+    return True
+
+
+@contextmanager
+def as_read(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
+    """Around torch's loading of a state that was read into the optimizers' own room: it stays what was read.
+
+    torch gives it the dtype of the parameter, which NAdam's `mu_product` does not have, for example.
+    """
+    rooms = [(one, {parameter: dict(kept) for parameter, kept in one.state.items()}) for one in optimizers]
+    yield
+    for one, read in rooms:
+        keep_as_read(one, read)
+
+
+def keep_as_read(optimizer: torch.optim.Optimizer, read: Mapping[torch.Tensor, Any]) -> None:
+    """What was read of each parameter, where torch has made another dtype of it in loading."""
+    for parameter, kept in read.items():
+        _keep(optimizer.state.get(parameter, {}), kept)
+
+
+def has_its_own_way(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether what it loads is not what torch makes of a state: by a method, or a hook, of its own."""
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        return True
+    return any(
+        getattr(optimizer, f"_optimizer_load_state_dict_{when}_hooks", None) for when in ("pre", "post")
+    )
+
+
+def load_as_saved(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """`optimizer.load_state_dict`, and what it keeps has the dtypes that it had, where that is torch's own."""
+    optimizer.load_state_dict(dict(state))
+    if has_its_own_way(optimizer):
+        return
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        _keep(optimizer.state.get(parameter, {}), state["state"].get(number, {}))
+
+
+def _keep(now: Any, read: Any) -> Any:
+    """What was read, where torch has made another dtype of it, all the way down."""
+    if torch.is_tensor(read):
+        is_cast = torch.is_tensor(now) and now.dtype != read.dtype
+        return read.to(now.device) if is_cast else now
+    if isinstance(read, dict) and isinstance(now, dict):
+        for name in read.keys() & now.keys():
+            now[name] = _keep(now[name], read[name])
+    elif type(read) in (list, tuple) and type(now) is type(read) and len(now) == len(read):
+        return type(read)(_keep(*both) for both in zip(now, read, strict=True))
+    return now
+
+
+def _kept(
+    kind: Callable[..., torch.optim.Optimizer],
+    options: dict[str, Any],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, Any]:
+    """What such an optimizer keeps for a parameter."""
+    parameter = torch.nn.Parameter(torch.zeros(_SHAPE, device=device, dtype=dtype))
+    parameter.grad = torch.zeros_like(parameter)
+    one = kind([{**options, "params": [parameter]}])
+    one.step()
+    return dict(one.state.get(parameter, {}))
+
+
+def _room(value: Any, parameter: torch.Tensor) -> Any:
+    if not torch.is_tensor(value):
+        return value
+    if value.shape == _SHAPE:
+        return torch.empty_like(parameter, dtype=value.dtype)
+    if value.dim() == 0:
+        return value.clone()
+    raise ValueError("of another shape")

@@ -1,0 +1,98 @@
+"""Fetching: what ranks of a worker need of a file more than once comes to their machine once, by one of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_elastic.runtime.tiers.peers import peer_client
+from airflow_elastic.runtime.tiers.tiered_files import Nearest
+from airflow_elastic.spec.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.runtime.checkpoint.read.load import Loading, Told
+    from airflow_elastic.runtime.collectives.process_group import Ranks
+    from airflow_elastic.runtime.tiers.tiered_files import Files, Nearby
+
+
+class Fetching:
+    """What one rank fetches for itself and the others of its worker.
+
+    Args:
+        store: where the run lies; no folder of this machine.
+        ranks: this rank among the others.
+        procs: ranks of the worker.
+        folder: on the worker's own disk, for what is fetched. All of them give the same.
+    """
+
+    def __init__(self, store: Store, ranks: Ranks, procs: int, folder: Path) -> None:
+        self._store, self._ranks, self._procs, self._folder = store, ranks, procs, folder
+
+    def fetch(self, loading: Loading, nearby: Nearby, told: Told) -> tuple[Files, int]:
+        """Fetch what several ranks need. All ranks call this together.
+
+        Args:
+            loading: what this rank is to read.
+            nearby: what need not be read from storage.
+            told: called with the bytes that this rank has fetched so far, and all that it is to fetch and then read.
+
+        Returns:
+            Where to read files from, and how many bytes this rank has fetched.
+
+        Raises:
+            StoreError: the storage failed, told on all ranks alike.
+        """
+        rank, procs = self._ranks.rank, self._procs
+        first = rank - rank % procs
+        needed: Counter[str] = Counter()
+        for each in self._ranks.gather(loading.needed)[first : first + procs]:
+            needed.update(each)
+        sizes = {file.key: file.size for file in loading.manifest.files}
+        shared = sorted(
+            key for key, size in needed.items() if size > sizes.get(key, 0) and key not in nearby.disk
+        )
+        fetched, trouble = 0, None
+        try:
+            there = {entry.key for entry in self._store.list(loading.manifest.data)} if shared else set()
+            mine = sorted(there.intersection(shared[rank % procs :: procs]))  # what is missing is damage
+            whole = sum(sizes.get(key, 0) for key in mine) + loading.file_bytes + loading.memory_bytes
+            for key in mine:
+                self._download(key, nearby, partial(_add, told, fetched, whole))
+                fetched += sizes.get(key, 0)
+        except StoreError as error:
+            trouble = str(error)
+        self._raise_together(trouble)
+        here = {key: self._folder / key for key in shared}
+        return Nearest(self._store, replace(nearby, disk={**nearby.disk, **here})), fetched
+
+    def clear(self) -> None:
+        """Remove what was fetched."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _download(self, key: str, nearby: Nearby, told: Callable[[int], None]) -> None:
+        path, loan = self._folder / key, nearby.loan(key)
+        if loan is not None:
+            try:
+                peer_client.save(loan, key, path, told)
+                return
+            except OSError as error:
+                nearby.not_lent(key, loan, error)
+        self._store.download(key, path, durable=False, told=told)
+
+    def _raise_together(self, trouble: str | None) -> None:
+        """On all ranks, where any of them is in trouble; nothing that was fetched stays."""
+        for told in self._ranks.gather(trouble):
+            if told is not None:
+                self.clear()
+                raise StoreError(told)
+
+
+def _add(told: Told, before: int, whole: int, done: int) -> None:
+    told(before + done, whole)

@@ -1,0 +1,239 @@
+"""Filling a state from a checkpoint: what is read of each file, by which request and by which thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from queue import SimpleQueue
+
+import torch
+
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.opened import Opened
+from airflow_elastic.adapters.store import Reader
+from airflow_elastic.runtime.checkpoint.read.fill import Filling, Stretch, skip
+from airflow_elastic.runtime.checkpoint.read.read_plan import Need
+from airflow_elastic.runtime.checkpoint.save.staging_area import Memory
+from airflow_elastic.runtime.tiers.shared_memory import Slot
+from airflow_elastic.runtime.tiers.tiered_files import Files
+from airflow_elastic.spec.errors import StoreError
+from airflow_elastic.spec.manifest import Manifest
+
+_REQUEST_BYTES = 16 << 20  # read with one request; four times as many where that leaves two for each thread,
+_MORE_TIMES = 4  # which took a tenth less
+_GAP_BYTES = 2 << 20  # rather read than asked around: what comes while a request takes its way
+
+_TOLD_BYTES = 64 << 20  # after so many, progress is told,
+_TOLD_TIMES = 16  # and so many times at the least
+
+#: Of this machine.
+PROCESSORS = os.cpu_count() or 1
+
+#: Is told how many bytes are read, of how many.
+Told = Callable[[int, int], None]
+
+
+def untold(done: int, whole: int) -> None:
+    """Told to nobody."""
+
+
+class Loading:
+    """One state that is being filled from a checkpoint.
+
+    Attributes:
+        manifest: of the checkpoint.
+        needed: how many bytes are read of each file, by its key.
+        file_bytes: of all of them.
+        memory_bytes: how much is read from memory instead.
+    """
+
+    def __init__(self, needs: Iterable[Need], manifest: Manifest, memory: Memory) -> None:
+        self.manifest = manifest
+        self._files: dict[str, list[Stretch]] = defaultdict(list)
+        self._slots: dict[Slot, list[Stretch]] = defaultdict(list)
+        self._values: list[Filling] = []
+        for need in needs:
+            key, entry = need.stored.file, need.stored.entry
+            if held := memory.get(need.stored.part):
+                slot, at = held
+                filling = Filling(need, "the memory of this worker's agent")
+                self._slots[slot] += filling.stretches(at)
+            else:
+                filling = Filling(need, key)
+                self._files[key] += filling.stretches(entry.at)
+            if not isinstance(need.room, torch.Tensor):
+                self._values.append(filling)
+        self.needed = {key: sum(one.size for one in found) for key, found in self._files.items()}
+        self.file_bytes = sum(self.needed.values())
+        self.memory_bytes = sum(one.size for found in self._slots.values() for one in found)
+
+    def bytes_of(self, keys: Container[str]) -> int:
+        """How many of the bytes that are read come from these files."""
+        return sum(size for key, size in self.needed.items() if key in keys)
+
+    def read(self, store: Files, told: Told = untold, processors: int = PROCESSORS) -> None:
+        """Read everything. What was read before something turned out to be damaged is in the state already.
+
+        Args:
+            store: where the files lie.
+            told: called with the bytes that are read so far, and all that are to be.
+            processors: how many this rank has for itself: where it shares them, more threads only take turns.
+
+        Raises:
+            CheckpointDamaged: something is not what was committed, and was not unpickled.
+            InvalidInput: a value is of a type that is not trusted, and was not unpickled.
+            StoreError: the storage failed.
+        """
+        self._check_sizes(store)
+        threads = min(4, processors)
+        many = min(32, 4 * processors)  # a network wants many requests
+        near, far = self._tasks(store, threads, many)
+        if far:
+            threads = many
+        whole = self.file_bytes + self.memory_bytes
+        reading = _Reading(min(_TOLD_BYTES, whole // _TOLD_TIMES))
+        pool = ThreadPoolExecutor(threads)
+        told(0, whole)
+        try:
+            for task in (*near, *far):
+                pool.submit(_read, task, reading).add_done_callback(reading.news.put)
+            left = len(near) + len(far)
+            while left:
+                news = reading.news.get()
+                if isinstance(news, int):
+                    told(news, whole)
+                else:
+                    left -= 1
+                    news.result()
+        except StoreError as error:
+            # Of a disk it may be this one place that is bad.
+            if store.local_path(self.manifest.data.rstrip("/")) is not None:
+                raise CheckpointDamaged(str(error)) from error
+            raise
+        finally:
+            reading.over = True
+            pool.shutdown(cancel_futures=True)
+        if reading.done > reading.told:
+            told(whole, whole)
+        for value in self._values:
+            value.unpickle()
+
+    def _tasks(self, store: Files, threads: int, many: int) -> tuple[list[list[_Run]], list[list[_Run]]]:
+        """What a thread reads at once: of this machine, from which so many threads read; from others many do."""
+        far = {key: some for key, some in self._files.items() if store.local_path(key) is None}
+        share = self.bytes_of(far) // (2 * many)
+        at_once = min(_MORE_TIMES * _REQUEST_BYTES, max(_REQUEST_BYTES, share))
+        slots: list[_Run] = [(_of(slot), some) for slot, some in self._slots.items()]
+        files: list[_Run] = []
+        requests: list[list[_Run]] = []
+        for key, some in self._files.items():
+            source = partial(store.stream, key)
+            if key not in far:
+                files.append((source, some))
+            else:
+                requests += [[(source, run)] for run in _runs(some, at_once)]
+        return [*_shares(slots, threads), *_shares(files, threads)], requests
+
+    def _check_sizes(self, store: Files) -> None:
+        found = {entry.key: entry.size for entry in store.list(self.manifest.data)} if self.needed else {}
+        for file in self.manifest.files:
+            if file.key in self._files and found.get(file.key) != file.size:
+                has = (
+                    f"has {found[file.key]} bytes instead of {file.size}"
+                    if file.key in found
+                    else "is missing"
+                )
+                raise CheckpointDamaged(f"{file.key} {has}")
+
+
+class _Reading:
+    """What threads that read have in common.
+
+    Attributes:
+        over: nobody need read any more.
+        done: bytes that are read.
+        told: of which is told.
+        news: how many they are, now and then; and each task that has ended.
+    """
+
+    over = False
+    done = told = 0
+
+    def __init__(self, often: int) -> None:
+        self.news: SimpleQueue[int | Future[None]] = SimpleQueue()
+        self._often, self._lock = often, threading.Lock()
+
+    def add(self, size: int) -> None:
+        """So many bytes more."""
+        with self._lock:
+            self.done += size
+            if self.done - self.told >= self._often:
+                self.told = self.done
+                self.news.put(self.done)
+
+
+_Source = Callable[[int, int], AbstractContextManager[Reader]]
+_Run = tuple[_Source, list[Stretch]]
+
+
+def _shares(sources: Sequence[_Run], count: int) -> list[list[_Run]]:
+    """What lies on this machine, in so many parts of about the same size at the most: each in order, and in one piece.
+
+    Wherever somebody begins anew, the kernel has to find out anew that it should read ahead: in pieces of 16 MB a disk
+    was idle for a fifth of the time.
+    """
+    most = -(-sum(one.size for _, found in sources for one in found) // count)
+    shares: list[list[_Run]] = []
+    left = 0
+    for source, found in sources:
+        run: list[Stretch] = []
+        for one in sorted(found, key=lambda one: one.place):
+            if not shares or left <= 0:
+                shares.append([])
+                run, left = [], most
+            if not run or one.place < run[-1].place + run[-1].size:  # an index may say anything
+                run = []
+                shares[-1].append((source, run))
+            run.append(one)
+            left -= one.size
+    return shares
+
+
+def _runs(wanted: Iterable[Stretch], most: int) -> list[list[Stretch]]:
+    """What lies on another machine, as what is read of it with one request, of so many bytes at the most."""
+    runs: list[list[Stretch]] = []
+    end = 0
+    for one in sorted(wanted, key=lambda one: one.place):
+        gap, size = one.place - end, one.place + one.size - runs[-1][0].place if runs else 0
+        if not runs or not 0 <= gap <= _GAP_BYTES or size > most:
+            runs.append([])
+        runs[-1].append(one)
+        end = one.place + one.size
+    return runs
+
+
+def _read(runs: Iterable[_Run], reading: _Reading) -> None:
+    """Read stretches, and check them."""
+    for source, run in runs:
+        at, end = run[0].place, run[-1].place + run[-1].size
+        with source(at, end - at) as reader:
+            for one in run:
+                if reading.over:
+                    return
+                try:
+                    if one.place > at:
+                        skip(reader, one.place - at)
+                    one.filling.take(one.at, one.end, reader)
+                except EOFError as error:
+                    raise CheckpointDamaged(f"{one.filling.where} ends before its end") from error
+                at = one.place + one.size
+                reading.add(one.size)
+
+
+def _of(slot: Slot) -> _Source:
+    return lambda at, size: nullcontext(Opened(slot.fileno(), at, size))

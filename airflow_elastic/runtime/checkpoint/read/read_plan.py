@@ -1,0 +1,214 @@
+"""Which part of what a checkpoint holds goes where in a state, whatever number of ranks has saved it.
+
+A tensor is stored in pieces that do not overlap; a rank needs those parts of them that lie within its own part of it.
+torch.distributed.checkpoint plans the same from metadata of its own, which took as long as a fifth of the reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.tensor import DTensor
+
+from airflow_elastic.runtime.checkpoint.save.staging import SHARDED_TENSOR, WRAPPER, is_wrapper, offsets_of
+from airflow_elastic.runtime.checkpoint.tensors.overlap import overlaps
+from airflow_elastic.runtime.checkpoint.tensors.shared_storage import ties_among
+from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.index import Blob, Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An entry of a checkpoint, the key of the file that it lies in, and the size of the blocks that have checksums."""
+
+    file: str
+    entry: Piece | Blob
+    block_bytes: int
+
+    @property
+    def part(self) -> tuple[str, tuple[int, ...]]:
+        """Its name, and where in the tensor of that name it begins."""
+        return self.entry.key, self.entry.offsets if isinstance(self.entry, Piece) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A part of an entry, and where it goes.
+
+    Attributes:
+        stored: the entry.
+        start: where in it the part begins, in each dimension.
+        room: a tensor of the state; for what is no tensor, what takes the value.
+        begins: where in the room the part begins, in each dimension.
+        lengths: of the part.
+        memory: of the room, byte by byte, where what is stored can be read straight into it.
+    """
+
+    stored: Stored
+    start: tuple[int, ...]
+    room: torch.Tensor | Callable[[Any], None]
+    begins: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+    memory: memoryview | None = None
+
+    @property
+    def target(self) -> torch.Tensor | None:
+        """That part of the room which is filled; None where it is no tensor."""
+        room = self.room
+        if not isinstance(room, torch.Tensor):
+            return None
+        for dim, (begin, length) in enumerate(zip(self.begins, self.lengths, strict=True)):
+            if room.shape[dim] != length:
+                room = room.narrow(dim, begin, length)
+        return room
+
+    def rows(self) -> tuple[int, int] | None:
+        """The bytes of the entry that are needed, from the first to before the last; None where they are not its rows.
+
+        Of such a part the bytes follow each other, in the entry and in the room, where that has memory.
+        """
+        entry = self.stored.entry
+        if isinstance(entry, Blob) or not isinstance(self.room, torch.Tensor):
+            return None
+        if not entry.lengths:
+            return 0, entry.size
+        if any(self.start[1:]) or self.lengths[1:] != entry.lengths[1:]:
+            return None
+        row = entry.size // entry.lengths[0]
+        return self.start[0] * row, (self.start[0] + self.lengths[0]) * row
+
+    def place(self) -> memoryview | None:
+        """The memory into which the needed rows go as they are; None where they have to be put in place later."""
+        if self.memory is None or not isinstance(self.room, torch.Tensor):
+            return None
+        if not self.lengths:
+            return self.memory
+        if self.lengths[1:] != self.room.shape[1:]:
+            return None
+        row = len(self.memory) // self.room.shape[0]
+        return self.memory[self.begins[0] * row : (self.begins[0] + self.lengths[0]) * row]
+
+
+def find_needs(
+    state: dict[str, Any], stored: Mapping[str, Sequence[Stored]], *, apart: bool = False
+) -> list[Need]:
+    """Find out what fills a state; what is not stored is left as it is.
+
+    Args:
+        state: nested dicts and lists, with tensors and other values as leaves.
+        stored: the entries of each name; the pieces of a tensor make it up.
+        apart: whether tensors that are stored by names of their own were several.
+
+    Raises:
+        InvalidInput: the state holds tensors of a kind that cannot be filled, or without memory; or one by two names
+            (tied weights) that is stored as two.
+    """
+    flat, paths = flatten_state_dict(state)
+    ties = ties_among({key: one for key, one in flat.items() if key.startswith("model.")})
+    found: list[Need] = []
+    for key, value in flat.items():
+        if (tied := ties.get(key)) is not None and tied in stored and key in stored:
+            is_one = stored[key][0] is stored[tied][0]
+            if apart and not is_one:
+                raise InvalidInput(
+                    f"{tied} and {key} are one tensor in the script (tied weights), and two in the checkpoint: tie "
+                    "them where they were tied, or not at all"
+                )
+            if is_one and not overlaps(value):
+                continue  # it is read by that name
+        entries = stored.get(key)
+        if not entries:
+            continue
+        first = entries[0].entry
+        if is_wrapper(value):
+            raise InvalidInput(WRAPPER.format(key, type(value).__name__))
+        if isinstance(value, torch.Tensor) and value.is_meta:
+            raise InvalidInput(
+                f"{key} is on the meta device, where nothing is kept: give it memory before run.restore"
+            )
+        if isinstance(first, Blob):
+            found.append(Need(entries[0], (), partial(_put, state, paths[key])))
+        elif isinstance(value, DTensor):
+            found += _of_part(value, entries)
+        elif type(value).__name__ == "ShardedTensor":
+            raise InvalidInput(SHARDED_TENSOR.format(key))
+        else:
+            room = value if isinstance(value, torch.Tensor) else torch.empty(0)
+            dtype = getattr(torch, first.dtype)
+            # A setting of an optimizer, as it was; or nothing can be read into it.
+            if (tuple(room.shape), room.dtype) != (first.shape, dtype) or overlaps(room):
+                room = torch.empty(first.shape, dtype=dtype)
+                _put(state, paths[key], room)
+            found += parts(room.detach(), (0,) * room.dim(), entries)
+    return found
+
+
+def _put(state: Any, path: Sequence[str | int], value: Any) -> None:
+    """Put a value into its place. torch's paths have keys as strings, and a dict may have others."""
+    for part in path[:-1]:
+        state = state[_key(state, part)]
+    state[_key(state, path[-1])] = value
+
+
+def _key(container: Any, part: str | int) -> Any:
+    if isinstance(container, Mapping) and part not in container:
+        return next((key for key in container if str(key) == part), part)
+    return part
+
+
+def _of_part(tensor: DTensor, entries: Sequence[Stored]) -> Iterator[Need]:
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return iter(())
+    if any(at and how.is_partial("sum") for at, how in zip(coordinate, tensor.placements, strict=True)):
+        tensor.to_local().detach().zero_()  # the first one has all of it, which is the sum
+        return iter(())
+    return parts(tensor.to_local().detach(), offsets_of(tensor), entries)
+
+
+def parts(target: torch.Tensor, offsets: tuple[int, ...], entries: Sequence[Stored]) -> Iterator[Need]:
+    """What fills a part of a tensor.
+
+    Args:
+        target: the part.
+        offsets: where in the tensor it begins, in each dimension.
+        entries: the pieces of the tensor.
+    """
+    memory = _memory(target, entries)
+    sizes = tuple(target.shape)
+    for stored in entries if target.numel() else ():
+        piece = stored.entry
+        if isinstance(piece, Blob):
+            continue
+        start, begins, lengths = [], [], []
+        for mine, size, theirs, length in zip(offsets, sizes, piece.offsets, piece.lengths, strict=True):
+            low = mine if mine > theirs else theirs
+            count = min(mine + size, theirs + length) - low
+            if count <= 0:
+                break
+            start.append(low - theirs)
+            begins.append(low - mine)
+            lengths.append(count)
+        else:
+            yield Need(stored, tuple(start), target, tuple(begins), tuple(lengths), memory)
+
+
+def _memory(target: torch.Tensor, entries: Sequence[Stored]) -> memoryview | None:
+    """Of a tensor into which such entries can be read as they are."""
+    first = entries[0].entry
+    if isinstance(first, Blob) or getattr(torch, first.dtype) is not target.dtype or not target.numel():
+        return None
+    if target.device.type != "cpu" or not target.is_contiguous() or target.is_conj() or target.is_neg():
+        return None
+    return bytes_of(target)
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous tensor of this machine, which has elements."""
+    flat = tensor.as_strided((tensor.numel(),), (1,))  # of one element alone, a view may have any stride
+    return flat.view(torch.uint8).numpy().data

@@ -1,0 +1,189 @@
+"""Which checkpoints there are when ranks begin: looked at once, so that what a script is told of is what it gets."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from airflow_elastic.adapters import checkpoints, journal, keeping
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
+from airflow_elastic.core.machine import replay
+from airflow_elastic.runtime.checkpoint.read.load import Told
+from airflow_elastic.runtime.checkpoint.read.reader import FlatReader, index_files
+from airflow_elastic.runtime.checkpoint.save.save import VERSIONS
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
+from airflow_elastic.spec.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+#: A manifest, and what its index files hold, by key.
+Opened = tuple[Manifest, dict[str, bytes]]
+
+
+class Stock:
+    """The checkpoints of a run, as they are when ranks begin: nobody writes one before they do.
+
+    Args:
+        store: where the run is stored.
+        ranks: this rank among the others.
+        attempt: number of the attempt.
+        worker: this rank's worker.
+        told: called with the bytes that are read, and all that are to be.
+
+    Attributes:
+        trouble: what looking has met with.
+    """
+
+    def __init__(self, store: Store, ranks: Ranks, *, attempt: int, worker: str, told: Told) -> None:
+        self._store, self._ranks, self._attempt, self._worker, self._told = (
+            store,
+            ranks,
+            attempt,
+            worker,
+            told,
+        )
+        self._looked = False
+        self._steps: list[int] = []
+        self._opened: dict[int, Opened] = {}
+        self.trouble: ElasticError | None = None
+
+    def look(self) -> None:
+        """See what there is. All ranks call this together; what is wrong is raised when somebody asks."""
+        self._looked = True
+        self._steps, newest, self.trouble = self._ranks.from_first(self._look)
+        self._opened = {} if newest is None else {newest[0].step: newest}
+
+    def _look(self) -> tuple[list[int], Opened | None, ElasticError | None]:
+        """On rank 0: the steps there are, and the newest checkpoint of which that much is whole."""
+        try:
+            steps = checkpoints.steps(self._store)
+            for step in reversed(steps):
+                with contextlib.suppress(CheckpointDamaged):  # it is told when its turn comes
+                    return steps, self._open(step), None
+            return steps, None, None
+        except ElasticError as error:
+            return [], None, error
+
+    @property
+    def steps(self) -> list[int]:
+        """Of all committed checkpoints, oldest first. All ranks ask together. Raises what `look` has met with."""
+        if not self._looked:
+            self.look()
+        if self.trouble is not None:
+            raise self.trouble
+        return self._steps
+
+    @property
+    def newest(self) -> Manifest | None:
+        """Of the newest checkpoint that can be opened. All ranks ask together. Raises what `look` has met with."""
+        opened = [self._opened[step][0] for step in self.steps if step in self._opened]
+        return opened[-1] if opened else None
+
+    def forget(self) -> None:
+        """Look again when somebody asks."""
+        self._looked, self._opened = False, {}
+
+    def open(self, step: int) -> Opened:
+        """Raises CheckpointDamaged on all ranks alike; InvalidInput where it is another run's."""
+        if step not in self._opened:
+            self._opened = {step: self._ranks.from_first(partial(self._open, step))}
+        return self._opened[step]
+
+    def _open(self, step: int) -> Opened:
+        manifest = checkpoints.read(self._store, step)
+        then = (
+            "To go on from it, copy `checkpoints/` into the folder of a new run before that begins; to go on from this "
+            f"run's own, remove {layout.manifest(step)}. Nothing was changed"
+        )
+        check_run(self._store, manifest, then)
+        saved_with = manifest.versions.get("torch")
+        if saved_with not in (None, VERSIONS["torch"]):
+            log.warning(
+                "checkpoint %d was saved with torch %s, and this is %s, which need not compute the same bits, nor "
+                "shuffle an epoch that has begun in the same order",
+                *(step, saved_with, VERSIONS["torch"]),
+            )
+        return manifest, read_indexes(self._store, manifest)
+
+    def seconds_between_failures(self) -> float:
+        """How often the run fails, as its journal tells. All ranks call this together."""
+
+        def read() -> float:
+            try:
+                state = replay(Journal(self._store).read())
+            except ElasticError as error:
+                log.warning("how often the run fails is not known: %s", error)
+                return EXPECTED_SECONDS
+            return seconds_between_failures(state, time.time()) if state else EXPECTED_SECONDS
+
+        return self._ranks.from_first(read)
+
+    def set_aside(self, damaged: Mapping[int, str], newest: int) -> None:
+        """Damaged checkpoints are in nobody's way any more, and the controller knows. All ranks call this together."""
+        self._ranks.from_first(partial(self._set_aside, damaged, newest))
+
+    def _set_aside(self, damaged: Mapping[int, str], newest: int) -> None:
+        for step, reason in damaged.items():
+            try:
+                if not self._is_damaged(step, reason):
+                    log.warning("checkpoint %d is whole where it is stored, and stays: %s", step, reason)
+                    self.tell_refused(step, f"{reason}. Where it is stored it is whole, and stays", newest)
+                    continue
+                trouble = CheckpointTrouble(self._attempt, step, reason, newest)
+                keeping.set_aside(self._store, trouble, by="rank 0")
+            except StoreError as error:
+                log.warning("checkpoint %d could not be set aside: %s", step, error)
+
+    def _is_damaged(self, step: int, reason: str) -> bool:
+        """Whether it is so for everybody: one machine's disk, or memory, may be what is bad.
+
+        All other ranks wait for this, so of a large checkpoint it reads those files that they have named.
+        """
+        try:
+            manifest = checkpoints.read(self._store, step)
+            files = list(enumerate(manifest.files))
+            named = [(at, file) for at, file in files if file.key in reason] or files
+            done, whole = 0, sum(file.size for _, file in named)
+            for at, file in named:
+                if checkpoints.problems(self._store, manifest, only=at.__eq__):
+                    return True
+                done += file.size
+                self._told(done, whole)
+            FlatReader(manifest, read_indexes(self._store, manifest)).check_values(self._store)
+            return False
+        except (checkpoints.OtherVersion, InvalidInput):
+            return False
+        except CheckpointDamaged:
+            return True
+
+    def tell_refused(self, step: int, reason: str, newest: int | None = None) -> None:
+        """Have the controller know of a copy that was not what was committed: it may be a machine that is bad."""
+        trouble = CheckpointTrouble(self._attempt, step, reason, newest)
+        try:
+            Mailbox(self._store).post("refused", by=self._worker, checkpoint=trouble)
+        except StoreError as error:
+            log.warning("that a copy of checkpoint %d was not used cannot be told: %s", step, error)
+
+
+def check_run(store: Store, manifest: Manifest, then: str) -> None:
+    """Refuse a checkpoint that is not of the run at `store`; `then` tells how to go on. Raises InvalidInput."""
+    if not journal.is_ours(store)(manifest):
+        raise InvalidInput(
+            f"checkpoint {manifest.step} in {store.uri} is of another run ({manifest.run}; this one is "
+            f"{journal.identity(store)}), copied there after this one had begun. {then}"
+        )
+
+
+def read_indexes(store: Store, manifest: Manifest) -> dict[str, bytes]:
+    """What the index files of a checkpoint hold, by key; nothing where one is missing."""
+    keys = [file.key for file in index_files(manifest)]
+    return {key: data or b"" for key, data in zip(keys, checkpoints.at_once(store.get, keys), strict=True)}

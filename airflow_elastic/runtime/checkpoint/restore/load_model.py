@@ -1,0 +1,131 @@
+"""Reading a run's checkpoint where no training is going on: to measure a model, to export it, to serve it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.checkpoint.format.compatibility import TO_READ, check_fit, with_room_for_extra
+from airflow_elastic.runtime.checkpoint.format.tensor_split import packed, unpacked
+from airflow_elastic.runtime.checkpoint.read.load import Told, untold
+from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.restore.available import check_run, read_indexes
+from airflow_elastic.runtime.checkpoint.tensors.parameter_names import set_weights, weights_of
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import InvalidInput, RunMissing
+from airflow_elastic.spec.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+_MODEL = "model."  # below this a checkpoint holds the model's tensors, by their names
+
+
+def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None) -> Manifest:
+    """Load a run's checkpoint into a model, in any process: no other rank and no process group is needed.
+
+    Every byte is compared with its checksum before it is unpickled. The number of ranks that wrote the checkpoint
+    does not matter.
+
+    Args:
+        run: the run URI; or the store that lies there, where the environment has no credentials for it.
+        model: gets the weights. It has to have exactly the parameters and buffers that were saved, of the same dtypes:
+            convert it after it is loaded, where it is to be of another.
+        step: of the checkpoint. Default: the newest one that is whole; damaged ones are left aside, with a warning.
+
+    Returns:
+        The manifest of what was loaded: its step, its metrics, and its files with their checksums.
+
+    Raises:
+        RunMissing: there is neither a run nor a checkpoint.
+        CheckpointDamaged: there is no such checkpoint, or no whole one.
+        InvalidInput: the checkpoint was copied there from another run; or the model is another one than was saved, or
+            of another dtype; or there is a value in it of a type that is not trusted
+            (`torch.serialization.add_safe_globals`). It is unchanged.
+    """
+
+    def room(reader: FlatReader, what: str) -> dict[str, Any]:
+        stored = {name: kind for name, kind in reader.kinds.items() if name.startswith(_MODEL)}
+        weights = with_room_for_extra(packed(weights_of(model)), stored)
+        check_fit({"model": weights}, stored, what, TO_READ)
+        # The model itself is only touched when everything is there.
+        return {name: torch.empty_like(one) if torch.is_tensor(one) else one for name, one in weights.items()}
+
+    manifest, weights = _read(run, step, room)
+    set_weights(model, weights)
+    return manifest
+
+
+def read_weights(
+    run: str | Store, step: int | None = None, told: Told = untold
+) -> tuple[Manifest, dict[str, Any]]:
+    """Read the model of a run's checkpoint where there is no such model: its tensors, whole, by their names.
+
+    `told` is called with the bytes that are read so far, and all that are to be; other args and errors are those of
+    `load_model`.
+    """
+
+    def room(reader: FlatReader, what: str) -> dict[str, Any]:
+        names = [name for name in reader.kinds if name.startswith(_MODEL)]
+        return {name.removeprefix(_MODEL): reader.room(name) for name in names}
+
+    return _read(run, step, room, told)
+
+
+_Room = Callable[[FlatReader, str], dict[str, Any]]
+
+
+def _read(
+    run: str | Store, step: int | None, room: _Room, told: Told = untold
+) -> tuple[Manifest, dict[str, Any]]:
+    store = open_store(run) if isinstance(run, str) else run
+    if store.get(layout.journal_entry(0)) is None and not checkpoints.steps(store):
+        raise RunMissing(f"{store.uri} holds no run, and no checkpoint: check the URI")
+    if step is None:
+        return _read_newest(store, room, told)
+    try:
+        return _read_step(store, step, room, told)
+    except CheckpointDamaged as error:
+        if step in (there := checkpoints.steps(store)):
+            raise
+        raise CheckpointDamaged(f"{error}; there are: {', '.join(map(str, there)) or 'none'}") from error
+
+
+def _read_newest(store: Store, room: _Room, told: Told) -> tuple[Manifest, dict[str, Any]]:
+    while True:
+        steps = checkpoints.steps(store)
+        for step in reversed(steps):
+            try:
+                return _read_step(store, step, room, told)
+            except CheckpointDamaged as error:
+                log.warning("%s; trying the one before it", error)
+        # Of a run that goes on, what was listed may have been removed meanwhile for something newer.
+        if steps == checkpoints.steps(store):
+            none = f"none of the checkpoints {steps} is whole" if steps else "there is no checkpoint"
+            raise CheckpointDamaged(f"{none} in {store.uri}: look with `airflow-elastic verify`")
+
+
+def _read_step(store: Store, step: int, room: _Room, told: Told) -> tuple[Manifest, dict[str, Any]]:
+    manifest = checkpoints.read(store, step)
+    what = f"checkpoint {step} of {store.uri}"
+    check_run(
+        store,
+        manifest,
+        f"To read one of this run's own, name another step, or remove {layout.manifest(step)}",
+    )
+    try:
+        reader = FlatReader(manifest, read_indexes(store, manifest))
+        state = {"model": room(reader, what)}
+        try:
+            reader.plan(state, {}).read(store, told)
+        except InvalidInput as error:
+            raise InvalidInput(f"{what} cannot be read: {error}") from error
+    except CheckpointDamaged as error:
+        raise CheckpointDamaged(f"{what} is damaged: {error}") from error
+    return manifest, unpacked(state["model"])

@@ -1,0 +1,44 @@
+"""Which files of a checkpoint need not be read from storage: the worker's disk or another worker's memory has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_elastic.runtime.checkpoint.read.load import PROCESSORS
+from airflow_elastic.runtime.tiers.disk.copies import on_disk
+from airflow_elastic.runtime.tiers.peers.peer_client import Loan
+from airflow_elastic.runtime.tiers.tiered_files import Nearby
+from airflow_elastic.spec.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where the ranks of a worker find what they need not fetch, and keep what they fetch for each other.
+
+    Attributes:
+        folder: on the worker's own disk; there only while a checkpoint is being restored.
+        procs: ranks of the worker.
+        disk: the run's folder on the worker's own disk, in which agents keep what is saved; None where they do not.
+        loans: files that other workers' agents have in memory, by their keys.
+        worker: the worker's name.
+        processors: how many this rank has for itself.
+    """
+
+    folder: Path
+    procs: int
+    disk: Path | None = None
+    loans: Mapping[str, Loan] = field(default_factory=dict)
+    worker: str = "node-0"
+    processors: int = PROCESSORS
+
+    def nearby(self, manifest: Manifest, *, from_disk: bool) -> Nearby:
+        """Find the files of this checkpoint on the worker's disk, if asked to, and in other workers' memory."""
+        disk = on_disk(self.disk, manifest) if from_disk and self.disk is not None else {}
+        lent = {
+            file.key: self.loans[file.key]
+            for file in manifest.files
+            if file.key in self.loans and file.key not in disk and self.loans[file.key].size == file.size
+        }
+        return Nearby(disk, lent)

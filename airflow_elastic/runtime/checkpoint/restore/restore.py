@@ -1,0 +1,370 @@
+"""Restoring: the newest checkpoint that is, byte for byte, what was committed.
+
+What a rank reads it compares with the checksums of what was committed; where any rank finds damage, all of them go back
+to the checkpoint before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.runtime.checkpoint.format.compatibility import (
+    TO_TRAIN,
+    check_fit,
+    check_given,
+    check_groups,
+    with_room_for_extra,
+)
+from airflow_elastic.runtime.checkpoint.format.tensor_split import put_together, unpacked
+from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import as_read
+from airflow_elastic.runtime.checkpoint.optimizers.states_by_name import (
+    Saved,
+    ask_for,
+    load_states,
+    make_room_for,
+    put_back,
+)
+from airflow_elastic.runtime.checkpoint.read.fetch_once import Fetching
+from airflow_elastic.runtime.checkpoint.read.load import Loading, Told, untold
+from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.restore.available import Stock
+from airflow_elastic.runtime.checkpoint.restore.cleanup import tidied
+from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.peek import peek
+from airflow_elastic.runtime.checkpoint.save import random_state
+from airflow_elastic.runtime.checkpoint.save.named_objects import other_key
+from airflow_elastic.runtime.checkpoint.save.save import ORDER, Stateful, state_of
+from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+from airflow_elastic.runtime.checkpoint.tensors.in_place import load
+from airflow_elastic.runtime.checkpoint.tensors.lazy_modules import materialise
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.tiers.tiered_files import Files, Nearby, Nearest
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
+from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.phases import PhaseRecord
+from airflow_elastic.spec.resumed import Resumed, resumed_from
+from airflow_elastic.spec.run import RESTART_ME
+
+log = logging.getLogger(__name__)
+
+
+class Restorer:
+    """Restores one rank of one attempt.
+
+    Args:
+        store: where the run lies.
+        ranks: this rank among the others.
+        attempt: number of the attempt: what earlier ones left half-saved is removed.
+        room: needed where the store is no folder of this machine.
+        stage: the memory of this worker's agent; None where there is none.
+        told: called with the bytes that this rank has fetched for its worker and read so far, and all that it is to.
+
+    Attributes:
+        stock: the checkpoints that there are.
+        verified: whether all that all ranks have restored came from storage, and was what was committed.
+        relied: whether this rank's script builds upon what the newest checkpoint is.
+    """
+
+    verified = relied = False
+
+    def __init__(
+        self,
+        store: Store,
+        ranks: Ranks,
+        *,
+        attempt: int,
+        room: Room,
+        stage: Stage | None = None,
+        told: Told = untold,
+    ) -> None:
+        self._store, self._ranks, self._attempt, self._room = store, ranks, attempt, room
+        self._stage, self._told = stage, told
+        self._facts: Resumed | None = None
+        self._phases: tuple[PhaseRecord, ...] = ()
+        self._luck: dict[str, Any] = {}
+        self.stock = Stock(store, ranks, attempt=attempt, worker=room.worker, told=told)
+        self._is_local = store.local_path(layout.STATUS) is not None
+        alone = self._is_local or room.procs == 1
+        self._fetching = None if alone else Fetching(store, ranks, room.procs, room.folder)
+
+    @classmethod
+    def of(cls, surroundings: Surroundings, ranks: Ranks, stage: Stage | None, told: Told) -> Restorer | None:
+        """That of a rank where it finds itself; None where there is no run."""
+        if not surroundings.run_uri:
+            return None
+        room = Room(
+            surroundings.restore_folder,
+            stage.procs if stage else 1,
+            surroundings.disk,
+            surroundings.loans,
+            surroundings.worker,
+            surroundings.processors,
+        )
+        store = open_store(surroundings.run_uri)
+        return cls(store, ranks, attempt=surroundings.attempt, room=room, stage=stage, told=told)
+
+    def restore(self, objects: Stateful, *, luck: bool = True) -> Manifest | None:
+        """Load the newest checkpoint that is what was committed, into `objects`; None where there is none.
+
+        A damaged one is left aside, with a warning, and the one before it is used. All ranks call this together.
+
+        Args:
+            objects: what to load it into.
+            luck: put the generators of random numbers back, too. Else that is `put_luck_back`'s.
+
+        Raises:
+            CheckpointDamaged: there are checkpoints, and not one of them is whole. `objects` is of no use any more.
+            SystemExit: the newest is damaged, and the script builds upon it: it is set aside, for the next attempt.
+            InvalidInput: the newest one is of another model, of another run, has other groups of parameters, or values
+                of types that the script does not trust. Nothing that is stored has been changed, and `objects` only in
+                the last two cases.
+        """
+        with tidied(self._store, self._attempt) if self._ranks.rank == 0 else contextlib.nullcontext():
+            manifest = self._restore(objects)
+        if luck:
+            self.put_luck_back()
+        return manifest
+
+    def restore_step(self, objects: Stateful, step: int) -> Manifest:
+        """Load the checkpoint of this step, and no other one. All ranks call this together.
+
+        The generators of random numbers are `put_luck_back`'s.
+
+        Raises:
+            CheckpointDamaged: it is not what was committed, or is not there.
+            InvalidInput: as `restore`.
+        """
+        manifest, indexes = self.stock.open(step)
+        self._load(FlatReader(manifest, indexes), manifest, objects)
+        return manifest
+
+    def find_luck(self, step: int) -> None:
+        """Only this rank's generators, as they were after this step: for `put_luck_back`. All ranks call this together.
+
+        Raises:
+            CheckpointDamaged: it is not what was committed, or is not there.
+        """
+        manifest, indexes = self.stock.open(step)
+        reader, key = FlatReader(manifest, indexes), f"random.{self._ranks.rank}"
+        state = {key: self._stored_luck(reader)}
+        if any(damages := self._read(reader.plan(state, {}), Nearby())):
+            raise CheckpointDamaged(_all_of(damages))
+        self._luck = state[key]
+
+    def put_luck_back(self) -> None:
+        """Have this rank's generators draw what they drew after the state that was loaded last."""
+        if self._luck:
+            random_state.put_back(self._luck)
+
+    def _stored_luck(self, reader: FlatReader) -> dict[str, Any]:
+        """Room for it. A rank that was not there when this was saved, and a generator that was not, keep their own."""
+        stored = {key.split(".")[2] for key in reader.kinds if key.startswith(f"random.{self._ranks.rank}.")}
+        return {name: value for name, value in random_state.capture().items() if name in stored}
+
+    def look(self) -> None:
+        """See which checkpoints there are. All ranks call this together."""
+        self.stock.look()
+        with contextlib.suppress(ElasticError):  # is raised when somebody asks
+            newest = self.stock.newest
+            if newest is not None:
+                self._facts = resumed_from(newest)
+                self._phases = newest.phases or (PhaseRecord(steps=newest.step),)
+
+    @property
+    def phases(self) -> tuple[PhaseRecord, ...]:
+        """Of the newest checkpoint, of which `look` knows; one without a name where that knows of none."""
+        return self._phases
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """The facts of the checkpoint that is restored. From here on the script relies on them.
+
+        Raises what looking has met with.
+        """
+        self.relied = True
+        if self.stock.trouble is not None:
+            raise self.stock.trouble
+        return self._facts
+
+    def peek(self, name: str, step: int) -> Any:
+        """The state of an object of the script's in the checkpoint of this step; None where it has none of this name.
+
+        All ranks call this together. The script relies on it. Raises as `restore`.
+        """
+        manifest, indexes = self.stock.open(step)
+        try:
+            return self._ranks.from_first(lambda: peek(FlatReader(manifest, indexes), self._store, name))
+        except CheckpointDamaged as error:
+            if before := [one for one in self.stock.steps if one < step]:
+                self._begin_again({step: str(error)}, before[-1])
+            raise
+
+    def _restore(self, objects: Stateful) -> Manifest | None:
+        stock, damaged = self.stock, {}
+        steps, told = stock.steps, stock.newest
+        for step in reversed(steps):
+            try:
+                manifest, indexes = stock.open(step)
+                self._load(FlatReader(manifest, indexes), manifest, objects)
+            except CheckpointDamaged as error:
+                log.warning("checkpoint %d is damaged, trying the one before it: %s", step, error)
+                damaged[step] = str(error)
+                if told is not None and step == told.step and step > steps[0]:
+                    self._begin_again(damaged, max(one for one in steps if one < step))
+            else:
+                if damaged:
+                    stock.set_aside(damaged, manifest.step)
+                stock.forget()
+                return manifest
+        if steps:
+            why = "; ".join(f"{step}: {damaged[step]}" for step in steps)
+            raise CheckpointDamaged(
+                f"none of the checkpoints {steps} of {self._store.uri} is whole ({why}). They are left as they are: "
+                "look with `airflow-elastic verify`; to train from the beginning, use another run URI"
+            )
+        stock.forget()
+        return None
+
+    def _begin_again(self, damaged: Mapping[int, str], before: int) -> None:
+        """Where a script has been told of the checkpoint that is damaged, what it has built upon that is of no use: the
+        next attempt is told of the one before.
+        """
+        if self._ranks.any(self.relied):
+            self.stock.set_aside(damaged, before)
+            log.error(
+                "checkpoint %d, which run.resumed told of, is damaged and set aside: this attempt ends with exit code "
+                "%d, and the next one is told of checkpoint %d",
+                *(max(damaged), RESTART_ME, before),
+            )
+            raise SystemExit(RESTART_ME)
+
+    def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
+        """Raises CheckpointDamaged on all ranks alike."""
+        below = "model."
+        own = {key.removeprefix(below): kind for key, kind in reader.kinds.items() if key.startswith(below)}
+        materialise(objects.model, own)
+        objects.named.materialise(reader)
+        former = make_room_for(objects.model, objects.optimizers, reader.kinds)
+        try:
+            self._fill(reader, manifest, objects)
+        except BaseException:
+            put_back(former)
+            raise
+
+    def _fill(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
+        state, random_key = state_of(objects, self._ranks.rank), f"random.{self._ranks.rank}"
+        state[random_key] = self._stored_luck(reader)
+        what = f"checkpoint {manifest.step} of {self._store.uri}"
+        others = dict(objects.others)
+        if f"{other_key(ORDER)}.rest" not in reader.kinds:  # saved before that was kept
+            others.pop(ORDER, None)
+            state.pop(other_key(ORDER), None)
+        named = objects.named
+        for name in others:
+            named.make_room(name, state[other_key(name)], reader)
+        state["model"] = with_room_for_extra(state["model"], reader.kinds)
+        settings = ask_for(state["optimizer"], reader.kinds)
+        check_fit(state, reader.kinds, what, TO_TRAIN)
+        check_groups(state["optimizer"], len(settings), what, TO_TRAIN)
+        check_given({*objects.others, *objects.left}, reader.kinds, what)
+        at = manifest.generation, manifest.step
+        memory = self._stage.memory(*at, reader.confirmed) if self._stage else {}
+        nearby = self._room.nearby(manifest, from_disk=not self._is_local)
+        damages = self._read(reader.plan(state, memory), nearby)
+        if any(damages) and self._ranks.any(bool(memory or nearby)):
+            log.warning("%s: reading again, from storage alone", _all_of(damages))
+            mine = damages[self._ranks.rank]
+            damages = self._read(reader.plan(state, {}), Nearby())
+            if mine is not None and not any(damages):
+                self.stock.tell_refused(manifest.step, f"{mine}. It was read from storage instead")
+        if any(damages):
+            raise CheckpointDamaged(_all_of(damages))
+        loaded = {name: self._object(name, state[other_key(name)], manifest) for name in others}
+        load(objects.model, unpacked(state["model"]))
+        if objects.optimizers:
+            self._load_optimizers(objects, state["optimizer"], settings, what)
+        for name in others:
+            named.load(name, loaded[name], what)
+        self._luck = state[random_key]
+
+    def _load_optimizers(
+        self, objects: Stateful, state: dict[str, Any], settings: list[Saved], what: str
+    ) -> None:
+        try:
+            with as_read(objects.optimizers):
+                load_states(objects.model, objects.optimizers, state, settings)
+        except InvalidInput as error:
+            raise InvalidInput(f"{what} does not fit: {error}. {TO_TRAIN}") from error
+
+    def _object(self, name: str, parts: Mapping[str, Any], manifest: Manifest) -> Any:
+        """The state of one of the script's own objects. Raises InvalidInput where somebody else wrote it."""
+        try:
+            return put_together(parts["rest"], parts["tensors"])
+        except InvalidInput as error:
+            raise self._not_ours(manifest, f"its {name!r} {error}") from error
+
+    def _not_ours(self, manifest: Manifest, why: str) -> InvalidInput:
+        return InvalidInput(
+            f"checkpoint {manifest.step} of {self._store.uri} is whole, but {why}. Where somebody else wrote it, "
+            f"remove {layout.manifest(manifest.step)} to go on from the one before. Nothing was changed there"
+        )
+
+    def _read(self, loading: Loading, nearby: Nearby) -> list[str | None]:
+        """Returns what each rank has found to be damaged, to all ranks; none of them reads any more after this."""
+        near: Files = Nearest(self._store, nearby)
+        fetched = 0
+        if self._fetching is not None:
+            near, fetched = self._fetching.fetch(loading, nearby, self._told)
+        began = time.monotonic()
+        damage: str | None = None
+        trouble: ElasticError | None = None
+        try:
+            try:
+                loading.read(
+                    near,
+                    lambda done, whole: self._told(fetched + done, fetched + whole),
+                    self._room.processors,
+                )
+            except CheckpointDamaged as error:
+                damage = str(error)
+            except StoreError as error:
+                trouble = StoreError(str(error))
+            except InvalidInput as error:
+                trouble = self._not_ours(loading.manifest, str(error))
+            lent = [key for key in nearby.memory if nearby.loan(key)]
+            from_disk, from_others = loading.bytes_of(nearby.disk), loading.bytes_of(lent)
+            log.info(
+                "checkpoint %d: %.3g GB from memory of this worker, %.3g GB from that of others, %.3g GB from disk, "
+                "%.3g GB from storage, %.2f s",
+                *(loading.manifest.step, loading.memory_bytes / 1e9, from_others / 1e9, from_disk / 1e9),
+                *((loading.file_bytes - from_others - from_disk) / 1e9, time.monotonic() - began),
+            )
+            # Of a neighbour that has fallen silent, too: who knows how much it had given before.
+            elsewhere = loading.memory_bytes + from_disk + loading.bytes_of(nearby.memory)
+            # As a rule nothing is wrong, and to say that takes a third of what it takes to say more.
+            wrong, nearer = self._ranks.largest(bool(trouble or damage), bool(elsewhere))()
+            self.verified = not (wrong or nearer)
+            if not wrong:
+                return [None] * self._ranks.world_size
+            told = self._ranks.gather((trouble, damage))
+            damages = [one for _, one in told]
+            for each, _ in told:
+                if isinstance(each, StoreError) or (each is not None and not any(damages)):
+                    raise each
+            return damages
+        finally:
+            if self._fetching is not None:
+                self._fetching.clear()
+
+
+def _all_of(damages: Iterable[str | None]) -> str:
+    return "; ".join(sorted({one for one in damages if one}))

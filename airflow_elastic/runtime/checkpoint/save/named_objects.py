@@ -1,0 +1,253 @@
+"""What a script gives by names of its own, beside its model: how it is saved, and loaded at any world size.
+
+Models among them are kept as the first one is: by names without those of what wraps them, sharded or not. So is what
+optimizers keep of a model's parameters: by their names. Everything else is kept as its `state_dict()` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+
+from airflow_elastic.runtime.checkpoint.format.compatibility import TO_TRAIN, Kind
+from airflow_elastic.runtime.checkpoint.format.tensor_split import take_apart, without_arrays
+from airflow_elastic.runtime.checkpoint.optimizers.composite import saved_in_place_of
+from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import (
+    has_its_own_way,
+    keep_as_read,
+    load_as_saved,
+    room_as_stored,
+)
+from airflow_elastic.runtime.checkpoint.optimizers.states_by_name import OfNoParameter, load_states, states_of
+from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.tensors.in_place import load
+from airflow_elastic.runtime.checkpoint.tensors.lazy_modules import materialise
+from airflow_elastic.runtime.checkpoint.tensors.parameter_names import (
+    is_kept_by_torch,
+    names_now,
+    names_of,
+    set_weights,
+    weights_of,
+)
+from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import Departed
+from airflow_elastic.spec.errors import InvalidInput
+
+#: What an optimizer keeps by names lies below this: the first key of a state dict of torch's is another one.
+_BY_NAME = "named"
+
+_STATES = f"/{_BY_NAME}/state/"
+_NUMBERED = "/state/"
+
+
+def other_key(name: str) -> str:
+    """Below this lies the state of an object of the script's own."""
+    return f"other.{name}"
+
+
+class NamedObjects:
+    """Those of a script, with the models whose parameters optimizers among them have.
+
+    Args:
+        model: the first one.
+        others: the objects, by their names.
+        departed: knows parameters that were the first model's, and those of others by their names.
+    """
+
+    def __init__(self, model: torch.nn.Module, others: Mapping[str, Any], departed: Departed) -> None:
+        self._others = others
+        further = [(one, departed.of(name)) for name, one in others.items() if _has_names(one)]
+        self._models = [(model, departed), *further]
+
+    def know_parameters(self) -> None:
+        """Note what further models have now: it may be theirs no more when they are saved."""
+        for model, departed in self._models[1:]:
+            departed.has(names_of(model))
+
+    def states(self) -> dict[str, Any]:
+        """What is saved, by its key: for each the tensors, and what else there is. Tensors are not copied."""
+        return {other_key(name): _halves(self._state(one)) for name, one in self._others.items()}
+
+    def _state(self, one: Any) -> Any:
+        if _is_model(one):
+            return weights_of(one, may_be_empty=True)
+        if (owned := self._owned(one)) is not None:
+            try:
+                return {_BY_NAME: states_of(*owned)}
+            except OfNoParameter:
+                pass
+        return one.state_dict()
+
+    def check(self) -> None:
+        """Raises InvalidInput where one is an optimizer of sharded parameters, and cannot be kept by their names."""
+        for name, one in self._others.items():
+            if _is_sharded(one) and self._owned(one) is None:
+                raise InvalidInput(
+                    f"{name} is an optimizer ({type(one).__name__}) of parameters that are sharded, and those are put "
+                    "back by their names alone. Give the model that has all of them, too: run.restore(net, optimizer, "
+                    f"critic=critic, {name}=optimizer_of_critic); one that keeps no state of each parameter (LBFGS) "
+                    "cannot be saved with fully_shard"
+                )
+
+    def materialise(self, reader: FlatReader) -> None:
+        """Have lazy models be of the shapes that a checkpoint has of them."""
+        for name, one in self._others.items():
+            if _is_model(one):
+                materialise(one, {key.removeprefix("/"): kind for key, kind in _stored(name, reader).items()})
+
+    def make_room(self, name: str, parts: dict[str, Any], reader: FlatReader) -> None:
+        """Have a tensor for each one that a checkpoint has of an object, in such parts as the object has it now."""
+        one, below = self._others[name], _below(name)
+        own = without_arrays(parts["tensors"])
+        stored = _stored(name, reader)
+        if _is_model(one):
+            now = names_now(one, [key.removeprefix("/") for key in stored])
+            own = {f"/{key}": own[f"/{other}"] for key, other in now.items() if f"/{other}" in own}
+        elif (owned := self._owned(one)) is not None:
+            own = {}
+            for key, parameter in self._parameters(owned, stored):
+                own[key] = room_as_stored(None, {(): stored[key]}, parameter)
+        parts["tensors"] = own
+        # A module would convert what it is given, in silence, as a model does.
+        reader.make_room(own, below, exact=isinstance(one, torch.nn.Module))
+
+    def _parameters(
+        self, owned: tuple[torch.nn.Module, tuple[Any, ...], Departed], stored: Mapping[str, Any]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Whose each stored tensor of an optimizer is: by names, or by numbers, as former releases have it."""
+        model, parts, _ = owned
+        named = {f"{_STATES}{name}/": one for one, name in names_of(model).items()}
+        own = [each for one in parts for group in one.param_groups for each in group["params"]]
+        named |= {f"{_NUMBERED}{number}/": each for number, each in enumerate(own)}
+        for key in stored:
+            begins = [end for end in range(len(key)) if key[end] == "/" and key[: end + 1] in named]
+            if begins:
+                yield key, named[key[: begins[-1] + 1]]
+
+    def load(self, name: str, state: Any, what: str) -> None:
+        """Give an object the state that was read.
+
+        Args:
+            name: of the object.
+            state: as it was saved, put together again.
+            what: the checkpoint, in words.
+
+        Raises:
+            InvalidInput: it is of another model or optimizer.
+        """
+        one = self._others[name]
+        if _is_model(one) and isinstance(state, Mapping) and all(isinstance(key, str) for key in state):
+            self._load_model(name, one, state, what)
+        elif isinstance(one, torch.optim.Optimizer):
+            self._load_optimizer(name, one, state, what)
+        else:
+            one.load_state_dict(state)
+
+    def _load_model(self, name: str, model: torch.nn.Module, state: Mapping[str, Any], what: str) -> None:
+        now = names_now(model, state)
+        loaded = {now[key]: value for key, value in state.items()}
+        own = weights_of(model, may_be_empty=True)
+        try:
+            if own.keys() == loaded.keys() and own:
+                load(model, loaded)
+            else:
+                set_weights(model, loaded)
+        except RuntimeError as error:
+            differ = " ".join(str(error).split())
+            raise InvalidInput(
+                f"{what}: its {name} is of another model: {differ.rstrip('. ')}. {TO_TRAIN}"
+            ) from error
+
+    def _load_optimizer(self, name: str, one: torch.optim.Optimizer, state: Any, what: str) -> None:
+        if not (isinstance(state, Mapping) and state.keys() == {_BY_NAME}):
+            try:
+                load_as_saved(one, state)
+            except ValueError as error:
+                raise InvalidInput(f"{what}: its {name} does not fit: {error}. {TO_TRAIN}") from error
+            return
+        owned = self._owned(one)
+        if owned is None:
+            raise InvalidInput(
+                f"{what} has {name} by the names of a model's parameters, and run.restore is given no model that has "
+                "all of those of the optimizer: give that one, by its name, too"
+            )
+        model, parts, _ = owned
+        kept = state[_BY_NAME]
+        classes = [key.partition(" ")[2] for key in kept["classes"]]
+        groups = [({*group}, kind) for group, kind in zip(kept["param_groups"], classes, strict=True)]
+        try:
+            load_states(model, parts, kept, groups)
+        except InvalidInput as error:
+            raise InvalidInput(f"{what}: its {name} does not fit: {error}. {TO_TRAIN}") from error
+        names = names_of(model)
+        for part in parts:
+            keep_as_read(
+                part, {each: kept["state"].get(names[each], {}) for each in part.state if each in names}
+            )
+
+    def _owned(self, one: Any) -> tuple[torch.nn.Module, tuple[torch.optim.Optimizer, ...], Departed] | None:
+        """The model that has all parameters of an optimizer, or had them; the optimizers whose states are saved for
+        that one; and what knows those that were the model's. None for what is none, or has no state of each parameter.
+        """
+        if not isinstance(one, torch.optim.Optimizer):
+            return None
+        try:
+            parts = saved_in_place_of([one], self._others.values())
+        except InvalidInput:
+            return None
+        own = [each for part in parts for group in part.param_groups for each in group["params"]]
+        if len({*map(id, own)}) < len(own) or any(isinstance(part, torch.optim.LBFGS) for part in parts):
+            return None
+        if any(has_its_own_way(part) for part in parts) and not _is_sharded(one):
+            return None
+        theirs = [names_of(model) for model, _ in self._models]
+        everywhere = {id(each) for names in theirs for each in names}
+        gone = [each for each in own if id(each) not in everywhere]
+        here = [each for each in own if id(each) in everywhere]
+        for (model, departed), names in zip(self._models, theirs, strict=True):
+            if all(each in names for each in here) and all(each in departed for each in gone):
+                return model, parts, departed
+        return None
+
+
+def _below(name: str) -> str:
+    return f"{other_key(name)}.tensors."
+
+
+def _stored(name: str, reader: FlatReader) -> dict[str, Kind]:
+    """Kinds of the tensors that a checkpoint has of an object, by their names there."""
+    below = _below(name)
+    return {
+        key.removeprefix(below): kind
+        for key, kind in reader.kinds.items()
+        if kind is not None and key.startswith(below)
+    }
+
+
+def _is_model(one: Any) -> bool:
+    """Whether it is kept by names: not what is saved or loaded in a way of its own, and has its state as it says; and
+    what the first FSDP shards gives its state whole, as it is.
+    """
+    return _has_names(one) and is_kept_by_torch(one)
+
+
+def _has_names(one: Any) -> bool:
+    """Whether its parameters have names by which what optimizers have of them is kept."""
+    if not isinstance(one, torch.nn.Module):
+        return False
+    return not any(isinstance(module, FullyShardedDataParallel) for module in one.modules())
+
+
+def _is_sharded(one: Any) -> bool:
+    groups = getattr(one, "param_groups", None)
+    return isinstance(groups, list) and any(
+        isinstance(each, DTensor) for group in groups if "params" in group for each in group["params"]
+    )
+
+
+def _halves(state: Any) -> dict[str, Any]:
+    rest, tensors = take_apart(state)
+    return {"rest": rest, "tensors": tensors}

@@ -1,0 +1,86 @@
+"""Whether ranks have alike what a checkpoint holds once for all of them.
+
+What is not sharded is shared out: each worker writes some of it, for all. Where ranks differ in it, as those do that
+train by themselves without DDP, a checkpoint would be a mixture that was nobody's state; and where they do not even
+have the same tensors, some would be written by nobody.
+
+A few hundred values of each tensor tell, as steps change all of them: a rank that is training reads no more than
+that, and hashes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import torch
+
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.spec.errors import InvalidInput
+
+log = logging.getLogger(__name__)
+
+_NAMED = 3  # of those that differ, in what is told
+
+#: Values of each tensor that are compared, as far from each other as they can be; of a smaller one, all.
+COMPARED = 256
+
+
+def check_alike(tensors: Mapping[str, torch.Tensor], ranks: Ranks) -> bool:
+    """Refuse states of other parts than other ranks', and warn of parts that differ. All ranks call this together.
+
+    Args:
+        tensors: what is taken to be the same on all ranks, by name.
+        ranks: this rank among the others.
+
+    Returns:
+        Whether `COMPARED` values of each are the same, bit for bit.
+
+    Raises:
+        InvalidInput: ranks have tensors of other names, shapes or dtypes; says which.
+    """
+    if ranks.world_size == 1:
+        return True
+    kinds = {name: f"{tuple(one.shape)} of {one.dtype}" for name, one in tensors.items()}
+    if ranks.any(kinds != ranks.from_first(lambda: kinds)):
+        _refuse(ranks.gather(kinds))
+    values = {name: _some_values(one) for name, one in tensors.items()}
+    first = ranks.from_first(lambda: values)
+    others = {name for name, mine in values.items() if mine != first[name]}
+    if not ranks.any(bool(others)):
+        return True
+    found = sorted(set().union(*ranks.gather(others)))
+    log.warning(
+        "ranks differ in %d of %d tensors that are not sharded (%s): a checkpoint has each of them from one rank, and "
+        "is nobody's state. Wrap the model in DistributedDataParallel, shard it, or use run.average; on GPUs of "
+        "several kinds replicas differ by rounding",
+        *(len(found), len(values), _some(found)),
+    )
+    return False
+
+
+def _refuse(told: list[dict[str, str]]) -> None:
+    rank, theirs = next((rank, kinds) for rank, kinds in enumerate(told) if kinds != told[0])
+    names = sorted(name for name in {*told[0], *theirs} if told[0].get(name) != theirs.get(name))
+    name = names[0]
+    first, other = told[0].get(name, "nothing"), theirs.get(name, "nothing")
+    raise InvalidInput(
+        f"ranks have not the same state: {_some(names)}. Of {name} rank 0 has {first}, rank {rank} {other}. What is "
+        "not sharded has to be alike on all ranks: shard it as DTensors, or save it yourself; an optimizer's states "
+        "are there once each rank has used all parameters"
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _some_values(tensor: torch.Tensor) -> bytes:
+    tensor, count = tensor.detach().resolve_conj().resolve_neg(), tensor.numel()
+    if tensor.element_size() == 1:  # of some of those, torch gives no elements
+        tensor = tensor.view(torch.uint8)
+    if count > COMPARED:
+        places = torch.linspace(0, count - 1, COMPARED, dtype=torch.float64, device=tensor.device).long()
+        tensor = tensor[torch.unravel_index(places, tensor.shape)]  # not flattened: that may copy all of it
+    return tensor.reshape(-1).contiguous().view(torch.uint8).cpu().numpy().tobytes()

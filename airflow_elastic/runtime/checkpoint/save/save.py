@@ -1,0 +1,380 @@
+"""Saving, as a rank does it: the state is copied into memory of its agent, and that is all that training waits for.
+
+Writing it to storage, and committing it, is the agent's (`persister`), while training goes on.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import platform
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy
+import torch
+from torch.nn.parameter import is_lazy
+
+import airflow_elastic
+from airflow_elastic.adapters import page
+from airflow_elastic.runtime.checkpoint.format.tensor_split import packed
+from airflow_elastic.runtime.checkpoint.optimizers.composite import is_optimizer, saved_in_place_of
+from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import with_room
+from airflow_elastic.runtime.checkpoint.optimizers.states_by_name import check_optimizers, states_of
+from airflow_elastic.runtime.checkpoint.save import random_state
+from airflow_elastic.runtime.checkpoint.save.memory_estimate import check_memory, footprint
+from airflow_elastic.runtime.checkpoint.save.named_objects import NamedObjects
+from airflow_elastic.runtime.checkpoint.save.overlapped_copy import Copying, wait_before_steps
+from airflow_elastic.runtime.checkpoint.save.replica_check import check_alike
+from airflow_elastic.runtime.checkpoint.save.staging import Layout, Place, lay_out
+from airflow_elastic.runtime.checkpoint.save.staging_area import Spared, Stage
+from airflow_elastic.runtime.checkpoint.tensors.parameter_names import weights_of
+from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import Departed
+from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory, ties_among
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.tiers.shared_memory import COUNT, DISK, IN_BETWEEN, MEMORY, Note
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.consumed import Account
+from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.phases import PhaseRecord
+
+log = logging.getLogger(__name__)
+
+#: Saves that come again soon by themselves.
+_CAN_BE_LEFT_OUT = ("steps", "seconds")
+
+#: Why a state is saved after which ranks end: it is copied at once, whatever is still being written, as time is short.
+BREAKPOINT = "breakpoint"
+
+#: What the position is of is kept as an object of this name, beside the script's own, whose names have no space.
+ORDER = "data order"
+
+_POLL_SECONDS = 0.005
+
+#: With so many saves replicas are compared: with the first, optimizers may have nothing to compare yet.
+_COMPARED = 2
+
+_DEFAULT = CheckpointPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where in the data a run stands: `samples` since step 0, `offset` of them in `epoch`."""
+
+    epoch: int = 0
+    offset: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stateful:
+    """What a script wants saved: a model with its optimizer, and further objects with state_dict/load_state_dict.
+
+    `left` names such objects as older checkpoints may have, and the script has no more. Of optimizers that hold others,
+    `optimizers` are these. `departed` knows all parameters that the models have had.
+
+    Raises:
+        InvalidInput: the states of the optimizers have no place in a checkpoint, or an object has no state.
+    """
+
+    model: torch.nn.Module
+    optimizers: tuple[torch.optim.Optimizer, ...]
+    others: Mapping[str, Any]
+    left: frozenset[str] = frozenset()
+    departed: Departed = field(default_factory=Departed)
+
+    def __post_init__(self) -> None:
+        for one in self.optimizers:
+            if not (hasattr(one, "param_groups") or is_optimizer(one)):
+                raise InvalidInput(
+                    f"run.restore: given a {type(one).__name__} where optimizers stand; whatever else has a state is "
+                    "given by a name of the script's own: run.restore(model, optimizer, schedule=schedule)"
+                )
+        for name, other in self.others.items():
+            if not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
+                raise InvalidInput(
+                    f"run.restore: {name}: given a {type(other).__name__}; allowed: what has state_dict and "
+                    "load_state_dict. What changes with training is to be kept by such an object, anything else need "
+                    "not be given"
+                )
+        within = saved_in_place_of(self.optimizers, self.others.values())
+        object.__setattr__(self, "optimizers", within)
+        self.named.know_parameters()
+        self.named.check()
+        check_optimizers(self.model, self.optimizers, self.departed)
+
+    @property
+    def named(self) -> NamedObjects:
+        """The further objects, as they are saved and loaded."""
+        return NamedObjects(self.model, self.others, self.departed)
+
+    @property
+    def stepping(self) -> list[Any]:
+        """All that changes the weights: optimizers, and those that are given by a name."""
+        by_name = (one for one in self.others.values() if is_optimizer(one))
+        return [*self.optimizers, *by_name]
+
+
+#: Of what a checkpoint may come to depend on, as it is here.
+VERSIONS = {
+    "airflow_elastic": airflow_elastic.__version__,
+    "python": platform.python_version(),
+    "numpy": numpy.__version__,
+    "torch": torch.__version__,
+    **({"cuda": torch.version.cuda} if torch.version.cuda and torch.cuda.is_available() else {}),
+}
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python looks for no garbage meanwhile: with thousands of small objects made, it would look through all others."""
+    looks = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looks:
+            gc.enable()
+
+
+class Saver:
+    """Saves the states of one rank of one generation.
+
+    Args:
+        ranks: this rank among the others.
+        generation: number of their rendezvous.
+        stage: this rank's slots.
+        words: this rank's page, in which the agent says what it has written.
+        policy: of the run.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        *,
+        generation: int,
+        stage: Stage,
+        words: memoryview[float],
+        policy: CheckpointPolicy = _DEFAULT,
+    ) -> None:
+        self._ranks, self._generation, self._stage, self._words = ranks, generation, stage, words
+        self._place = Place(ranks.rank, ranks.world_size, stage.procs)
+        self._compared = 0
+        self._shape: dict[str, Any] = {}  # of what was compared
+        self._staged = -1  # of what is to be written
+        self._newest = -1
+        self._for_disk: list[int] = []  # the newest steps that are to come to the disk
+        self._policy, self._overlap = policy, policy.overlap
+        self._copying: Copying | None = None
+
+    def save(
+        self,
+        objects: Stateful,
+        step: int,
+        position: Position,
+        *,
+        reason: str,
+        metrics: Mapping[str, float],
+        account: Account | None = None,
+        phases: tuple[PhaseRecord, ...] = (),
+        notes: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Copy the state after step `step` into memory of the agent, which writes it to storage. All ranks together.
+
+        Where the state before this one is still being written, the script's own save, the last one, and one that was
+        asked for wait for that; one in between takes the other place, unless that is being read, or the one before has
+        not come to the neighbours; any other is left out.
+
+        Returns:
+            Whether it was saved.
+
+        Raises:
+            InvalidInput: the state cannot be kept, or there is not enough memory for it.
+        """
+        if reason in _CAN_BE_LEFT_OUT and self._ranks.any(self._busy()):
+            log.info("step %d is not saved: step %d is still being written", step, self._staged)
+            self._words[page.LEFT_OUT] = step + 1.0
+            return False
+        if reason in IN_BETWEEN and step == self._staged:
+            return False
+        self.join()
+        spare = self._needed if reason in IN_BETWEEN else self._unwritten
+        others_wait = self._policy.buddies or self._policy.disk
+        if reason in IN_BETWEEN and others_wait and self._ranks.any(self._held_up(reason)):
+            return False
+        if reason not in (*IN_BETWEEN, BREAKPOINT):
+            self._wait_until_written()
+        plan = self._plan(objects)
+        self._check_alike(plan)
+        note = Note(
+            step=step,
+            generation=self._generation,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
+            epoch=position.epoch,
+            offset=position.offset,
+            samples=position.samples,
+            reason=reason,
+            kept_bytes=plan.kept_bytes,
+            kept=plan.kept,
+            rest=plan.rest,
+            perhaps=plan.perhaps,
+            metrics=dict(metrics),
+            account=account,
+            versions=VERSIONS,
+            phases=phases,
+            notes=dict(notes or {}),
+        )
+        waiting = partial(self._waiting, page.ENDING) if reason == BREAKPOINT else self._waiting
+        if self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN):
+            self._copying = self._stage.put_beside(plan, note, spare, waiting)
+        else:
+            self._stage.put(plan, note, spare, waiting)
+        self._newest = step  # not before: until then it is the one before that is to be spared
+        if reason not in IN_BETWEEN:
+            self._staged = step
+            self._words[page.SAVED] = step + 1.0
+        if reason != MEMORY and self._policy.disk:
+            self._for_disk = [*self._for_disk[-COUNT:], step]
+        return True
+
+    def attend(self, optimizers: Iterable[Any]) -> None:
+        """These are what changes the weights: where copies overlap with training, their steps wait for them."""
+        if self._overlap and not wait_before_steps(optimizers, self._settle):
+            log.warning("checkpoint.overlap needs optimizers of torch.optim: training waits for each copy")
+            self._overlap = False
+
+    def _check_alike(self, plan: Layout) -> None:
+        """Refuse a state of another shape than that of other ranks: some of it would be written by nobody. With the
+        first saves of a generation, and where its shape has changed since the last one. Raises InvalidInput.
+        """
+        shape = {name: (one.shape, one.dtype) for name, one in plan.alike.items()}
+        if self._compared >= _COMPARED and self._ranks.any(shape != self._shape):
+            self._compared = 0
+        self._shape = shape
+        if self._compared < _COMPARED:
+            # What differs once is told once.
+            self._compared += 1 if check_alike(plan.alike, self._ranks) else _COMPARED
+
+    def _wait_until_written(self) -> None:
+        with self._waiting():
+            while self._busy():
+                time.sleep(_POLL_SECONDS)
+
+    @contextmanager
+    def _waiting(self, how: float = 1.0) -> Iterator[None]:
+        """Training stands still: the agent holds nothing back meanwhile."""
+        self._words[page.WAITING] = how
+        try:
+            yield
+        finally:
+            self._words[page.WAITING] = 0.0
+
+    def join(self) -> None:
+        """Wait until nothing is being copied any more.
+
+        Raises:
+            InvalidInput: what was to be saved has changed while it was copied, or could not be copied.
+        """
+        if self._copying is not None:
+            self._copying.join()
+            self._copying = None
+
+    def _settle(self) -> None:
+        if self._copying is not None:
+            self._copying.settle()
+
+    def check_memory(self, objects: Stateful) -> None:
+        """Refuse to begin where the memory for saves is not to be had. All ranks call this together.
+
+        Where an optimizer tells only with its first step what it keeps, that there is memory for everything else; where
+        a module is lazy, nothing is known yet. There the first save says so.
+
+        Raises:
+            InvalidInput: how much it takes, and how much there is.
+        """
+        with with_room(objects.optimizers):
+            is_known = not any(map(is_lazy, objects.model.parameters()))
+            at_least = not all(one.state for one in objects.optimizers)
+            plan = self._plan(objects) if is_known else None
+        mine = None if plan is None else footprint(self._stage, plan, at_least=at_least)
+        check_memory(mine, self._ranks, self._place.procs)
+
+    def announce(self, objects: Stateful) -> threading.Thread:
+        """Have the agent provide the memory for saves to come; best when optimizers have their state.
+
+        Returns:
+            The thread that maps it.
+        """
+        with with_room(objects.optimizers):  # the first step may be one that a gradient scaler has left out
+            return self._stage.announce(self._plan(objects))
+
+    @_uncollected()
+    def _plan(self, objects: Stateful) -> Layout:
+        rank = self._ranks.rank
+        state = state_of(objects, rank)
+        # Ranks may differ in all but parameters, DDP takes the first one's, and the forward pass may change it.
+        known = HeldMemory(objects.model.parameters())
+        first = {f"model.{name}" for name, one in state["model"].items() if one not in known}
+        return lay_out(state, self._place, own=f"random.{rank}", first=first, ties=_ties(state))
+
+    def _busy(self) -> bool:
+        """Whether the agent has not written yet what was saved last."""
+        return self._staged >= 0 and self._words[page.KEPT] < self._staged
+
+    def _held_up(self, reason: str) -> bool:
+        """Whether there is no place; or only that of the newest state which survives the loss of a worker.
+
+        Disks keep two states: were one to get ahead of the others by more, there would be none that all have.
+        """
+        ungiven = self._policy.buddies and self._words[page.GIVEN] < self._newest
+        behind = reason == DISK and bool(self._not_on_disk)
+        return ungiven or behind or not self._stage.has_place(self._needed)
+
+    @property
+    def _not_on_disk(self) -> frozenset[tuple[int, int]]:
+        done = self._words[page.ON_DISK]
+        return frozenset((self._generation, step) for step in self._for_disk if step > done)
+
+    def _unwritten(self) -> Spared:
+        """What the agent has still to write: nothing is copied over what storage is to have."""
+        written = frozenset({(self._generation, self._staged)} if self._busy() else ())
+        return Spared(written, self._not_on_disk)
+
+    def _needed(self) -> Spared:
+        """The same, for what can be left out."""
+        unwritten = self._unwritten()
+        return Spared(unwritten.kept | unwritten.rather)
+
+
+def in_between(policy: CheckpointPolicy, step: int) -> str | None:
+    """Why the state after a step is saved where it is not written to storage; None where it is not saved."""
+    # What goes to the disk is in memory, too.
+    for often, reason in ((policy.disk_every_steps, DISK), (policy.memory_every_steps, MEMORY)):
+        if often is not None and step % often == 0:
+            return reason
+    return None
+
+
+def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
+    """Everything that is saved, by name. Tensors are those of the model itself, not copies."""
+    return {
+        "model": packed(weights_of(objects.model)),
+        "optimizer": states_of(objects.model, objects.optimizers, objects.departed),
+        **objects.named.states(),
+        # Keyed by rank: objects under one key would be taken for copies of one another.
+        f"random.{rank}": random_state.capture(),
+    }
+
+
+def _ties(state: Mapping[str, Any]) -> dict[str, str]:
+    """What of the model, or of an object of the script's own, is there by another name as well, by keys."""
+    tensors = {"model": state["model"]}
+    tensors |= {f"{key}.tensors": one["tensors"] for key, one in state.items() if key.startswith("other.")}
+    found = ((below, ties_among(some)) for below, some in tensors.items())
+    return {f"{below}.{name}": f"{below}.{first}" for below, ties in found for name, first in ties.items()}

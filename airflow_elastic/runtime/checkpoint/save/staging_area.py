@@ -1,0 +1,239 @@
+"""A rank's side of the slots: which one it copies into, and telling the agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.runtime.checkpoint.save.overlapped_copy import Copying, pin
+from airflow_elastic.runtime.tiers.shared_memory import COUNT, ENVIRONMENT, HEADER_BYTES, KEEPS, Slot
+from airflow_elastic.spec.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from airflow_elastic.runtime.checkpoint.save.staging import Layout
+    from airflow_elastic.runtime.tiers.shared_memory import Note
+    from airflow_elastic.spec.index import Index
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.005
+
+#: Where entries of a checkpoint lie in memory, by their key and offsets: a file, and the byte at which each begins.
+Memory = dict[tuple[str, tuple[int, ...]], tuple[Slot, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """States that are not to be copied over, by generation and step.
+
+    Attributes:
+        kept: never.
+        rather: where there is another place.
+    """
+
+    kept: frozenset[tuple[int, int]] = frozenset()
+    rather: frozenset[tuple[int, int]] = frozenset()
+
+
+#: Gives what is to stay, now.
+Spare = Callable[[], Spared]
+
+#: Goes around the time in which a rank stands still.
+Waiting = Callable[[], AbstractContextManager[None]]
+
+#: A place that holds the same step is waited for so long, so that there is no second one of it.
+_SAME_SECONDS = 1.0
+
+
+class Stage:
+    """The slots of one rank.
+
+    Args:
+        slots: those of each rank of its worker.
+        local_rank: its number there.
+        poke: a descriptor to write to when one is filled.
+        keeps: how much memory its agent has for a neighbour's states; None where it keeps nobody's.
+    """
+
+    def __init__(self, slots: list[list[Slot]], local_rank: int, poke: int, keeps: int | None = None) -> None:
+        self.keeps = keeps
+        self._everybodys, self._slots, self._poke = slots, slots[local_rank], poke
+        self.procs = len(slots)
+
+    @classmethod
+    def found(cls, local_rank: int) -> Stage | None:
+        """The slots that the environment names; None where no agent of ours has started this process.
+
+        Raises:
+            InvalidInput: they cannot be reached from here.
+        """
+        if ENVIRONMENT not in os.environ:
+            return None
+        paths = json.loads(os.environ[ENVIRONMENT])
+        try:
+            return cls._opened(paths, local_rank)
+        except (OSError, IndexError) as error:
+            raise InvalidInput(
+                f"the memory of this worker's agent, into which its ranks save ({len(paths['slots'])} of them), cannot "
+                f"be reached by local rank {local_rank} ({error}): start workers.procs ranks beside it, as its user"
+            ) from error
+
+    @classmethod
+    def _opened(cls, paths: dict[str, Any], local_rank: int) -> Stage:
+        slots = [[Slot.open(path) for path in each] for each in paths["slots"]]
+        poke = os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        keeps = os.environ.get(KEEPS)
+        return cls(slots, local_rank, poke, None if keeps is None else int(keeps))
+
+    def memory(self, generation: int, step: int, confirmed: Callable[[Memory], Memory]) -> Memory:
+        """What this worker's agent still has in memory of what the ranks of a generation saved after a step.
+
+        Args:
+            generation: of the ranks.
+            step: they had done so many.
+            confirmed: gives what is of use of that in which ranks may differ.
+        """
+        memory: Memory = {}
+        perhaps: Memory = {}
+        there = (slot for each in self._everybodys for slot in each if slot.age == (generation, step))
+        for slot in sorted(there, key=lambda slot: slot.finished_at):
+            note = slot.note()
+            if note is not None:
+                _note_down(note.kept, slot, memory)
+                _note_down(note.rest, slot, memory)
+                _note_down(note.perhaps, slot, perhaps)
+        return memory | confirmed(perhaps)
+
+    @property
+    def have_bytes(self) -> int:
+        """How much memory its slots have already."""
+        return sum(os.fstat(slot.fileno()).st_size for slot in self._slots)
+
+    def announce(self, layout: Layout) -> threading.Thread:
+        """Have the agent provide memory for states like this one; it is mapped as it comes, by the thread returned.
+
+        Not pinned: a thread of ours knows neither the rank's GPU, nor whether a graph is being captured there.
+        """
+        for slot in self._slots:
+            slot.want(layout.total_bytes)
+        self._tell_agent()
+        size = layout.total_bytes
+        mapping = threading.Thread(target=self._map_ahead, args=(size,), name="mapping", daemon=True)
+        mapping.start()
+        return mapping
+
+    def _map_ahead(self, size: int) -> None:
+        try:
+            for slot in self._slots:
+                slot.map_ahead(size)
+        except OSError as error:
+            log.info("memory to save into is mapped with the first save: %s", error)
+
+    def put(self, layout: Layout, note: Note, spare: Spare = Spared, waiting: Waiting = nullcontext) -> None:
+        """Copy a state, and tell the agent.
+
+        Args:
+            layout: the state.
+            note: what the slot will hold.
+            spare: gives what is to stay, whatever else goes.
+            waiting: around the time in which there is no place, as what is there is being read.
+
+        Raises:
+            InvalidInput: there is not enough memory; says how much it takes.
+        """
+        slot = self._free(note, spare, waiting)
+        try:
+            layout.copy_into(self._room(slot, layout))
+            slot.finish(layout.total_bytes, note)
+        finally:
+            slot.release()
+        self._tell_agent()
+
+    def put_beside(
+        self, layout: Layout, note: Note, spare: Spare = Spared, waiting: Waiting = nullcontext
+    ) -> Copying:
+        """The same while training goes on, but for what may change before the optimizer's next step: that comes first.
+
+        Raises:
+            InvalidInput: there is not enough memory; says how much it takes.
+        """
+        slot, size = self._free(note, spare, waiting), layout.total_bytes
+
+        def finish(whole: bool) -> None:
+            try:
+                if whole:
+                    slot.finish(size, note)
+            finally:
+                slot.release()
+            self._tell_agent()
+
+        try:
+            memory = self._room(slot, layout)
+            layout.copy_quick(memory)
+            return Copying(layout, memory, finish)
+        except BaseException:
+            slot.release()
+            raise
+
+    def _room(self, slot: Slot, layout: Layout) -> memoryview:
+        memory = _room(slot, layout.total_bytes, self.procs)
+        if layout.on_gpu:
+            pin(memory)
+        return memory
+
+    def _tell_agent(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it has been told, and has not listened yet
+            os.write(self._poke, b".")
+
+    def has_place(self, spare: Spare) -> bool:
+        """Whether a state could be copied now, without waiting for somebody who reads what is there."""
+        spared = spare()
+        for slot in self._slots:
+            if slot.age not in spared.kept and slot.hold():
+                slot.release()
+                return True
+        return False
+
+    def _free(self, note: Note, spare: Spare, waiting: Waiting) -> Slot:
+        """A slot that nobody reads, held: that of the same step, so that there is no second one, or the older one."""
+        began, slot = time.monotonic(), self._hold(note, spare, insist=True)
+        if slot is None:
+            with waiting():
+                while slot is None:
+                    time.sleep(_POLL_SECONDS)
+                    slot = self._hold(note, spare, insist=time.monotonic() - began <= _SAME_SECONDS)
+        return slot
+
+    def _hold(self, note: Note, spare: Spare, *, insist: bool) -> Slot | None:
+        """None where somebody reads them; or that of the same step, where we insist on it."""
+        spared, mine = spare(), (note.generation, note.step)
+        free = [slot for slot in self._slots if slot.age not in spared.kept]
+        others = sorted(free, key=lambda slot: (slot.age in spared.rather, slot.age or (-1, -1)))
+        same = [slot for slot in self._slots if slot.age == mine]
+        return next((slot for slot in (same or others if insist else [*same, *others]) if slot.hold()), None)
+
+
+def _note_down(index: Index, slot: Slot, memory: Memory) -> None:
+    for piece in index.pieces:
+        memory[piece.key, piece.offsets] = slot, HEADER_BYTES + piece.at
+    for blob in index.blobs:
+        memory[blob.key, ()] = slot, HEADER_BYTES + blob.at
+
+
+def _room(slot: Slot, size: int, procs: int) -> memoryview:
+    try:
+        return slot.room(size)
+    except (OSError, MemoryError) as error:
+        whole = size * COUNT * procs / 1e9
+        raise InvalidInput(
+            f"there is no memory to save into: this rank's state takes {COUNT} times {size / 1e9:.3g} GB, all ranks of "
+            f"the worker about {whole:.3g} GB ({error}); give workers more memory, or fewer ranks"
+        ) from error

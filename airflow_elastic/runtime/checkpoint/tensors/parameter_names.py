@@ -1,0 +1,203 @@
+"""What tensors of a model are called in a checkpoint: as in its state dict, without the names of what wraps it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    _get_fqns,
+    _state_dict_fn,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from airflow_elastic.runtime.checkpoint.tensors.overlap import each_apart
+from airflow_elastic.spec.errors import InvalidInput
+
+#: What torch.compile and activation checkpointing put into names, and torch takes out.
+_COMPILED, _CHECKPOINTED = "_orig_mod", "_checkpoint_wrapped_module."
+
+#: What is put before the names of a model that is wrapped.
+_WRAPPERS = ("module.", f"{_COMPILED}.")
+
+
+@torch.no_grad()  # modules may compute what they keep
+def weights_of(model: torch.nn.Module, *, may_be_empty: bool = False) -> dict[str, Any]:
+    """A model's state dict by these names: what torch's `get_model_state_dict` gives, in half the time, for which
+    training waits. Tensors are the model's own, not copies.
+
+    Raises:
+        InvalidInput: it has none, or two tensors would have the same name.
+    """
+    kinds = _kinds(model)
+    if _has(kinds, FullyShardedDataParallel):
+        return get_model_state_dict(model)  # the first FSDP has to be asked for shards
+    # The model's own, where a script has put torch's in its place.
+    state = _state_dict_fn(model, "state_dict")()
+    if not state and not may_be_empty:
+        raise InvalidInput(
+            f"the model ({type(model).__name__}) has an empty state dict: there is nothing to save of it. Give "
+            "run.restore the one whose parameters are trained"
+        )
+    names = _names(model, state, kinds)
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InvalidInput(
+            f"the model ({type(model).__name__}) has two tensors that would both be saved as {twice[0]}, without the "
+            "names of what wraps their modules: rename one of the modules"
+        )
+    return dict(zip(names, state.values(), strict=True))
+
+
+@torch.no_grad()
+def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
+    """Have a model be as these say, by the names of `weights_of`. As torch's `set_model_state_dict`, and also where a
+    DDP has more in it than what it is around, or modules tell of what they have by other names.
+
+    Raises:
+        RuntimeError: there are others than the model has.
+    """
+    kinds = _kinds(model)
+    if _has(kinds, FullyShardedDataParallel):
+        set_model_state_dict(model, dict(weights))
+        return
+    told = [*_state_dict_fn(model, "state_dict")()]
+    own = dict(zip(_names(model, told, kinds), told, strict=True))
+    state = {own.get(name, name): value for name, value in weights.items()}
+    own_way = _state_dict_fn(model, "load_state_dict")
+    with each_apart(model):
+        if isinstance(own_way, partial):  # torch's own: the first place is the model's
+            own_way(state_dict=state)
+        else:  # a script's may call it otherwise
+            own_way(state)
+
+
+def is_kept_by_torch(model: torch.nn.Module) -> bool:
+    """Whether it is saved and loaded as torch does that, but for what its modules add: no method of its class has its
+    place. What torch has put into the model itself, as for `get_model_state_dict`, does not count.
+    """
+    methods = (_state_dict_fn(model, name) for name in ("state_dict", "load_state_dict"))
+    functions = (one.func if isinstance(one, partial) else one for one in methods)
+    return all(str(getattr(one, "__module__", None)).startswith("torch.") for one in functions)
+
+
+def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
+    """Each parameter's name.
+
+    A model that FSDP2 shards has others after a forward pass, its root's not being sharded again: as for a state dict,
+    it has those that optimizers have.
+    """
+    kinds = _kinds(model)
+    if _has(kinds, FSDPModule):
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+    own = dict(model.named_parameters())
+    return dict(zip(own.values(), _names(model, own, kinds), strict=True))
+
+
+def named_as(weights: dict[str, Any], model: torch.nn.Module, names: Collection[str]) -> dict[str, Any]:
+    """Weights of a file, by the names of the model's own.
+
+    Without what DDP and torch.compile put before all names of a model that they wrap. Where the model has a tensor by
+    several names (tied weights), and the file by some of these, it is there by all.
+    """
+    while prefix := next((one for one in _WRAPPERS if _all_begin(weights, one)), None):
+        if any(name.startswith(prefix) for name in names):
+            break
+        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    found = dict(weights)
+    for tied in _tied(model):
+        if there := sorted(tied & weights.keys()):
+            found |= dict.fromkeys(tied.intersection(names) - weights.keys(), weights[there[0]])
+    return found
+
+
+def names_now(model: torch.nn.Module, keys: Collection[str]) -> dict[str, str]:
+    """What `weights_of` calls tensors of a model, by their names in a checkpoint: former releases kept the names
+    of what wraps it. A name of which the model knows nothing stays as it is.
+    """
+    told = [*_state_dict_fn(model, "state_dict")()]
+    known = dict(zip(told, _names(model, told, _kinds(model)), strict=True))
+    own = {*known.values()}
+    found = {key: key if key in own else known.get(key) or _without_wrappers(key, own) for key in keys}
+    return found if len({*found.values()}) == len(found) else {key: key for key in keys}
+
+
+def _without_wrappers(key: str, own: Collection[str]) -> str:
+    """The name among these that it has without the words of wrappers; itself where there is none."""
+    words = [word for word in key.split(".") if word not in (_COMPILED, _CHECKPOINTED.removesuffix("."))]
+    first = ".".join(words[1:] if words[0] == "module" else words)
+    every = ".".join(word for word in words if word != "module")
+    return next((name for name in (".".join(words), first, every) if name in own), key)
+
+
+def _all_begin(weights: dict[str, Any], prefix: str) -> bool:
+    return bool(weights) and all(isinstance(name, str) and name.startswith(prefix) for name in weights)
+
+
+def _tied(model: torch.nn.Module) -> list[set[str]]:
+    """Names of each parameter and buffer that has several."""
+    names: dict[int, set[str]] = defaultdict(set)
+    # A model's own way to tell them may not know of duplicates.
+    tensors = torch.nn.Module.named_parameters, torch.nn.Module.named_buffers
+    own = [one for each in tensors for one in each(model, remove_duplicate=False)]
+    for name, (_, one) in zip(_names(model, [name for name, _ in own], _kinds(model)), own, strict=True):
+        names[id(one)].add(name)
+    return [each for each in names.values() if len(each) > 1]
+
+
+def _names(
+    model: torch.nn.Module, keys: Collection[str], kinds: Collection[type[torch.nn.Module]]
+) -> list[str]:
+    """What these are called. To look for each takes as long as to copy a part of a megabyte, and training waits: that
+    is done only where something within the model may be wrapped.
+    """
+    if _has(kinds, FullyShardedDataParallel):
+        return [min(_get_fqns(model, key)) for key in keys]  # several for one, in no order
+    if _has(kinds, DistributedDataParallel) or any(map(_is_wrapped, keys)):
+        return [_name(model, key) if isinstance(key, str) else key for key in keys]
+    if isinstance(model, DistributedDataParallel):
+        return [key.removeprefix("module.") for key in keys]
+    return [*keys]
+
+
+def _is_wrapped(key: Any) -> bool:
+    """A module that is saved in a way of its own may have numbers for keys."""
+    return isinstance(key, str) and (_COMPILED in key or _CHECKPOINTED in key)
+
+
+def _name(model: torch.nn.Module, key: str) -> str:
+    """As torch's `_get_fqns`, but for a DDP that has more in it than what it is around, and for what is no module:
+    modules may tell of what they have by other names.
+    """
+    *path, last = key.replace(_CHECKPOINTED, "").split(".")
+    at: Any = model
+    names = []
+    for part in path:
+        if not _leads_into(at, part):
+            names.append(part)
+        at = getattr(at, part, None)
+    return ".".join([*names, last])
+
+
+def _leads_into(module: Any, part: str) -> bool:
+    """Whether it is what this wraps, which is called by nothing but the wrapper's name."""
+    if part == _COMPILED:  # to know the class itself takes a second of imports
+        return any(kind.__name__ == "OptimizedModule" for kind in type(module).__mro__)
+    return part == "module" and isinstance(module, DistributedDataParallel)
+
+
+def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
+    """Classes of its modules, but for DDP around all others: there are few, and to ask each module takes longer."""
+    root = model if isinstance(model, DistributedDataParallel) else None
+    return {type(module) for module in model.modules() if module is not root}
+
+
+def _has(kinds: Collection[type[torch.nn.Module]], wanted: type) -> bool:
+    return any(issubclass(kind, wanted) for kind in kinds)

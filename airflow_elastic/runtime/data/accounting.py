@@ -1,0 +1,95 @@
+"""A rank's own account of what it consumes: of what was really fetched, not of what a sampler means to give."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from airflow_elastic.adapters import page
+from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.spec.consumed import Account, Consumed, Data
+from airflow_elastic.spec.manifest import Manifest
+
+
+class Accountant:
+    """Keeps what this rank has consumed until its agent has written it.
+
+    Args:
+        surroundings: where the rank finds itself.
+        words: of its page, in which the agent says what it has written.
+    """
+
+    def __init__(self, surroundings: Surroundings, words: memoryview[float]) -> None:
+        self._who, self._words = surroundings, words
+        self._steps: deque[Consumed] = deque()
+        self._from_step = 0
+        self._data: dict[int, Data] = {}  # by the phases that have used it
+        self._went_on_from: tuple[int, int] | None = None
+
+    def has(self, phase: int, *, length: int = 0, shards: int = 0) -> None:
+        """The data of a training has so many samples, or shards. It may grow; the largest counts."""
+        known = self._data.get(phase, Data(phase))
+        self._data[phase] = Data(phase, max(length, known.length), max(shards, known.shards))
+
+    def goes_on(self, manifest: Manifest | None) -> None:
+        """From what training goes on; None: it begins."""
+        if manifest is not None:
+            self._from_step, self._went_on_from = manifest.step, manifest.saved_by
+
+    def stepped(self, consumed: Consumed) -> None:
+        """A step was done."""
+        self._steps.append(consumed)
+
+    def account(self) -> Account:
+        """Everything that is not known to have been written."""
+        while self._steps and self._steps[0].step <= self._words[page.WRITTEN]:
+            self._steps.popleft()
+        who = self._who
+        return Account(
+            who.attempt,
+            who.generation,
+            who.rank,
+            who.world_size,
+            self._from_step,
+            0,
+            tuple(self._steps),
+            0,
+            self._went_on_from,
+            tuple(self._data.values()),
+        )
+
+
+class Numbered(torch.utils.data.Dataset[Any]):
+    """A data set whose items say which ones they are."""
+
+    def __init__(self, data: torch.utils.data.Dataset[Any]) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> tuple[int, Any]:
+        return index, self._data[index]
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, Any]]:
+        """Of those that a loader wants at once."""
+        at_once = getattr(self._data, "__getitems__", None)
+        items = at_once(indices) if at_once else (self._data[index] for index in indices)
+        return list(zip(indices, items, strict=True))
+
+
+class NumberedCollate:
+    """Puts items of a batch together as the script wants, and their numbers beside that.
+
+    Args:
+        collate: the script's own. Default: torch's.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any] | None) -> None:
+        self._collate = collate or torch.utils.data.default_collate
+
+    def __call__(self, items: list[tuple[int, Any]]) -> tuple[list[int], Any]:
+        return [number for number, _ in items], self._collate([item for _, item in items])

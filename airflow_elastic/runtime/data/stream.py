@@ -1,0 +1,263 @@
+"""Data that is read and not indexed: shards, each from its beginning to its end, or on from a sample in the middle."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from hashlib import blake2b
+from typing import Any
+
+import torch
+
+from airflow_elastic.runtime.arguments import whole_number
+from airflow_elastic.runtime.checkpoint.save import random_state
+from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.data.portions import Given, Portion
+from airflow_elastic.runtime.data.sampler import count_pieces, cut, order_of, seed_of
+from airflow_elastic.runtime.data.stream_plan import Batch, LaneReader, Lanes, Spot, Stretch
+from airflow_elastic.spec.consumed import Ended, Span
+from airflow_elastic.spec.errors import InvalidInput
+
+#: So many global batches are read ahead at once: ranks have to tell each other what they found only that often.
+_AHEAD = 4
+
+
+class ShardedStream:
+    """A data set of shards: files, objects of a store, anything that is read in order.
+
+    Hand it to `Session.restore` by name, as `data=stream`, and to `Session.loader`.
+
+    Args:
+        shards: all of them, the same and in the same order in every attempt, as long as an epoch is not over: known
+            again by their `repr`.
+        read: yields the samples of a shard from an offset on, always the same ones in the same order. It is called in
+            the loader's workers, where there are any.
+        lanes: how many shards are read at the same time, by all ranks together: no fewer than there will ever be ranks.
+            Part of the order of samples, so it stays what it is until an epoch is over.
+
+    Attributes:
+        spot: where the stream stands: behind the last step.
+    """
+
+    def __init__(
+        self, shards: Sequence[Any], read: Callable[[Any, int], Iterable[Any]], *, lanes: int = 64
+    ) -> None:
+        lanes = whole_number("lanes", lanes, 1, "ShardedStream")
+        if not shards:
+            raise InvalidInput("ShardedStream: given no shards; allowed: one or more")
+        self.shards, self.read = shards, read
+        self.lanes = min(lanes, len(shards))
+        self.spot = Spot.first(0, self.lanes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, for a checkpoint."""
+        return {
+            "shards": len(self.shards),
+            "digest": self._digest,
+            "epoch": self.spot.epoch,
+            "turn": self.spot.turn,
+            "lanes": self.spot.lanes,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand there again. Where that is the beginning of an epoch, shards may be others than they were.
+
+        Raises:
+            InvalidInput: it is in the middle of an epoch of other shards, or in another order, or of other lanes.
+        """
+        spot = Spot(state["epoch"], state["turn"], tuple(tuple(lane) for lane in state["lanes"]))
+        shards, lanes, digest = state["shards"], len(spot.lanes), state.get("digest", self._digest)
+        if (shards, lanes, digest) != (len(self.shards), self.lanes, self._digest):
+            if spot != Spot.first(spot.epoch, lanes):
+                raise InvalidInput(
+                    f"the checkpoint is in the middle of epoch {spot.epoch} of {shards} shards in {lanes} lanes "
+                    f"({state.get('digest', 'unnamed')}), and the script has {len(self.shards)} shards in {self.lanes} "
+                    f"lanes ({self._digest}): go on with those, in the same order and named alike, and have others "
+                    "when the epoch is over; or begin a run with another URI"
+                )
+            spot = Spot.first(spot.epoch, self.lanes)
+        self.spot = spot
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of the shards in their order. Where something is in memory tells nothing of it."""
+        digest = blake2b(digest_size=8)
+        for shard in self.shards:
+            digest.update(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(shard)).encode(errors="replace") + b"\0")
+        return digest.hexdigest()
+
+    def stand(self, spot: Spot) -> None:
+        """A step was done: so far the stream has come."""
+        self.spot = spot
+
+    def any_sample(self) -> Any:
+        """Some sample, for who has to take part and has none of its own."""
+        with random_state.aside():
+            return next(sample for shard in self.shards for sample in self.read(shard, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How an epoch of a stream is to be consumed.
+
+    Attributes:
+        global_batch: samples of one optimizer step, all ranks together.
+        micro_batch: the most samples that a rank gets at once; None: its whole share.
+        seed: of the order of shards.
+        shuffle: False keeps their order.
+        options: for `torch.utils.data.DataLoader`.
+    """
+
+    global_batch: int
+    micro_batch: int | None
+    seed: int
+    shuffle: bool
+    options: Mapping[str, Any]
+
+
+def epoch_of(
+    stream: ShardedStream, spot: Spot, offset: int, plan: Plan, ranks: Ranks, *, account: bool
+) -> Iterator[Portion]:
+    """Yield what a rank is given of an epoch. All ranks go through it together.
+
+    Args:
+        stream: the data.
+        spot: where it stands.
+        offset: samples of the epoch that are done with.
+        plan: how to consume it.
+        ranks: this rank among the others.
+        account: say which samples were fetched.
+    """
+    collate = plan.options.get("collate_fn") or torch.utils.data.default_collate
+    reading, lanes = _Reading(stream, spot, plan, ranks), Lanes(spot)
+    spare: list[Any] = []
+    while True:
+        batch = lanes.cut(plan.global_batch)
+        if batch is None:
+            for stretch in reading.more(lanes.open):
+                lanes.found(stretch)
+            continue
+        counts = batch.counts()
+        if not (size := sum(counts)):
+            return
+        offset += size
+        samples = reading.claim(batch)
+        given = Given(
+            spot.epoch,
+            offset,
+            size,
+            lanes.over,
+            spans=reading.spans(batch) if account else (),
+            ended=reading.ended(),
+            done=partial(
+                stream.stand, Spot.first(spot.epoch + 1, stream.lanes) if lanes.over else lanes.spot
+            ),
+        )
+        # One that has no sample still has to take part in the collectives, with weight 0.
+        spare = samples[-1:] or spare or [stream.any_sample()]
+        largest = max(sum(counts[rank :: ranks.world_size]) for rank in range(ranks.world_size))
+        pieces = cut(0, len(samples), count_pieces(largest, plan.micro_batch))
+        for number, (low, high) in enumerate(pieces, 1):
+            weight = (high - low) * ranks.world_size / size
+            yield Portion(
+                collate(samples[low:high] or spare), weight, given if number == len(pieces) else None
+            )
+
+
+class _Reading:
+    """What a rank reads of an epoch: the lanes that are its own. And it hears what the others have read."""
+
+    def __init__(self, stream: ShardedStream, spot: Spot, plan: Plan, ranks: Ranks) -> None:
+        self._ranks, self._lanes = ranks, stream.lanes
+        order = order_of(len(stream.shards), plan.seed, spot.epoch, shuffle=plan.shuffle)
+        self._order: list[int] = order.tolist()
+        own = range(ranks.rank, stream.lanes, ranks.world_size)
+        self._samples: dict[int, deque[Any]] = {lane: deque() for lane in own}
+        self._ended: list[Ended] = []
+        turns = -(-_AHEAD * plan.global_batch // stream.lanes)
+        seed = seed_of(plan.seed, spot.epoch)
+        # As for data with an index: a generator of its own leaves the global one alone.
+        settings = {"generator": torch.Generator().manual_seed(seed), **plan.options, "collate_fn": _as_it_is}
+        source = _Source(stream, spot, self._order, own, turns, seed)
+        self._blocks = iter(torch.utils.data.DataLoader(source, batch_size=None, **settings))
+
+    def more(self, lanes: Iterable[int]) -> Iterator[Stretch]:
+        """Read on in those of the lanes that are its own. All ranks call this together; yields what any has found."""
+        wanted, found = self._samples.keys() & set(lanes), []
+        while wanted:
+            with random_state.aside():  # how far ahead is another matter in a run that is gone on with
+                blocks = next(self._blocks)
+            for stretch, samples in blocks:
+                wanted.discard(stretch.lane)
+                found.append(stretch)
+                self._samples[stretch.lane].extend(samples)
+                self._ended += [Ended(self._shard(stretch.lane, at), size) for at, size in stretch.ended]
+        for told in self._ranks.gather(found):
+            yield from told
+
+    def claim(self, batch: Batch) -> list[Any]:
+        """What of a global batch is this rank's: one sample of each of its lanes in turn."""
+        counts = batch.counts()
+        own = sorted(self._samples, key=lambda lane: (lane - batch.turn) % self._lanes)
+        return [
+            self._samples[lane].popleft()
+            for turn in range(max(counts))
+            for lane in own
+            if turn < counts[lane]
+        ]
+
+    def spans(self, batch: Batch) -> tuple[Span, ...]:
+        """Where these lie in the shards."""
+        runs = ((lane, run) for lane in self._samples for run in batch.runs[lane])
+        return tuple(Span(self._shard(lane, at), first, count) for lane, (at, first, count) in runs)
+
+    def ended(self) -> tuple[Ended, ...]:
+        """Shards whose end was come to since this was asked last."""
+        ended, self._ended = tuple(self._ended), []
+        return ended
+
+    def _shard(self, lane: int, number: int) -> int:
+        return self._order[lane + number * self._lanes]
+
+
+class _Source(torch.utils.data.IterableDataset[Any]):
+    """Reads lanes, some turns at once; in each worker of a loader its part of them."""
+
+    def __init__(
+        self,
+        stream: ShardedStream,
+        spot: Spot,
+        order: Sequence[int],
+        lanes: Sequence[int],
+        turns: int,
+        seed: int,
+    ) -> None:
+        self._stream, self._spot, self._order = stream, spot, order
+        self._lanes, self._turns, self._seed = lanes, turns, seed
+
+    def __iter__(self) -> Iterator[list[tuple[Stretch, list[Any]]]]:
+        worker = torch.utils.data.get_worker_info()
+        mine = self._lanes[worker.id :: worker.num_workers] if worker else self._lanes
+        readers = [self._reader(lane) for lane in mine]
+        while readers:
+            taken = [reader.take(self._turns) for reader in readers]
+            yield taken
+            readers = [reader for reader, (stretch, _) in zip(readers, taken, strict=True) if not stretch.dry]
+
+    def _reader(self, lane: int) -> LaneReader:
+        shards = self._order[lane :: self._stream.lanes]
+        return LaneReader(lane, shards, self._spot.lanes[lane], self._read)
+
+    def _read(self, shard: int, offset: int) -> Iterator[Any]:
+        """The samples of a shard. What is drawn at random for one depends on it and the epoch alone."""
+        random_state.seed(self._seed, shard, offset)
+        for behind, sample in enumerate(self._stream.read(self._stream.shards[shard], offset), offset + 1):
+            yield sample
+            random_state.seed(self._seed, shard, behind)
+
+
+def _as_it_is(item: Any) -> Any:
+    return item

@@ -1,0 +1,65 @@
+"""What a rank finds in its environment: torchrun's words and ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_elastic.adapters.jobfiles import RESTORE
+from airflow_elastic.runtime.checkpoint.read.load import PROCESSORS
+from airflow_elastic.runtime.tiers.peers.peer_client import Loan, found_loans
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.checks import MOST_PROCS, MOST_WORKERS, non_negative_int, number_in, positive_int
+from airflow_elastic.spec.codec import decode
+
+_RANKS = non_negative_int._replace(most=MOST_WORKERS * MOST_PROCS, why="no run may have more ranks")
+_PROCESSORS = positive_int._replace(most=2**16, why="no machine has more")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a rank finds itself. Everything of ours is None or 1 where airflow-elastic did not start it."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    run_uri: str | None
+    attempt: int
+    generation: int
+    checkpoint: CheckpointPolicy | None
+    page: Path | None
+    worker: str = "node-0"
+    disk: Path | None = None
+    loans: Mapping[str, Loan] = field(default_factory=dict)
+    processors: int = PROCESSORS
+
+    @property
+    def restore_folder(self) -> Path:
+        """Where ranks of a worker keep what they fetch for each other while a checkpoint is being restored."""
+        near = self.page.parent if self.page else Path(tempfile.gettempdir(), str(os.getpid()))
+        return near / f"{RESTORE}{self.generation}"
+
+    @classmethod
+    def read(cls) -> Surroundings:
+        """Read the environment of this process. Raises SpecError for what is no number, or none that can be."""
+        env = os.environ
+        rank = number_in(env, "RANK", 0, rule=_RANKS)
+        prefix, policy = env.get("AIRFLOW_ELASTIC_RANK_FILES"), env.get("AIRFLOW_ELASTIC_CHECKPOINT")
+        return cls(
+            rank=rank,
+            local_rank=number_in(env, "LOCAL_RANK", 0, rule=_RANKS),
+            world_size=number_in(env, "WORLD_SIZE", 1, rule=_RANKS),
+            run_uri=env.get("AIRFLOW_ELASTIC_RUN_URI"),
+            attempt=number_in(env, "AIRFLOW_ELASTIC_ATTEMPT", 1),
+            generation=number_in(env, "AIRFLOW_ELASTIC_GENERATION", 1),
+            checkpoint=decode(CheckpointPolicy, json.loads(policy)) if policy else None,
+            page=Path(f"{prefix}-rank-{rank}.page") if prefix else None,
+            worker=env.get("AIRFLOW_ELASTIC_WORKER", "node-0"),
+            disk=Path(env["AIRFLOW_ELASTIC_DISK"]) if "AIRFLOW_ELASTIC_DISK" in env else None,
+            loans=found_loans(),
+            processors=number_in(env, "AIRFLOW_ELASTIC_PROCESSORS", PROCESSORS, rule=_PROCESSORS),
+        )

@@ -1,0 +1,176 @@
+"""Modules, optimizers and other objects as they are now, to be put back in place: but for the numbers in tensors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
+
+from airflow_elastic.runtime.checkpoint.optimizers.composite import innermost
+from airflow_elastic.runtime.model_changes.tensor_snapshot import Kept
+
+_OWN = ("_parameters", "_buffers", "_modules")
+
+#: What else each module has that belongs to these, and its hooks.
+_BESIDE = ("_non_persistent_buffers_set", *(name for name in vars(torch.nn.Module()) if "hook" in name))
+
+
+class KeptModule:
+    """One module, without those in it. TorchScript's has its parts for good: of it, only tensors change."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module, self._training, self._kind = module, module.training, type(module)
+        self._is_script = isinstance(module, torch.jit.ScriptModule)
+        self._parts: dict[str, Kept] = {}
+        self._has_extra = False
+        if not self._is_script:
+            own = vars(module)
+            self._parts = {name: Kept(own[name]) for name in (*_OWN, *_BESIDE) if name in own}
+            self._tensors = {name: one for name, one in own.items() if isinstance(one, torch.Tensor)}
+            self._names = {name for part in _OWN for name in own[part]} - own.keys()
+            self._has_extra = self._kind.get_extra_state is not torch.nn.Module.get_extra_state
+        self._shown = _shown(module)
+        self._extra = copy.deepcopy(module.get_extra_state()) if self._has_extra else None
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Its own."""
+        parts = (self._module._parameters, self._module._buffers)
+        return (one for part in parts for one in part.values() if one is not None)
+
+    def put_back(self) -> None:
+        """As it was; its own state of another kind is to be put back after."""
+        module, own = self._module, vars(self._module)
+        module.training = self._training
+        if self._is_script:
+            return
+        if type(module) is not self._kind:
+            module.__class__ = self._kind
+        for name, kept in self._parts.items():
+            own[name] = kept.as_it_was()
+        shown = _shown(module)
+        for name in shown.keys() - self._shown.keys():
+            delattr(self._kind, name)
+        for name in self._shown.keys() - shown.keys():
+            setattr(self._kind, name, self._shown[name])
+        for name in self._names & own.keys():  # it would be found in place of the parameter
+            del own[name]
+        for name in self._tensors.keys() - own.keys():
+            own[name] = self._tensors[name]
+
+    def put_extra_back(self) -> None:
+        """What `get_extra_state` has told of it."""
+        if self._has_extra:
+            self._module.set_extra_state(self._extra)
+
+
+class KeptOptimizer:
+    """One of torch's optimizers: its groups, and what it keeps of each parameter.
+
+    Args:
+        optimizer: with state and groups of its own.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._state = {key: _copied(kept) for key, kept in optimizer.state.items()}
+        self._there: Any = optimizer.state
+        self._groups = Kept(optimizer.param_groups)
+        self._options = [
+            Kept(one) for group in optimizer.param_groups for one in (group, *_containers(group))
+        ]
+        self._defaults = Kept(getattr(optimizer, "defaults", None))
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Numbers of its groups that are tensors, as a learning rate may be: schedules write into them."""
+        for group in self._groups.one:
+            for name, value in group.items():
+                if name != "params":
+                    yield from _tensors(value)
+
+    def put_back(self) -> None:
+        """As it was."""
+        for one in self._options:
+            one.as_it_was()
+        self._there.clear()
+        self._there.update(self._state)
+        self._defaults.as_it_was()
+        own = vars(self._optimizer)  # others may show what is another one's
+        for name, value in (("param_groups", self._groups.as_it_was()), ("state", self._there)):
+            if name in own:
+                own[name] = value
+
+
+class KeptObject:
+    """Whatever else has `state_dict` and `load_state_dict`."""
+
+    def __init__(self, one: Any) -> None:
+        self._one, self._state = one, copy.deepcopy(one.state_dict())
+        # For which optimizers gradients are unscaled already is in no state dict.
+        self._stages = copy.deepcopy(_stages(one))
+
+    def put_back(self) -> None:
+        """As it was."""
+        self._one.load_state_dict(self._state)
+        if (stages := _stages(self._one)) is not None:
+            stages.clear()
+            stages.update(copy.deepcopy(self._stages))
+
+
+def steppers(optimizer: Any) -> list[Any]:
+    """Those of torch's optimizers that have a state of their own: it, and those that it holds."""
+    every = [optimizer, *(one for one in innermost(optimizer) if one is not optimizer)]
+    return [one for one in every if isinstance(one, torch.optim.Optimizer) and "state" in vars(one)]
+
+
+def lazy_layer(model: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
+    """The first layer, and its name, whose parameters or buffers get their shape with the first forward pass."""
+    for name, module in model.named_modules():
+        if any(map(is_lazy, (*module._parameters.values(), *module._buffers.values()))):
+            return name, module
+    return None
+
+
+def _shown(module: torch.nn.Module) -> dict[str, property]:
+    """What a parametrized module's class, which is its own, shows in place of parameters."""
+    if not is_parametrized(module):
+        return {}
+    return {name: one for name, one in vars(type(module)).items() if isinstance(one, property)}
+
+
+def _stages(one: Any) -> Any:
+    """Of a gradient scaler: how far each optimizer's step has come."""
+    return one._per_optimizer_states if isinstance(one, torch.amp.GradScaler) else None
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    """What is in it that may be changed in place, the tensors in it left out."""
+    for one in value.values() if isinstance(value, dict) else value:
+        if isinstance(one, dict | list):
+            yield one
+        if isinstance(one, dict | list | tuple):
+            yield from _containers(one)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(one)
+
+
+def _copied(value: Any) -> Any:
+    """What an optimizer keeps of a parameter, down to its tensors. (These stay where they are: they are put back as
+    they are.)
+    """
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {name: _copied(one) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_copied(one) for one in value)
+    return copy.deepcopy(value)

@@ -1,0 +1,399 @@
+"""What a training script holds: the session of one rank."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from airflow_elastic.runtime.arguments import seconds, whole_number
+from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
+from airflow_elastic.runtime.checkpoint.save.per_rank_state import told_by_each
+from airflow_elastic.runtime.checkpoint.save.save import ORDER, Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+from airflow_elastic.runtime.collectives.local_sgd import Averaging
+from airflow_elastic.runtime.collectives.process_group import join
+from airflow_elastic.runtime.data.accounting import Accountant
+from airflow_elastic.runtime.data.share import Feed
+from airflow_elastic.runtime.data.stream import ShardedStream
+from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.model_changes.rebuild import Rebuild, rebuilt
+from airflow_elastic.runtime.session.heartbeat import Voice, finite, number_of
+from airflow_elastic.runtime.session.model_changes import Reshaping
+from airflow_elastic.runtime.session.phase_loop import Trainings
+from airflow_elastic.runtime.session.phases import Course
+from airflow_elastic.runtime.session.resume import GoingOn
+from airflow_elastic.runtime.session.save_interval import Pace
+from airflow_elastic.runtime.session.save_schedule import PHASE, Saves
+from airflow_elastic.runtime.session.scratch import Scratch
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.resumed import Resumed
+
+log = logging.getLogger(__name__)
+
+
+def init(*, total_steps: int | None = None, backend: str | None = None, timeout: float = 1800.0) -> Session:
+    """Join the other ranks; call once, before anything else of torch.distributed.
+
+    Started by airflow-elastic, the script reports, saves and restores; started by torchrun or as a plain program it
+    trains all the same, without checkpoints.
+
+    Args:
+        total_steps: optimizer steps the training is meant to have, for progress; `loader` says so too.
+        backend: torch's backend for gradients. Default: nccl where there are GPUs, else gloo.
+        timeout: seconds after which a collective that does not come back fails.
+
+    Raises:
+        InvalidInput: a number is none, or too large; or there is no such GPU.
+    """
+    if total_steps is not None:
+        total_steps = whole_number("total_steps", total_steps, 0, "elastic.init")
+    timeout = seconds("timeout", timeout, "elastic.init")
+    return Session(Surroundings.read(), total_steps=total_steps, backend=backend, timeout=timeout)
+
+
+#: That of this process, where an agent of ours has started it.
+_OF_PROCESS: list[Session] = []
+
+
+def joined() -> Session:
+    """That of this process, for a framework whose objects come one after another; or a new one.
+
+    Raises:
+        InvalidInput: the run is finished.
+    """
+    if _OF_PROCESS:
+        return _OF_PROCESS[0]
+    session = init()
+    if session.is_reported:
+        _OF_PROCESS.append(session)
+    return session
+
+
+class Session(Trainings, Reshaping, Scratch):
+    """One rank of a run.
+
+    Attributes:
+        rank: this rank, from 0.
+        local_rank: this rank on its worker.
+        world_size: all ranks.
+        device: where this rank's tensors belong.
+        attempt: number of the attempt, from 1.
+    """
+
+    def __init__(
+        self, surroundings: Surroundings, *, total_steps: int | None, backend: str | None, timeout: float
+    ) -> None:
+        self.rank, self.local_rank = surroundings.rank, surroundings.local_rank
+        self.world_size, self.attempt = surroundings.world_size, surroundings.attempt
+        cuda = torch.cuda.is_available()
+        self.device = torch.device("cuda", self.local_rank) if cuda else torch.device("cpu")
+        self._steps = 0
+        self._ranks = join(self.rank, self.world_size, self.device, backend, timeout)
+        self._policy = surroundings.checkpoint or CheckpointPolicy()
+        self._voice = Voice(surroundings, total_steps)
+        accounts = self._policy.account_samples
+        self._accountant = Accountant(surroundings, self._voice.words) if accounts else None
+        self._feed = Feed(self._ranks, self._accountant, self._expect)
+        stage = Stage.found(self.local_rank)
+        self._restorer = Restorer.of(surroundings, self._ranks, stage, self._voice.restoring)
+        if self._restorer is not None:
+            self._restorer.look()
+        self._saver: Saver | None = None
+        self._announced = False
+        self._loss: torch.Tensor | float | None = None
+        if stage is not None:
+            words, number = self._voice.words, surroundings.generation
+            self._saver = Saver(self._ranks, generation=number, stage=stage, words=words, policy=self._policy)
+        self._objects: Stateful | None = None
+        self._saves = Saves(self._ranks, self._voice, self._policy, self._write, self.settle)
+        self._averaging: Averaging | None = None
+        self._metrics: dict[str, float] = {}  # newest numbers of the script's own, for the manifest
+        self._notes: dict[str, Any] = {}
+        self._trained: set[int] = set()  # phases that a framework has had its training in
+        self._course = Course(self._restorer.phases if self._restorer else ())
+        self._going_on = GoingOn(self._restorer, self._course, self._feed)
+        self._feed.begin = self._going_on.begin
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether an agent of ours hears what this rank says."""
+        return self._saver is not None
+
+    # -- restoring -----------------------------------------------------------------------------------------------
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """What `restore` is going to load, before anything is built for it; None where the run begins.
+
+        The same on all ranks. Where that checkpoint turns out to be damaged, what was built by it is of no use: it is
+        set aside, the rank ends with exit code 138, and the next attempt is told of the checkpoint before it.
+
+        Raises:
+            InvalidInput: the newest checkpoint is of another run.
+            StoreError: the run's storage cannot be read.
+        """
+        return self._restorer.resumed if self._restorer else None
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps done since the run began, over all attempts; before `restore` those of `resumed`."""
+        course = self._course
+        if self._objects is None and not course.steps and (resumed := self.resumed) is not None:
+            return resumed.step
+        return course.steps
+
+    def restore(
+        self,
+        model: torch.nn.Module,
+        *optimizers: torch.optim.Optimizer,
+        rebuild: Rebuild | None = None,
+        **others: Any,
+    ) -> int:
+        """Load the newest verified checkpoint; from then on the same objects are what is saved.
+
+        Args:
+            model: the model, wrapped (DDP, FSDP2) or not.
+            optimizers: its optimizers.
+            rebuild: for a model or optimizers whose shape changes while they are trained: called before anything is
+                loaded, on each rank, with the facts of the checkpoint (`resumed`), and not where there is none. It
+                changes them in place to what they were then, and may return other optimizers to load in their place.
+            others: whatever else has `state_dict` and `load_state_dict`: schedulers, gradient scalers, ... All ranks
+                have them alike, but for a StatefulDataLoader of torchdata, whose state is each rank's own. None: the
+                script has no such object any more, and what a checkpoint has of it is left.
+
+        Returns:
+            The step that training goes on from; 0 where there is no checkpoint.
+
+        Raises:
+            CheckpointDamaged: there are checkpoints, but none is whole.
+            InvalidInput: the newest one is of another model, optimizer, dtype or run, of a StatefulDataLoader on more
+                or fewer ranks, or of a ShardedStream with other shards, or has an object that is not given; or a worker
+                has not the memory to save into.
+        """
+        began = time.monotonic()
+        left = frozenset(name for name, other in others.items() if other is None)
+        kept = {name: told_by_each(one, self._ranks) for name, one in others.items() if one is not None}
+        more = {**kept, ORDER: self._feed}
+        self._objects = rebuilt(model, optimizers, more, left, rebuild, self._going_on.facts)
+        self._voice.listen(model)
+        if self._saver is not None:
+            self._saver.attend(self._objects.stepping)
+        manifest, course = self._going_on.load(self._objects), self._course
+        if self._saver is not None and not course.passes:
+            self._saver.check_memory(self._objects)
+        if manifest is not None and not course.passes:
+            self._notes = {**manifest.notes, **self._notes}
+        if self._accountant is not None and (manifest is not None or not course.steps):
+            self._accountant.goes_on(manifest)
+        if manifest is not None or not course.steps:
+            verified = bool(self._restorer and self._restorer.verified)
+            spent = time.monotonic() - began
+            self._voice.restored(course.steps, self._feed.position, spent, verified=verified)
+        pace = None
+        if self._policy.auto_interval and self._restorer and not course.walked:
+            between = self._restorer.stock.seconds_between_failures()
+            pace = Pace(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
+        self._saves.goes_on(course.steps, pace, saved=manifest is not None)
+        self._announced = False
+        return course.steps
+
+    def average(self, *, every: int, patience: float | None = None) -> None:
+        """From here on each rank trains by itself, and all take the mean of their weights every so many steps.
+
+        For slow networks: nothing is exchanged in between. All ranks call this together, after `restore`, with a model
+        that nothing wraps. Where a state is saved, all of them take the mean of weights and optimizer states before.
+        Stops and saves that somebody asks for take effect with the second round after.
+
+        Args:
+            every: steps from one round to the next.
+            patience: seconds that ranks wait in a round for those that are late, which go on from its mean when they
+                come; what they have done counts in the round after. Default: as long as it takes.
+
+        Raises:
+            InvalidInput: there is no model yet, or one whose ranks exchange gradients or weights already.
+        """
+        if self._objects is None or self._averaging is not None:
+            raise InvalidInput("call run.average once, after run.restore(model, optimizer)")
+        model, optimizers = self._objects.model, self._objects.optimizers
+        self._averaging = Averaging(
+            model, optimizers, self._ranks, step=self._course.steps, every=every, patience=patience
+        )
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def loader(
+        self,
+        data: torch.utils.data.Dataset[Any] | ShardedStream,
+        *,
+        global_batch: int,
+        epochs: int | None = None,
+        epoch: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        micro_batch: int | None = None,
+        even_pieces: bool = False,
+        dynamic: bool = False,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Yield this rank's share of every global batch, from where the run stands to the end of the last epoch.
+
+        Call `step` once for each, or where `step_due` says so. Every sample of an epoch is consumed exactly once, at
+        any world size and over any number of restarts; the global batch stays what it is.
+
+        Args:
+            data: a data set with a length and an index, or a stream of shards, which `restore` was given, too.
+            global_batch: samples of one optimizer step, all ranks together.
+            epochs: epochs the training has in all. In a loop over `run.epochs` nothing: there it is the one at hand.
+            epoch: that one, where a loop says so.
+            seed: of the order of samples.
+            shuffle: False keeps the order of the data set. Of a stream, its shards are shuffled.
+            micro_batch: the most samples that a rank gets at once: its share of a global batch comes in pieces, whose
+                gradients are to be summed. Default: the share comes whole.
+            even_pieces: cut the smaller global batch at the end of an epoch into as many pieces as any other: for a
+                loop that counts them. Not of a stream.
+            dynamic: hand these pieces out to whoever is ready, where ranks are not equally fast.
+            options: for `torch.utils.data.DataLoader`, e.g. num_workers, collate_fn, pin_memory.
+
+        Raises:
+            InvalidInput: with data of this kind nobody could go on where it was left; or an epoch was begun in another
+                order: with another seed, or another number of samples.
+        """
+        saved = self._objects.others.values() if self._objects is not None else (data,)
+        if isinstance(data, ShardedStream) and all(one is not data for one in saved):
+            raise InvalidInput(
+                "where a stream stands has to be saved: run.restore(model, optimizer, data=stream), then run.loader"
+            )
+        self._going_on.prepare()
+        batches = self._feed.batches(
+            data,
+            global_batch=global_batch,
+            epochs=epochs,
+            epoch=epoch,
+            seed=seed,
+            shuffle=shuffle,
+            micro_batch=micro_batch,
+            even_pieces=even_pieces,
+            dynamic=dynamic,
+            options=options,
+        )
+        return self._looked_at(batches) if self.in_scratch else batches
+
+    @property
+    def ahead(self) -> tuple[int, int]:
+        """Epoch and offset, in samples, of what comes behind all that `loader` has given; 0 and 0 before it has."""
+        return self._feed.ahead
+
+    @property
+    def weight(self) -> float:
+        """Multiply the mean loss of what `loader` gave by it, so that the gradient is that of the global batch.
+
+        1.0 where the global batch divides evenly among ranks, and comes whole.
+        """
+        return self._feed.weight
+
+    @property
+    def step_due(self) -> bool:
+        """Whether what `loader` gave is the last of a global batch, and the optimizer's turn has come."""
+        return self._feed.step_due
+
+    def accumulate(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Around the forward and backward pass of each piece: DDP exchanges gradients with the last of a step only.
+
+        Raises:
+            InvalidInput: pieces cannot be handed out to whoever is ready, with such a model.
+        """
+        return self._feed.accumulate(model)
+
+    # -- stepping ------------------------------------------------------------------------------------------------
+
+    def step(self, loss: torch.Tensor | float | None = None, **metrics: float) -> None:
+        """Say that one optimizer step is done: reports it, saves when that is due, and stops where it is asked to.
+
+        Args:
+            loss: for the progress; read at most once a second, so it costs no synchronisation.
+            metrics: further numbers for the progress.
+        """
+        self._going_on.begin()
+        self._course.stepped()
+        step = self._course.steps
+        self._feed.stepped(step)
+        self._voice.stepped(step, self._feed.position, loss, metrics)
+        self._loss, self._metrics = loss, metrics or self._metrics
+        self._saves.waits = self._feed.at_end
+        # Where ranks train by themselves, they have as much to do with each other as they average, and no more.
+        averaging = self._averaging
+        together = averaging is None or averaging.due(step)
+        if together:
+            if averaging is not None:
+                self._join_saver()
+                averaging.average(step)
+            self._saves.act(step)
+        self._saves.due(step)
+        if together:
+            self._saves.ask(step, averaging=averaging is not None)
+        if not self._announced and self._saver is not None and self._objects is not None:
+            self._announced = True  # after the first step: optimizers have their state now
+            self._saver.announce(self._objects)
+        if not self._saves.waits:
+            self._loss = None  # it may hold much memory
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, *, reason: str = "script") -> None:
+        """Save now, unless this step is saved already. All ranks call this together.
+
+        Returns when the state is in memory of the worker's agent, which writes it to storage while training goes on.
+
+        Raises:
+            InvalidInput: there is not enough memory for it, or something in it cannot be kept.
+        """
+        if not self._saves.now(self._course.steps, reason):
+            self._join_saver()
+
+    def _join_saver(self) -> None:
+        """What is copied beside training is copied then, and may be changed."""
+        if self._saver is not None:
+            self._saver.join()
+
+    def _write(self, reason: str) -> bool:
+        if self._saver is None or self._objects is None:
+            return False
+        with self._voice.saving():
+            loss, course = number_of(self._loss), self._course
+            told = self._metrics if loss is None else {"loss": loss, **self._metrics}
+            return self._saver.save(
+                self._objects,
+                course.steps,
+                self._feed.position,
+                reason=reason,
+                metrics=finite(told),
+                account=self._accountant.account() if self._accountant else None,
+                phases=course.complete(sealed=True) if reason == PHASE else course.phases,
+                notes=self._notes,
+            )
+
+    def finish(self, **metrics: float) -> None:
+        """Training is complete: save the final checkpoint and hand over the results. All ranks call this together."""
+        self._metrics = finite(metrics)
+        if lost := [f"{name}={metrics[name]}" for name in sorted(metrics.keys() - self._metrics.keys())]:
+            log.warning("not finite, and so not kept: %s", ", ".join(lost))
+        self._course.check_finish()
+        self._going_on.begin()
+        self._feed.end()
+        self._saves.answer()
+        self._saves.forget()
+        self.settle()
+        if self._averaging is not None:
+            self._averaging.end()
+        self.save(reason="final")
+        self._ranks.barrier()
+        self._voice.finished(self._course.steps, self._metrics)
+        if dist.is_initialized():
+            dist.destroy_process_group()

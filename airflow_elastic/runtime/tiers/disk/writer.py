@@ -1,0 +1,102 @@
+"""Writing to the disk of the worker's machine what its ranks have staged, while they train on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters import checkpoints, page
+from airflow_elastic.adapters.jobfiles import attempt_of
+from airflow_elastic.runtime.tiers.follower import Follower
+from airflow_elastic.runtime.tiers.shared_memory import MEMORY
+from airflow_elastic.spec.errors import ElasticError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.tiers.disk.copies import Disk
+    from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
+
+#: How long what is on its way is waited for before everything there is removed.
+_STOP_SECONDS = 20.0
+
+#: How long other workers' parts of the last checkpoint are waited for.
+_STORED_SECONDS = 20.0
+
+_POLL_SECONDS = 1.0
+
+
+class DiskWriter(Follower):
+    """A thread of the agent that writes the newest state to the disk, unless that was meant for memory alone.
+
+    Args:
+        node: the worker.
+        disk: where to.
+    """
+
+    def __init__(self, node: Node, disk: Disk) -> None:
+        super().__init__(node, "disk", _STOP_SECONDS)
+        self._disk = disk
+
+    def start(self) -> None:
+        """Begin, and tell where the disk cannot be used: before the first step."""
+        try:
+            self._disk.begin()
+        except (ElasticError, OSError) as error:
+            self._refuse(0, _untaken(error))
+        super().start()
+
+    def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
+        """End. What storage could not be given comes to the disk; where training is complete, or goes on without this
+        worker, nothing of it stays.
+        """
+        with self._disk.awaited():
+            self.end()
+            if not flushed():
+                if self.stop():
+                    self._over.clear()
+                    self._look(heard=True)
+            elif done and self._is_stored() and self.stop():
+                self._disk.clear()
+
+    def _is_stored(self) -> bool:
+        """Whether storage has what this worker has saved last.
+
+        Other workers may still be writing their parts of it; where they do not come to it, what is on disks is what the
+        run goes on from.
+        """
+        give_up = time.monotonic() + _STORED_SECONDS
+        while time.monotonic() < give_up:
+            try:
+                steps = checkpoints.steps(self._node.store)
+            except ElasticError:
+                return False
+            if self._tried[1] < 0 or (steps and steps[-1] >= self._tried[1]):
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
+
+    def _wants(self, reason: str) -> bool:
+        return reason != MEMORY
+
+    def _in_turn(self, ages: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+        return ages  # each of them, as all workers do: what one leaves out is whole nowhere
+
+    def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
+        node, note = self._node, held[0][1]
+        try:
+            members = node.files.members(note.generation)
+            if members is not None:
+                part = members.nodes.index(node.index)
+                self._disk.write(held, part, len(members.nodes), attempt_of(node.record, members))
+                self._refused = False
+        except (ElasticError, OSError) as error:
+            self._refuse(note.step, _untaken(error))
+        finally:  # also where it failed: the next state is to be tried
+            if note.generation == node.generation:
+                node.tell_ranks({page.ON_DISK: float(note.step)})
+
+
+def _untaken(error: Exception) -> str:
+    return f"what is saved is not kept on the worker's disk: {error}"

@@ -1,0 +1,210 @@
+"""Giving what this worker's ranks have staged to its neighbour in the ring, while they train on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters import checksums, page
+from airflow_elastic.runtime.tiers.follower import Follower
+from airflow_elastic.runtime.tiers.peers.connection import (
+    Answer,
+    Given,
+    Hello,
+    hear,
+    keep_alive,
+    nobody_keeps,
+    say,
+)
+from airflow_elastic.runtime.tiers.shared_memory import MEMORY
+from airflow_elastic.spec.index import Index
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.tiers.peers.connection import Neighbour
+    from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
+
+log = logging.getLogger(__name__)
+
+#: A neighbour that takes nothing for so long is not waited for: a slot that is being read is one less to save into.
+_SEND_SECONDS = 10.0
+
+#: But it may have to have memory made for a state, which takes a machine that is busy some seconds for each GB.
+_BYTES_A_SECOND = 0.1e9
+
+#: Of a worker that ends: its neighbour may be gone as well.
+_GOODBYE_SECONDS = 2.0
+
+_CHUNK_BYTES = 4 << 20
+_LOOK_SECONDS = 0.2
+
+#: Between two times that a connection is made anew, at first and at the most.
+_MEND_SECONDS = (0.5, 10.0)
+
+
+class Sharer(Follower):
+    """A thread of the agent that gives the newest state to the neighbour.
+
+    Args:
+        node: the worker.
+    """
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node, "sharing", 2 * _SEND_SECONDS)
+        self._connections = 0
+        self._told_alone = 0  # in what generation
+        self._connection: socket.socket | None = None
+        self._to: Neighbour | None = None
+        self._mend_at, self._pause = 0.0, 0.0
+
+    def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
+        """End; where all is written, the neighbour does not take this worker for lost."""
+        whole = flushed()
+        if self.stop() and whole:
+            neighbour = self._node.neighbour
+            if self._connection is None and self._connections and neighbour is not None:
+                with contextlib.suppress(OSError):  # it broke off in the middle of a state
+                    self._connect(neighbour, _GOODBYE_SECONDS)
+            self._part()
+
+    def _look(self, *, heard: bool) -> None:
+        if self._to is not None and self._to != self._node.neighbour:
+            self._part()
+        try:
+            self._mend()
+            super()._look(heard=heard)
+        except OSError as error:
+            log.warning("the neighbour could not be given what is saved: %s", error)
+            self._disconnect()
+            if self._connections:
+                self._to = self._node.neighbour  # who is to hear from this worker once more, later
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _mend(self) -> None:
+        """Whoever falls silent is taken for lost: where the connection has broken, and this worker lives, say so."""
+        connection, neighbour = self._connection, self._to
+        if neighbour is None or time.monotonic() < self._mend_at:
+            return
+        if connection is not None and not _is_heard(connection, 0.0):
+            return
+        # Ever more seldom: it may be one that is not listened to any more.
+        shortest, longest = _MEND_SECONDS
+        self._pause = min(max(2 * self._pause, shortest), longest)
+        self._disconnect()
+        try:
+            self._connect(neighbour)
+        except OSError as error:
+            self._to = neighbour  # and once more, later
+            log.info("the neighbour does not answer any more: %s", error)
+        self._mend_at = time.monotonic() + self._pause
+
+    def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
+        neighbour, note = self._node.neighbour, held[0][1]
+        try:
+            if neighbour is not None:
+                self._insist(neighbour, held)
+            elif note.reason == MEMORY:  # what is saved for another reason goes to storage, or to a disk
+                self._tell_alone(note)
+        finally:  # also where it was not taken: the next state is to be tried
+            if note.generation == self._node.generation:
+                self._node.tell_ranks({page.GIVEN: float(note.step)})
+
+    def _insist(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
+        """Give it; where the connection breaks, once more over another one. Not where the neighbour says nothing."""
+        self._mend_at = self._pause = 0.0
+        step = held[0][1].step
+        for again in (False, True):
+            try:
+                self._give(neighbour, held)
+            except OSError as error:
+                if self._over.is_set():
+                    raise
+                self._disconnect()
+                self._connect(neighbour)  # where it is gone, this says so
+                if isinstance(error, _Ended):
+                    log.info("step %d: the neighbour is not given it: %s", step, error)
+                    return
+                if again or isinstance(error, TimeoutError):
+                    self._refuse(step, f"its neighbour could not be given it: {error}")
+                    return
+                log.info("the neighbour is given step %d once more: %s", step, error)
+            else:
+                return
+
+    def _tell_alone(self, note: Note) -> None:
+        """Tell that nobody keeps it: once in a generation, by one for all. Each agent has said so when they met."""
+        node, members = self._node, self._node.members
+        if note.generation > self._told_alone and members is not None and node.index == members.nodes[0]:
+            self._told_alone = note.generation
+            node.tell_unsaved(note.step, nobody_keeps(members, node.record.spec.workers.node_unit))
+
+    def _give(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
+        connection = self._connection or self._connect(neighbour)
+        data = [slot.data(note.kept_bytes) for slot, note in held]
+        patience = _SEND_SECONDS + sum(map(len, data)) / _BYTES_A_SECOND
+        notes = tuple(replace(note, rest=Index((), ()), perhaps=Index((), ())) for _, note in held)
+        say(connection, Given(notes, tuple(checksums.of(each) for each in data)))
+        if self._is_taken(connection, notes[0].step, patience):
+            for each in data:
+                for at in range(0, len(each), _CHUNK_BYTES):
+                    self._check_wanted()
+                    connection.sendall(each[at : at + _CHUNK_BYTES])
+            if self._is_taken(connection, notes[0].step, patience):
+                self._refused = False
+
+    def _is_taken(self, connection: socket.socket, step: int, patience: float) -> bool:
+        end = time.monotonic() + patience
+        while not _is_heard(connection, _LOOK_SECONDS):
+            self._check_wanted()
+            if time.monotonic() > end:
+                raise TimeoutError(f"nothing was heard from it for {patience:.0f} s")
+        trouble = hear(connection, Answer).trouble
+        if trouble is not None:
+            self._refuse(step, f"its neighbour does not keep it: {trouble}")
+        return trouble is None
+
+    def _check_wanted(self) -> None:
+        """Raises OSError where this worker ends, or its ranks do, and need the place that the state is in."""
+        pages = (page.read_words(path) for path in self._node.pages())
+        if self._over.is_set() or any(one[page.WAITING] == page.ENDING for one in pages if one):
+            raise _Ended("its ranks end, and need the place that it is in")
+
+    def _connect(self, neighbour: Neighbour, seconds: float = _SEND_SECONDS) -> socket.socket:
+        place = neighbour.place
+        self._connection = socket.create_connection((place.addr, place.port), timeout=seconds)
+        self._to = neighbour
+        keep_alive(self._connection)
+        self._connections += 1
+        say(self._connection, Hello(place.token, neighbour.generation, self._node.index, self._connections))
+        return self._connection
+
+    def _part(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                say(self._connection, Given())
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._to = None, None
+
+
+class _Ended(OSError):
+    """There is no time to give a state to the neighbour."""
+
+
+def _is_heard(connection: socket.socket, seconds: float) -> bool:
+    """Whether something comes within that time. Where nothing was asked, that is the end of the connection."""
+    seen = select.poll()
+    seen.register(connection, select.POLLIN)
+    return bool(seen.poll(1000 * seconds))
