@@ -3,10 +3,10 @@ PY := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow check lint format demo bench docs site lock dist images image-trainer image-airflow clean
+.PHONY: help setup test test-slow check lint format demo bench docs site lock dist check-wheel images image-trainer image-airflow clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 	@echo 'ARGS="..." is handed on to pytest and the demo: make test ARGS="tests/unit -k budget"'
 
 setup: ## build .venv from the locks; instant when nothing changed (PYTHON=... picks the interpreter)
@@ -56,12 +56,21 @@ lock: setup ## regenerate requirements/*.txt from *.in and pyproject.toml (UPGRA
 	$(COMPILE) -c requirements/dev.txt requirements/airflow.in -o requirements/airflow.txt
 	$(COMPILE) -c requirements/dev.txt requirements/runtime.in -o requirements/runtime.txt
 	$(COMPILE) -c requirements/dev.txt requirements/bootstrap.in -o requirements/bootstrap.txt
+	$(COMPILE) -c requirements/dev.txt requirements/dist.in -o requirements/dist.txt
 	$(COMPILE) -c requirements/dev.txt requirements/dlrover.in -o requirements/dlrover.txt
 	$(COMPILE) -c requirements/dev.txt requirements/docs.in -o requirements/docs.txt
 
-dist: setup ## build the wheel and the source distribution into dist/
+# These two need no .venv: what builds and checks is in an environment of its own, without torch.
+DIST_PY := build/dist-env/bin/python
+dist: ## build the wheel and the source distribution into dist/, and check them; takes seconds
+	@sh scripts/setup dist
 	rm -rf dist
-	$(PY) -m build --no-isolation --outdir dist .
+	$(DIST_PY) -m build --no-isolation --outdir dist .
+	$(DIST_PY) -m twine check --strict dist/*
+	$(DIST_PY) -m check_wheel_contents dist/*.whl
+
+check-wheel: dist ## install the wheel with each extra by itself, and try it (ARGS="--python 3.13 --extra s3")
+	$(DIST_PY) scripts/check_wheel.py $(ARGS) dist/*.whl
 
 # With another program, and further words for it: make images BUILD="buildah build" ARGS="--build-arg BASE=base:1"
 BUILD ?= docker build
