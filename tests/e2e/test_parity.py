@@ -36,7 +36,7 @@ class Row:
 
 def _table() -> list[Row]:
     text = (ROOT / "docs/reference/process.md").read_text()
-    section = text.split("### As torchrun would\n")[1].split("\n## ")[0]
+    section = text.split("\n## As torchrun would\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`.+?`) \| (.+?) \| .+? \| .+? \| .+? \|$", section, re.MULTILINE)
     starts = [
         (fact, start)
