@@ -152,7 +152,9 @@ def test_what_is_to_be_installed_can_be_typed_as_it_stands() -> None:
     for path in pages:
         for typed in re.findall(r"pip install [^\n`]+", path.read_text()):
             for name, extras in re.findall(r"(airflow[-_]elastic[^\s\[]*)\[([^\]]*)\]", typed):
-                quoted = any(f"'{before}{name}[{extras}]'" in typed for before in ("", "./"))
+                quoted = re.search(
+                    rf"'([.\w/]*/)?{re.escape(name)}\[{re.escape(extras)}\]( @ [^']+)?'", typed
+                )
                 assert quoted, f"{path}: a shell would expand it: {typed}"
                 known = {extra for extra in extras.split(",") if not extra.startswith("{")}
                 assert known <= EXTRAS, f"{path}: no such extra: {known - EXTRAS}"

@@ -70,3 +70,10 @@ def test_hooks_before_a_commit_download_nothing() -> None:
     repos = read(ROOT / ".pre-commit-config.yaml")["repos"]
     assert [repo["repo"] for repo in repos] == ["local"]
     assert {hook["language"] for hook in repos[0]["hooks"]} == {"system"}
+
+
+def test_the_page_on_installing_names_each_extra_and_this_version() -> None:
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text()
+    table = page[page.index("| extra |") :].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `([\w]+)` \|", table, re.MULTILINE)) == set(PROJECT["optional-dependencies"])
+    assert set(re.findall(r"airflow_elastic-([\d.]+)-py3", page)) == {airflow_elastic.__version__}
