@@ -2,7 +2,7 @@
 
 It needs an elastic connection whose `run_root` is on S3, and two Airflow variables: `digits_home`, an S3 prefix for
 data and models, and `digits_engine_options`, JSON that says how workers become pods. The folder `digits` beside this
-file has to lie in the working folder of the image. docs/tutorials/first-cluster.md shows all of it.
+file has to lie in the working folder of the image. docs/how-to/run-the-example-dag.md shows it all.
 
 While `train` is at work, switch off a node: it goes on without that one from its newest checkpoint.
 """

@@ -1,6 +1,6 @@
 """The example DAG for a cluster, as its users run it: a real Airflow, real pods, real S3, and a node that dies.
 
-Airflow and the pods have only what docs/tutorials/first-cluster.md says: connections, variables, a Secret, and
+Airflow and the pods have only what docs/how-to/run-the-example-dag.md says: connections, variables, a Secret, and
 an account with the documented rights.
 """
 

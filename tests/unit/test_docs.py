@@ -6,23 +6,18 @@ import ast
 import importlib
 import json
 import re
-import shlex
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-import yaml
 
 from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.cli.main import cli
 from airflow_elastic.control import Controller, start_run
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.testing.fake_engine import FakeEngine
-from tests.support.pages import DOCS, PAGES, ROOT, Block, blocks
+from tests.support.pages import DOCS, PAGES, ROOT, blocks
 
 
 @pytest.fixture(scope="module")
@@ -74,63 +69,6 @@ def test_every_page_can_be_reached() -> None:
             reached.add(page)
             pending += [(page.parent / target.partition("#")[0]).resolve() for target in links(page)]
     assert not set(PAGES) - reached - {DOCS / "index.md"}
-
-
-# -- what is printed to be copied ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("block", blocks("python"), ids=str)
-def test_python_parses(block: Block) -> None:
-    tree = ast.parse(textwrap.dedent(block.text))
-    for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in SIGNATURES:
-            unknown = {word.arg for word in call.keywords} - SIGNATURES[call.func.id] - {"task_id", "retries"}
-            assert not unknown, f"{call.func.id} takes no {unknown}"
-
-
-def _parameters(path: str, name: str) -> set[str]:
-    """Read, not imported: Airflow may be absent."""
-    tree = ast.parse((ROOT / "airflow_elastic" / path).read_text())
-    (cls,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-    (init,) = (node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
-    return {argument.arg for argument in init.args.kwonlyargs}
-
-
-SIGNATURES = {
-    "ElasticTrainOperator": _parameters("operators/train.py", "ElasticTrainOperator"),
-    "ElasticRunSensor": _parameters("sensors/run.py", "ElasticRunSensor"),
-}
-
-
-@pytest.mark.parametrize("block", blocks("yaml", "json"), ids=str)
-def test_data_parses_and_specifications_are_accepted(block: Block) -> None:
-    data = yaml.safe_load(block.text) if block.language == "yaml" else json.loads(block.text)
-    if isinstance(data, dict) and "command" in data:
-        RunSpec.from_dict(data)
-
-
-def _typed(block: Block) -> Iterator[list[str]]:
-    """The `airflow-elastic` commands of a shell block, split into words."""
-    for line in block.text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        for sign in ("|", "&&", ";", ">"):
-            words = words[: words.index(sign)] if sign in words else words
-        if words[:1] == ["airflow-elastic"]:
-            yield words[1:]
-
-
-@pytest.mark.parametrize("block", blocks("sh"), ids=str)
-def test_commands_exist_with_their_options(block: Block) -> None:
-    for words in _typed(block):
-        name, *arguments = words
-        command = cli.commands.get(name)
-        assert command is not None, f"there is no airflow-elastic {name}"
-        try:
-            command.make_context(name, list(arguments))
-        except click.exceptions.Exit:  # --help
-            continue
-        except click.ClickException as error:
-            raise AssertionError(f"airflow-elastic {shlex.join(words)}: {error.format_message()}") from None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
