@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from email.message import Message
 from email.parser import Parser
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import requires, version
 from pathlib import Path
 
@@ -129,20 +133,29 @@ def test_make_dist_needs_no_environment_and_gives_the_same_wheel(wheel: Path, ch
     assert len(list((checkout / "dist").iterdir())) == 2
 
 
-@pytest.mark.slow
-def test_git_is_a_place_to_install_from(checkout: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def repository(checkout: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of a repository that git can clone over HTTP."""
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "all"]):
-        subprocess.run([*git, *words], cwd=checkout, check=True)
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for words in (["init"], ["add", "--all"], ["commit", "--message", "all"], ["tag", "v0"]):
+        subprocess.run([*git, *words], cwd=checkout, check=True, stdout=subprocess.DEVNULL)
+    bare = tmp_path / "airflow-elastic.git"
+    subprocess.run(["git", "clone", "--quiet", "--bare", checkout, bare], check=True)
+    subprocess.run(["git", "update-server-info"], cwd=bare, check=True)
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/airflow-elastic.git"
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_pip_installs_from_git(repository: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
-    wanted = f"airflow-elastic[s3] @ git+{checkout.as_uri()}"
-    subprocess.run([tmp_path / "env/bin/pip", "install", "--quiet", wanted], check=True, env=env)
-    said = subprocess.run(
-        [tmp_path / "env/bin/airflow-elastic", "--version"],
-        check=True,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
-    assert airflow_elastic.__version__ in said.stdout
+    wanted = f"airflow-elastic[s3] @ git+{repository}@v0"
+    subprocess.run([tmp_path / "env/bin/pip", "install", "--quiet", wanted], check=True)
+    found = subprocess.run(
+        [tmp_path / "env/bin/airflow-elastic", "doctor"], check=False, capture_output=True, text=True
+    ).stdout
+    assert airflow_elastic.__version__ in found
+    assert re.search("^✓ boto3 ", found, re.MULTILINE)
