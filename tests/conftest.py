@@ -69,4 +69,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 
+    # The dear ones come first, which is the order of folders: small modules are left to even out the end.
+    config.option.loadscopereorder = False
     return ByGroup(config, log)

@@ -167,6 +167,7 @@ def lines_of_logs(uri: str) -> set[str]:
     return {line for one in Path(uri, "logs").rglob("*.log") for line in one.read_text().splitlines()}
 
 
+@pytest.mark.siblings("ElasticJobs")
 @pytest.mark.timeout(1200)
 class TestElasticJob(ClusterEngine):
     """Whoever drives the jobs, and the master, have the rights that the documentation gives them, and no others."""

@@ -118,6 +118,7 @@ async def test_what_can_never_be_admitted_is_told_within_seconds(
         await engine.delete(job, 0.0)
 
 
+@pytest.mark.siblings("a queue takes a worker back, or admits some")
 @pytest.mark.parametrize(
     "name", ["job", *(pytest.param(name, marks=pytest.mark.slow) for name in ("trainjob", "pytorchjob"))]
 )
@@ -154,6 +155,7 @@ async def test_a_training_that_is_preempted_saves_waits_and_goes_on_at_no_cost(
     assert state.attempts[1].from_step == saved.step
 
 
+@pytest.mark.siblings("a queue takes a worker back, or admits some")
 async def test_with_quota_for_some_workers_it_begins_with_these(
     shared_folder: Path, pod_options: dict[str, Any]
 ) -> None:
@@ -223,6 +225,7 @@ async def ending(
     assert not warnings, "something was not at rest when it was deleted"
 
 
+@pytest.mark.siblings("the end of queued TrainJobs")
 async def test_a_queued_trainjob_that_is_suspended_alone_is_let_run_again(ending: Ending) -> None:
     """What the Workload is deactivated for. Its pods may have been made anew before that."""
     job, client = ending.job(1), ending.client
@@ -240,6 +243,7 @@ async def test_a_queued_trainjob_that_is_suspended_alone_is_let_run_again(ending
         await ending.engine.delete(job, 0.0)
 
 
+@pytest.mark.siblings("the end of queued TrainJobs")
 async def test_the_end_of_queued_trainjobs_makes_no_pods_anew(ending: Ending) -> None:
     for number in range(0, 10, 5):
         jobs = [ending.job(number + i) for i in range(5)]
@@ -248,6 +252,7 @@ async def test_the_end_of_queued_trainjobs_makes_no_pods_anew(ending: Ending) ->
         await ending.nothing_comes(jobs)
 
 
+@pytest.mark.siblings("the end of queued TrainJobs")
 async def test_queued_trainjobs_end_that_have_never_run(ending: Ending) -> None:
     """They wait: for room, which the first one to go makes for the next; for a queue; for Kueue to see them at all."""
     jobs = [ending.job(number, gpus="1") for number in range(3)] + [ending.job(3, queue="nope")]
@@ -258,6 +263,7 @@ async def test_queued_trainjobs_end_that_have_never_run(ending: Ending) -> None:
     await ending.nothing_comes([*jobs, last], admitted=False)
 
 
+@pytest.mark.siblings("the end of queued TrainJobs")
 async def test_a_queued_trainjob_whose_workload_was_deleted_ends(ending: Ending) -> None:
     """Kueue makes another one, and lets the job run again."""
     job = ending.job(1)
@@ -269,6 +275,7 @@ async def test_a_queued_trainjob_whose_workload_was_deleted_ends(ending: Ending)
     await ending.nothing_comes([])
 
 
+@pytest.mark.siblings("the end of queued TrainJobs")
 async def test_a_queued_trainjob_that_has_failed_or_was_preempted_ends(ending: Ending, queue: str) -> None:
     low = {"queue_priority": f"low-{queue}"}
     failing, taken = ending.job(1), ending.job(2, gpus="1", **low)
@@ -283,6 +290,7 @@ async def test_a_queued_trainjob_that_has_failed_or_was_preempted_ends(ending: E
     await ending.nothing_comes([failing, taken], admitted=False)
 
 
+@pytest.mark.siblings("the end of queued TrainJobs")
 async def test_trainjobs_end_that_a_default_queue_has_taken(
     ending: Ending, queue: str, namespace: str, client: Client
 ) -> None:

@@ -232,6 +232,7 @@ def urgent(kubectl: kube.Kubectl, namespace: str) -> Iterator[str]:
     kubectl("delete", "priorityclass", namespace, "--wait=false")
 
 
+@pytest.mark.siblings("preemption of a gang")
 @pytest.mark.usefixtures("gangs")
 @pytest.mark.parametrize(("least", "taken"), [(3, 3), (1, 1)])
 async def test_preemption_takes_a_gang_of_fixed_size_whole_and_others_in_part(
@@ -302,6 +303,7 @@ async def _goes_on(driven: Driven) -> None:
     driven.run.ask_stop(by="test")
 
 
+@pytest.mark.siblings("a worker of a gang is lost")
 @pytest.mark.usefixtures("gangs")
 async def test_a_lost_worker_of_a_gang_is_replaced_in_its_job(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
@@ -336,6 +338,7 @@ async def are_gangs(client: Client, namespace: str) -> None:
     await until_async(at_work, "the rule to be at work")
 
 
+@pytest.mark.siblings("a worker of a gang is lost")
 @pytest.mark.usefixtures("given_by_administrators")
 async def test_a_lost_worker_of_a_gang_that_others_have_made_is_followed_by_a_new_job(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client

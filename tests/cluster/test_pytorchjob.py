@@ -53,6 +53,7 @@ class _PolicyKind(PyTorchJobKind):
         return {**super()._replicas(*args), "restartPolicy": self._policy}
 
 
+@pytest.mark.siblings("PyTorchJobs")
 class TestPyTorchJob(ClusterEngine):
     engine_name = "pytorchjob"
 

@@ -93,6 +93,7 @@ async def goes_on_from_memory(driven: Driven) -> None:
     await driven.at_step(from_step + 3)
 
 
+@pytest.mark.siblings("a worker of a cluster's training is lost")
 @on_every_engine
 async def test_a_pod_that_is_lost_takes_nothing_along_that_its_buddy_has(
     engine_name: str,
@@ -112,6 +113,7 @@ async def test_a_pod_that_is_lost_takes_nothing_along_that_its_buddy_has(
     assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 2, 1)
 
 
+@pytest.mark.siblings("a worker of a cluster's training is lost")
 async def test_a_pod_is_replaced_beside_the_others_and_reads_from_their_memory(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults
 ) -> None:
@@ -140,6 +142,7 @@ async def test_a_pod_is_replaced_beside_the_others_and_reads_from_their_memory(
     assert others > storage == 0
 
 
+@pytest.mark.siblings("a worker of a cluster's training is lost")
 @on_every_engine
 async def test_a_rank_that_dies_costs_no_pod(
     engine_name: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client

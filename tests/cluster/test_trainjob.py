@@ -36,6 +36,7 @@ async def trainer(client: Client) -> None:
         pytest.skip("install the Kubeflow Trainer in the cluster to run this")
 
 
+@pytest.mark.siblings("TrainJobs")
 class TestTrainJob(ClusterEngine):
     engine_name = "trainjob"
 
@@ -357,6 +358,7 @@ class TestTrainJob(ClusterEngine):
             )
 
 
+@pytest.mark.siblings("a worker of a cluster's training is lost")
 @pytest.mark.timeout(1200)
 async def test_training_survives_a_lost_pod_grows_and_shrinks_in_place(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults

@@ -147,6 +147,7 @@ async def test_a_limit_of_the_queue_is_told_in_its_own_words(
         await engine.delete(job, 0.0)
 
 
+@pytest.mark.siblings("a queue takes a worker back, or admits some")
 @pytest.mark.usefixtures("volcano")
 async def test_a_worker_that_volcano_takes_back_is_preempted_at_no_cost(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
