@@ -1,7 +1,7 @@
 """Writes what can be generated in docs/: `python docs/generate.py`; with `--check` it only says what is stale.
 
-Whole pages of reference/: spec.md, operator.md, cli.md. Regions of its pages failures.md, journal.md, pods.md and
-status.md: between `<!-- generated: NAME -->` and `<!-- end -->`. Airflow is read, not imported: it may be missing.
+Whole pages of reference/: spec.md, operator.md, cli.md. Regions of other pages, between `<!-- generated: NAME -->` and
+`<!-- end -->`: see REGIONS. Airflow is read, not imported: it may be missing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from generator.airflow import operator_page
 from generator.commands import cli_page
+from generator.diagrams import attempt_states, packages
 from generator.kube import owned_names, owner_fields
 from generator.records import journal_events, status_example, status_seconds
 from generator.rules import failure_classes, restart_rules
@@ -29,6 +30,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 REGIONS: Mapping[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "reference/failures.md": (("classes", failure_classes), ("rules", restart_rules)),
     "reference/pods.md": (("owned", owned_names), ("owners", owner_fields)),
+    "explanation/architecture.md": (("packages", packages), ("attempts", attempt_states)),
     "reference/journal.md": (("events", journal_events),),
     "reference/status.md": (("example", status_example), ("seconds", status_seconds)),
 }
