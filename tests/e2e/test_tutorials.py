@@ -73,7 +73,7 @@ class Reader:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=PATIENCE_SECONDS,
+            timeout=2 * PATIENCE_SECONDS,
         )
         assert done.returncode == 0 or "until" in block.notes, f"{block}:\n{done.stdout}"
         return done.stdout
