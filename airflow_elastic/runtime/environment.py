@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_elastic.adapters.jobfiles import RESTORE
-from airflow_elastic.runtime.checkpoint.read.load import PROCESSORS
 from airflow_elastic.runtime.tiers.peers.peer_client import Loan, found_loans
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checks import MOST_PROCS, MOST_WORKERS, non_negative_int, number_in, positive_int
 from airflow_elastic.spec.codec import decode
+
+#: Of this machine.
+PROCESSORS = os.cpu_count() or 1
 
 _RANKS = non_negative_int._replace(most=MOST_WORKERS * MOST_PROCS, why="no run may have more ranks")
 _PROCESSORS = positive_int._replace(most=2**16, why="no machine has more")

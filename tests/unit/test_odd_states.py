@@ -21,7 +21,8 @@ from airflow_elastic.runtime.checkpoint.format.values import from_bytes, to_byte
 from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, find_needs
 from airflow_elastic.runtime.checkpoint.save.replica_check import _some_values
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
-from airflow_elastic.runtime.checkpoint.save.staging import Place, lay_out, offsets_of
+from airflow_elastic.runtime.checkpoint.save.staging import Place, lay_out
+from airflow_elastic.runtime.checkpoint.tensors.sharding import offsets_of
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece
 from tests.support.fake_ranks import as_ranks

@@ -335,3 +335,7 @@ class Slots:
         """Wake whoever waits for news."""
         with contextlib.suppress(BlockingIOError):  # there is news enough
             os.write(self._poke, b".")
+
+
+#: Where entries of a checkpoint are in shared memory, by their key and offsets: the file, and their first byte.
+Memory = dict[tuple[str, tuple[int, ...]], tuple[Slot, int]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -18,8 +17,8 @@ from airflow_elastic.adapters.opened import Opened
 from airflow_elastic.adapters.store import Reader
 from airflow_elastic.runtime.checkpoint.read.fill import Filling, Stretch, skip
 from airflow_elastic.runtime.checkpoint.read.read_plan import Need
-from airflow_elastic.runtime.checkpoint.save.staging_area import Memory
-from airflow_elastic.runtime.tiers.shared_memory import Slot
+from airflow_elastic.runtime.environment import PROCESSORS
+from airflow_elastic.runtime.tiers.shared_memory import Memory, Slot
 from airflow_elastic.runtime.tiers.tiered_files import Files
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.manifest import Manifest
@@ -30,9 +29,6 @@ _GAP_BYTES = 2 << 20  # rather read than asked around: what comes while a reques
 
 _TOLD_BYTES = 64 << 20  # after so many, progress is told,
 _TOLD_TIMES = 16  # and so many times at the least
-
-#: Of this machine.
-PROCESSORS = os.cpu_count() or 1
 
 #: Is told how many bytes are read, of how many.
 Told = Callable[[int, int], None]

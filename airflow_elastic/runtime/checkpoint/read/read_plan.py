@@ -15,8 +15,13 @@ import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.checkpoint.save.staging import SHARDED_TENSOR, WRAPPER, is_wrapper, offsets_of
 from airflow_elastic.runtime.checkpoint.tensors.overlap import overlaps
+from airflow_elastic.runtime.checkpoint.tensors.sharding import (
+    SHARDED_TENSOR,
+    WRAPPER,
+    is_wrapper,
+    offsets_of,
+)
 from airflow_elastic.runtime.checkpoint.tensors.shared_storage import ties_among
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Piece

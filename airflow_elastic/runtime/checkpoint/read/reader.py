@@ -24,9 +24,10 @@ from airflow_elastic.adapters.store import Store
 from airflow_elastic.runtime.checkpoint.format.compatibility import Kind
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes
 from airflow_elastic.runtime.checkpoint.read.fill import is_what_was_committed
-from airflow_elastic.runtime.checkpoint.read.load import PROCESSORS, Loading
+from airflow_elastic.runtime.checkpoint.read.load import Loading
 from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, find_needs
-from airflow_elastic.runtime.checkpoint.save.staging_area import Memory
+from airflow_elastic.runtime.environment import PROCESSORS
+from airflow_elastic.runtime.tiers.shared_memory import Memory
 from airflow_elastic.spec.index import FORMER_BLOCK_BYTES, Blob, Index, Piece, block_count
 from airflow_elastic.spec.manifest import Manifest, StoredFile
 

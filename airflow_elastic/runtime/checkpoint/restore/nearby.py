@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_elastic.runtime.checkpoint.read.load import PROCESSORS
+from airflow_elastic.runtime.environment import PROCESSORS
 from airflow_elastic.runtime.tiers.disk.copies import on_disk
 from airflow_elastic.runtime.tiers.peers.peer_client import Loan
 from airflow_elastic.runtime.tiers.tiered_files import Nearby

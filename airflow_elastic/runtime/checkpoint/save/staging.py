@@ -15,15 +15,14 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
-from torch.masked import MaskedTensor
 
 from airflow_elastic.runtime.checkpoint.format.file_layout import Extent, Spot, aligned, arrange
 from airflow_elastic.runtime.checkpoint.format.flatten import flattened
 from airflow_elastic.runtime.checkpoint.format.values import to_bytes
+from airflow_elastic.runtime.checkpoint.tensors.sharding import SHARDED_TENSOR, WRAPPER, is_wrapper, offsets
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.index import Blob, Index
 
@@ -32,15 +31,6 @@ _FIRST = "other."
 
 #: What lies below these, but for buffers, changes in an optimizer's step and nowhere else, as a rule.
 _SLOW = ("model.", "optimizer.state.")
-
-SHARDED_TENSOR = "{} is a ShardedTensor, of the first FSDP: shard the model with fully_shard"
-
-WRAPPER = (
-    "{} is a {}, which is made of other tensors (a quantised one, for example): what it stands for would be saved in "
-    "its place, and could not be put back. Keep it in a dtype of torch's own"
-)
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,16 +199,6 @@ def lay_out(
     return replace(arranged, kept=kept, alike=dict(alike))
 
 
-def is_wrapper(value: Any) -> bool:
-    """Whether it is a tensor that stands for others, or a part of one is; or quantised by torch itself."""
-    if type(value) in _PLAIN:  # of thousands there is no more to ask
-        return bool(value.is_quantized)
-    own = value._local_tensor if isinstance(value, DTensor) else value
-    if not isinstance(own, torch.Tensor) or isinstance(own, AsyncCollectiveTensor):
-        return False
-    return hasattr(own, "__tensor_flatten__") or isinstance(own, MaskedTensor)
-
-
 def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:
     shape = tuple(tensor.shape)
     extent = Extent(key, tensor.dtype, shape, (0,) * len(shape), shape)
@@ -273,37 +253,11 @@ def _standing(
     ranks = prod(mesh.size(at) for at, how in enumerate(placements) if _cuts_rows(how))
     at = mesh.get_coordinate() or ()
     kept = all(here == 0 for here, how in zip(at, placements, strict=True) if how.is_replicate())
-    return _offsets(shape, mesh, placements), ranks, kept
+    return offsets(shape, mesh, placements), ranks, kept
 
 
 def _cuts_rows(how: Placement) -> bool:
     return isinstance(how, Shard | _StridedShard) and how.dim == 0
-
-
-def offsets_of(tensor: DTensor) -> tuple[int, ...]:
-    """Where in the whole this rank's part begins, in each dimension."""
-    return _offsets(tensor.shape, tensor.device_mesh, tensor.placements)
-
-
-@cache  # optimizers have several tensors for each of the model's, and torch takes as long as a small copy
-def _offsets(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> tuple[int, ...]:
-    """As the parts are cut. torch's own answer is another one where FSDP has cut what tensor parallelism has not cut
-    evenly.
-    """
-    at, sizes = [0] * len(shape), list(shape)
-    coordinate = mesh.get_coordinate()
-    assert coordinate is not None  # noqa: S101 - who is not in the mesh has no part
-    split = [
-        (isinstance(how, _StridedShard), how.dim, mesh.size(dim), coordinate[dim])
-        for dim, how in enumerate(placements)
-        if isinstance(how, Shard | _StridedShard)
-    ]
-    # A strided one is of what others have cut.
-    for _, dim, count, mine in sorted(split, key=lambda cut: cut[0]):
-        each = -(-sizes[dim] // count)
-        begin = min(mine * each, sizes[dim])
-        at[dim], sizes[dim] = at[dim] + begin, min(each, sizes[dim] - begin)
-    return tuple(at)
 
 
 def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:

@@ -14,20 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.runtime.checkpoint.save.overlapped_copy import Copying, pin
-from airflow_elastic.runtime.tiers.shared_memory import COUNT, ENVIRONMENT, HEADER_BYTES, KEEPS, Slot
+from airflow_elastic.runtime.tiers.shared_memory import COUNT, ENVIRONMENT, HEADER_BYTES, KEEPS, Memory, Slot
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
     from airflow_elastic.runtime.checkpoint.save.staging import Layout
-    from airflow_elastic.runtime.tiers.shared_memory import Note
+    from airflow_elastic.runtime.tiers.shared_memory import Memory, Note
     from airflow_elastic.spec.index import Index
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.005
-
-#: Where entries of a checkpoint lie in memory, by their key and offsets: a file, and the byte at which each begins.
-Memory = dict[tuple[str, tuple[int, ...]], tuple[Slot, int]]
 
 
 @dataclass(frozen=True, slots=True)

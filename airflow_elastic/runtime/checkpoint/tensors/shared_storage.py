@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.checkpoint.save.staging import is_wrapper
+from airflow_elastic.runtime.checkpoint.tensors.sharding import is_wrapper
 
 
 class HeldMemory:

@@ -14,9 +14,9 @@ from airflow_elastic.spec.errors import ElasticError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_elastic.runtime.agent.worker import Node
     from airflow_elastic.runtime.tiers.disk.copies import Disk
     from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
+    from airflow_elastic.runtime.tiers.worker import Worker
 
 #: How long what is on its way is waited for before everything there is removed.
 _STOP_SECONDS = 20.0
@@ -35,7 +35,7 @@ class DiskWriter(Follower):
         disk: where to.
     """
 
-    def __init__(self, node: Node, disk: Disk) -> None:
+    def __init__(self, node: Worker, disk: Disk) -> None:
         super().__init__(node, "disk", _STOP_SECONDS)
         self._disk = disk
 

@@ -27,9 +27,9 @@ from airflow_elastic.spec.index import Index
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_elastic.runtime.agent.worker import Node
     from airflow_elastic.runtime.tiers.peers.connection import Neighbour
     from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
+    from airflow_elastic.runtime.tiers.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Sharer(Follower):
         node: the worker.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Worker) -> None:
         super().__init__(node, "sharing", 2 * _SEND_SECONDS)
         self._connections = 0
         self._told_alone = 0  # in what generation

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
     from airflow_elastic.adapters.jobfiles import Members
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.tiers.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Lender:
         node: the worker.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Worker) -> None:
         self._node = node
         self._held: dict[str, _Held] = {}
         self._loans = os.memfd_create("airflow-elastic-loans")  # for its own ranks: what others lend them

@@ -28,8 +28,8 @@ from airflow_elastic.spec.errors import ElasticError, StoreError, StoreFull
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_elastic.runtime.agent.worker import Node
     from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
+    from airflow_elastic.runtime.tiers.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Persister:
         news: called when ranks have staged something.
     """
 
-    def __init__(self, node: Node, news: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, node: Worker, news: Callable[[], None] = lambda: None) -> None:
         self._node, self._slots, self._news = node, node.slots, news
         self._throttling, self._unsettled = Throttling(node.pages), Unsettled(node.store)
         # Generation and step of what was written last, and of what the thread has tried to write last.

@@ -1,0 +1,58 @@
+"""What kind of tensor a value is: one of torch's own, one that wraps others, or a part of a sharded one."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.masked import MaskedTensor
+
+SHARDED_TENSOR = "{} is a ShardedTensor, of the first FSDP: shard the model with fully_shard"
+
+WRAPPER = (
+    "{} is a {}, which is made of other tensors (a quantised one, for example): what it stands for would be saved in "
+    "its place, and could not be put back. Keep it in a dtype of torch's own"
+)
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether it is a tensor that stands for others, or a part of one is; or quantised by torch itself."""
+    if type(value) in _PLAIN:  # of thousands there is no more to ask
+        return bool(value.is_quantized)
+    own = value._local_tensor if isinstance(value, DTensor) else value
+    if not isinstance(own, torch.Tensor) or isinstance(own, AsyncCollectiveTensor):
+        return False
+    return hasattr(own, "__tensor_flatten__") or isinstance(own, MaskedTensor)
+
+
+def offsets_of(tensor: DTensor) -> tuple[int, ...]:
+    """Where in the whole this rank's part begins, in each dimension."""
+    return offsets(tensor.shape, tensor.device_mesh, tensor.placements)
+
+
+@cache  # optimizers have several tensors for each of the model's, and torch takes as long as a small copy
+def offsets(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> tuple[int, ...]:
+    """As the parts are cut. torch's own answer is another one where FSDP has cut what tensor parallelism has not cut
+    evenly.
+    """
+    at, sizes = [0] * len(shape), list(shape)
+    coordinate = mesh.get_coordinate()
+    assert coordinate is not None  # noqa: S101 - who is not in the mesh has no part
+    split = [
+        (isinstance(how, _StridedShard), how.dim, mesh.size(dim), coordinate[dim])
+        for dim, how in enumerate(placements)
+        if isinstance(how, Shard | _StridedShard)
+    ]
+    # A strided one is of what others have cut.
+    for _, dim, count, mine in sorted(split, key=lambda cut: cut[0]):
+        each = -(-sizes[dim] // count)
+        begin = min(mine * each, sizes[dim])
+        at[dim], sizes[dim] = at[dim] + begin, min(each, sizes[dim] - begin)
+    return tuple(at)

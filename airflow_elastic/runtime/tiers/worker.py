@@ -1,0 +1,77 @@
+"""What the tiers need of the worker whose states they keep: a part of `agent.worker.Node`, which is above them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
+from airflow_elastic.adapters.store import Store
+from airflow_elastic.runtime.tiers.disk.copies import Disk
+from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
+from airflow_elastic.runtime.tiers.peers.connection import Neighbour
+from airflow_elastic.runtime.tiers.shared_memory import Slots
+
+
+class Worker(Protocol):
+    """A worker, as the threads see it that write what its ranks have staged."""
+
+    files: JobFiles
+    record: JobRecord
+    index: int
+    address: str
+    store: Store
+    members: Members | None
+    slots: Slots
+    keeper: Keeper | None
+    neighbour: Neighbour | None
+    disk: Disk | None
+    stop_at: float | None
+
+    @property
+    def run(self) -> str:
+        """Identity of the run."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Number of the rendezvous that its ranks belong to."""
+        ...
+
+    def pages(self) -> list[Path]:
+        """The shared pages of its ranks."""
+        ...
+
+    def tell_ranks(self, words: Mapping[int, float]) -> None:
+        """Write these words into the pages of its ranks."""
+        ...
+
+    def tell_unsaved(self, step: int, reason: str) -> bool:
+        """Report a state that could not be written. Returns whether the report was stored."""
+        ...
+
+    def tell_unpruned(self, step: int, reason: str) -> None:
+        """Report why nothing was removed."""
+        ...
+
+    def tell_refused(self, step: int, reason: str) -> None:
+        """Report a copy of a state that is not what was saved."""
+        ...
+
+    def verified(self) -> int | None:
+        """The step of the checkpoint that its ranks have read from storage alone, or None."""
+        ...
+
+    def superseded(self) -> bool:
+        """Whether there is a newer generation than that of its ranks."""
+        ...
+
+    def stop(self) -> None:
+        """Note that the worker is to end."""
+        ...
