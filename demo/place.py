@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from airflow_elastic.adapters import linux
+from airflow_elastic.adapters.host import processes as linux
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.standalone import MARK

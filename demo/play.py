@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters import linux
+from airflow_elastic.adapters.host import processes
 from airflow_elastic.engines.local.host import RUN_MARK
 from airflow_elastic.testing.airflow_rest import AirflowError
 from airflow_elastic.testing.standalone import Standalone
@@ -139,7 +139,7 @@ def _expected(data: str | None) -> int | None:
 def _training_left(uri: str, seconds: float = 5.0) -> list[int]:
     """Processes of the training; it has ended by itself, so there is nothing to wait for but the kernel."""
     deadline = time.monotonic() + seconds
-    while living := linux.marked(RUN_MARK, f"{uri}/local"):
+    while living := processes.marked(RUN_MARK, f"{uri}/local"):
         if time.monotonic() > deadline:
             break
         time.sleep(0.1)

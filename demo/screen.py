@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from airflow_elastic.cli import say
+from airflow_elastic.cli import console as say
 
 #: How often a file or a pipe gets a line about the progress.
 LINE_SECONDS = 5.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from airflow_elastic.cli import say
+from airflow_elastic.cli import console as say
 from airflow_elastic.core.goodput import ROWS
 
 if TYPE_CHECKING:

@@ -6,17 +6,17 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control.runs import Run
+from airflow_elastic.core.event_sentences import sentence
 from airflow_elastic.core.machine import create, evolve
-from airflow_elastic.core.tell import sentence
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import RunMissing
 from airflow_elastic.testing.airflow_rest import TERMINAL_RUN
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.testing.standalone import Standalone
     from demo.faults import Faults

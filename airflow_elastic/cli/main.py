@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import airflow_elastic
-from airflow_elastic.cli.checkpoints import pin, prune, verify
-from airflow_elastic.cli.doctor import doctor
-from airflow_elastic.cli.events import events
-from airflow_elastic.cli.exporting import checkpoint
-from airflow_elastic.cli.help import keep_examples
-from airflow_elastic.cli.logs import logs
-from airflow_elastic.cli.reap import reap
-from airflow_elastic.cli.render import render
-from airflow_elastic.cli.requests import scale, stop
-from airflow_elastic.cli.run import run
-from airflow_elastic.cli.status import status
+from airflow_elastic.cli.cluster.doctor import doctor
+from airflow_elastic.cli.cluster.reap import reap
+from airflow_elastic.cli.cluster.render import render
+from airflow_elastic.cli.drive.run import run
+from airflow_elastic.cli.help_text import keep_examples
+from airflow_elastic.cli.inspect.checkpoint_export import checkpoint
+from airflow_elastic.cli.inspect.checkpoints import pin, prune, verify
+from airflow_elastic.cli.inspect.events import events
+from airflow_elastic.cli.inspect.logs import logs
+from airflow_elastic.cli.inspect.requests import scale, stop
+from airflow_elastic.cli.inspect.status import status
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreUnfit
 
 if TYPE_CHECKING:

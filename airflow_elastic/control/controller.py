@@ -16,9 +16,9 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.reports import Orders, raise_fence, read_progress, write_orders, write_status
+from airflow_elastic.adapters.records import reports
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.control.beating import beating
 from airflow_elastic.control.jobs import answered, job_of, tidy_up
 from airflow_elastic.control.look import Look, events_of, look, new_checkpoints
@@ -27,13 +27,13 @@ from airflow_elastic.control.scaling import Scaling
 from airflow_elastic.control.stacks import with_stacks
 from airflow_elastic.control.waits import Waits
 from airflow_elastic.control.watching import Watching
-from airflow_elastic.core.document import document
-from airflow_elastic.core.gathering import regrouping
-from airflow_elastic.core.health import overdue
+from airflow_elastic.core.gang_size import regrouping
+from airflow_elastic.core.health.deadlines import overdue
+from airflow_elastic.core.health.settle_time import ALONE_SECONDS, settling
+from airflow_elastic.core.health.stragglers import Lagging
 from airflow_elastic.core.machine import create, evolve
-from airflow_elastic.core.settling import ALONE_SECONDS, settling
 from airflow_elastic.core.state import Cause, Phase, RunState
-from airflow_elastic.core.stragglers import Lagging
+from airflow_elastic.core.status_document import document
 from airflow_elastic.engines.api import Engine, Job, Regrouping, Rejoining
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec import events as ev
@@ -44,7 +44,7 @@ from airflow_elastic.spec.errors import EngineError, RunMissing, StoreError, Sub
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.spec.errors import ElasticError
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.status import JobStatus, Progress
@@ -78,11 +78,9 @@ class Controller:
         poll_seconds: float = 1.0,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._store = store
-        self._engine = engine
+        self._store, self._engine = store, engine
         self._observer = observer or Observer()
-        self._poll_seconds = poll_seconds
-        self._now = now
+        self._poll_seconds, self._now = poll_seconds, now
         self._journal = Journal(store)
         self._mailbox = Mailbox(store)
         self._state: RunState | None = None
@@ -171,7 +169,7 @@ class Controller:
                 if (event := await self._scaling.carry_out(action, self._job_of(action.attempt))) is not None:
                     await self._record(event)
             case OrderSave():
-                await self._order(action.attempt, Orders(save=action.request))
+                await self._order(action.attempt, reports.Orders(save=action.request))
                 await self._record(ev.SaveOrdered(self._now(), action.attempt, action.request))
             case Delete():
                 await self._delete(action)
@@ -187,7 +185,7 @@ class Controller:
     async def _submit(self, action: Submit) -> None:
         job = self._job_of(action.attempt)
         # First the fence: from here on no earlier attempt can commit anything, wherever its processes may still be.
-        await asyncio.to_thread(raise_fence, self._store, action.attempt)
+        await asyncio.to_thread(reports.raise_fence, self._store, action.attempt)
         await self._look_for_checkpoint()
         try:
             await self._engine.submit(job)
@@ -214,15 +212,15 @@ class Controller:
     async def _delete(self, action: Delete) -> None:
         await self._unwatch()
         if action.grace_seconds and self.state.attempt.cause is Cause.FAILURE:
-            await self._order(action.attempt, Orders(failed=True))
+            await self._order(action.attempt, reports.Orders(failed=True))
         await self._engine.delete(self._job_of(action.attempt), action.grace_seconds)
         await self._look_around()  # its agents may have told what they could not write
         await self._look_for_checkpoint()
         await self._hear_again()
         await self._record(ev.AttemptGone(self._now(), action.attempt, self._progress))
 
-    async def _order(self, attempt: int, orders: Orders) -> None:
-        await asyncio.to_thread(write_orders, self._store, attempt, orders)
+    async def _order(self, attempt: int, orders: reports.Orders) -> None:
+        await asyncio.to_thread(reports.write_orders, self._store, attempt, orders)
 
     def _job_of(self, attempt: int) -> Job:
         return job_of(self._store.uri, self.state, attempt, self._engine)
@@ -329,7 +327,9 @@ class Controller:
         return [*overdue(self.state, self._progress, now, self._waits.last_at(self._job, now))]
 
     async def _hear_again(self) -> None:
-        await self._hear(await asyncio.to_thread(read_progress, self._store, self.state.attempt.number))
+        await self._hear(
+            await asyncio.to_thread(reports.read_progress, self._store, self.state.attempt.number)
+        )
 
     async def _hear(self, progress: Progress | None) -> None:
         if progress != self._progress:
@@ -397,4 +397,4 @@ class Controller:
             wait = self._job.wait if self._job else None
             plain = document(self._store.uri, self.state, self._progress, self._now(), wait)
             self._published_at = time.monotonic()
-            await asyncio.to_thread(write_status, self._store, plain)
+            await asyncio.to_thread(reports.write_status, self._store, plain)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import keeping
-from airflow_elastic.adapters.reports import raise_fence
+from airflow_elastic.adapters.records import checkpoint_retention
+from airflow_elastic.adapters.records.reports import raise_fence
 from airflow_elastic.engines.api import Job
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import StoreError, SubmitHeld
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.engines.api import Engine
     from airflow_elastic.spec.errors import SubmitRefused
@@ -27,7 +27,7 @@ def tidy_up(store: Store, state: RunState) -> None:
         raise_fence(
             store, following
         )  # what runs on where nobody can reach it commits nothing without its files
-        keeping.remove_uncommitted(store, following)
+        checkpoint_retention.remove_uncommitted(store, following)
 
 
 def answered(no: SubmitHeld | SubmitRefused, at: float, attempt: int) -> Event:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_elastic.adapters import keeping
-from airflow_elastic.adapters.reports import read_progress
+from airflow_elastic.adapters.records import checkpoint_retention
+from airflow_elastic.adapters.records.reports import read_progress
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec import events as ev
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_elastic.adapters.journal import Journal
-    from airflow_elastic.adapters.mailbox import Mailbox, Request
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.records.journal import Journal
+    from airflow_elastic.adapters.records.mailbox import Mailbox, Request
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.status import Progress
@@ -51,7 +51,7 @@ def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, state: RunS
 
 def new_checkpoints(store: Store, state: RunState) -> Sequence[int]:
     """The steps of the run's own checkpoints that are newer than the newest one that is known."""
-    return keeping.own_steps(store, state.checkpoint.step if state.checkpoint else -1)
+    return checkpoint_retention.own_steps(store, state.checkpoint.step if state.checkpoint else -1)
 
 
 def events_of(request: Request, at: float) -> Iterator[Event]:

@@ -6,22 +6,22 @@ import shlex
 import time
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checkpoints, keeping
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.reports import read_progress, read_wait
-from airflow_elastic.adapters.stores import open_store, probe
-from airflow_elastic.adapters.vacant import foreign
-from airflow_elastic.core.document import document
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.records.mailbox import Mailbox
+from airflow_elastic.adapters.records.reports import read_progress, read_wait
+from airflow_elastic.adapters.storage.empty_place import foreign
+from airflow_elastic.adapters.storage.open import open_store, probe
 from airflow_elastic.core.machine import replay
+from airflow_elastic.core.status_document import document
 from airflow_elastic.engines.api import Engine, find_engine
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.comparison import differences, is_same, workers_apart
 from airflow_elastic.spec.errors import InvalidInput, Problem, RunDiffers, RunMissing, SpecError
-from airflow_elastic.spec.identity import differences, is_same, workers_apart
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import Progress
@@ -75,7 +75,7 @@ class Run:
 
     def pin(self, step: int, *, by: str) -> None:
         """Keep the checkpoint of a step, whatever else is removed. Raises CheckpointDamaged where there is none."""
-        keeping.pin(self.store, step, by=by)
+        checkpoint_retention.pin(self.store, step, by=by)
 
     def _running(self, verb: str) -> RunState:
         state = self.state

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.tasks import end_task
+from airflow_elastic.adapters.host.event_loop import end_task
 from airflow_elastic.core.machine import due
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec import events as ev

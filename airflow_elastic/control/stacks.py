@@ -8,15 +8,15 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.reports import order_stacks, read_stacks
-from airflow_elastic.core.standing import grouped
+from airflow_elastic.adapters.records.reports import order_stacks, read_stacks
+from airflow_elastic.core.health.stack_comparison import grouped
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.events import Stalled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.stacks import Stack

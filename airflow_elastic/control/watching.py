@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.tasks import end_task
+from airflow_elastic.adapters.host.event_loop import end_task
 from airflow_elastic.spec.errors import EngineError, StoreError
 
 if TYPE_CHECKING:

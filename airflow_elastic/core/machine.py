@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from airflow_elastic.core.classify import classify
-from airflow_elastic.core.health import hang
+from airflow_elastic.core.health.classify import classify
+from airflow_elastic.core.health.deadlines import hang
+from airflow_elastic.core.phases import with_completed
 from airflow_elastic.core.restart import End, Restart, decide, may_rejoin, may_wait
 from airflow_elastic.core.state import (
     Attempt,
@@ -27,7 +28,6 @@ from airflow_elastic.core.state import (
     Trouble,
     Unpruned,
 )
-from airflow_elastic.core.trainings import with_completed
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit

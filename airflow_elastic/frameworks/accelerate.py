@@ -33,8 +33,8 @@ from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
 from airflow_elastic.runtime.session.phases import Phase
 from airflow_elastic.runtime.session.session import Session, init
+from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.resumed import Resumed
 
 try:
     from accelerate import Accelerator

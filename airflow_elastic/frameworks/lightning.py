@@ -25,8 +25,8 @@ from airflow_elastic.frameworks.lightning_counts import add, stand, steps_of_fit
 from airflow_elastic.frameworks.lightning_passes import Passes
 from airflow_elastic.runtime.model_changes.callback_changes import Shape
 from airflow_elastic.runtime.session.session import Session, joined
-from airflow_elastic.spec.checks import number_in, procs_count
 from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.validation import number_in, procs_count
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer, callbacks

@@ -13,14 +13,14 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_elastic.adapters.stores import describe, open_store
+from airflow_elastic.adapters.storage.open import describe, open_store
 from airflow_elastic.engines.api import find_engine
 from airflow_elastic.engines.local import LocalEngine
 from airflow_elastic.hooks import aws
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.engines.api import Engine
 
 

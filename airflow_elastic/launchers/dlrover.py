@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_elastic.launchers.api import BY_NAME, Launcher, Place, module_or_script
-from airflow_elastic.spec.checks import Checks, choice
 from airflow_elastic.spec.errors import Problem, SpecError
+from airflow_elastic.spec.validation import Checks, choice
 
 if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec

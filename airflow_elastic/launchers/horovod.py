@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_elastic.launchers.api import BY_NAME, Launcher, Place
-from airflow_elastic.spec.checks import Checks, positive_int
+from airflow_elastic.spec.validation import Checks, positive_int
 
 if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.control.runs import Run, start_run
 from airflow_elastic.core.machine import replay
 from airflow_elastic.spec import layout
@@ -13,7 +13,7 @@ from airflow_elastic.spec import layout
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.hooks import ElasticHook
     from airflow_elastic.spec.run import RunSpec
 

@@ -11,12 +11,12 @@ from pathlib import PurePath
 from typing import Any
 
 from airflow_elastic.adapters import plugins
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines import api as engines
 from airflow_elastic.launchers import api as launchers
-from airflow_elastic.spec.checks import finite_positive
 from airflow_elastic.spec.errors import ABSENT, InvalidInput, Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.validation import finite_positive
 
 #: Where each parameter of the operator stands in a run specification.
 PATHS = {

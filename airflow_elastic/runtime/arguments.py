@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from airflow_elastic.spec.checks import MOST_COUNT, finite_positive, non_negative_int
 from airflow_elastic.spec.errors import InvalidInput, Problem
+from airflow_elastic.spec.validation import MOST_COUNT, finite_positive, non_negative_int
 
 #: What a generator of torch's takes.
 _LEAST_SEED, _MOST_SEED = -(2**63), 2**64 - 1

@@ -9,11 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_elastic.adapters.jobfiles import RESTORE
+from airflow_elastic.adapters.records.job_files import RESTORE
 from airflow_elastic.runtime.tiers.peers.peer_client import Loan, found_loans
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.checks import MOST_PROCS, MOST_WORKERS, non_negative_int, number_in, positive_int
 from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.validation import (
+    MOST_PROCS,
+    MOST_WORKERS,
+    non_negative_int,
+    number_in,
+    positive_int,
+)
 
 #: Of this machine.
 PROCESSORS = os.cpu_count() or 1

@@ -9,7 +9,7 @@ container's termination message, where whoever watches the pod sees it without a
 from __future__ import annotations
 
 if __name__ == "__main__":  # before anything else is imported
-    from airflow_elastic.adapters.search_path import own_first
+    from airflow_elastic.adapters.host.search_path import own_first
 
     own_first()
 
@@ -24,16 +24,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from airflow_elastic.adapters.jobfiles import Result, attempt_of
-from airflow_elastic.adapters.jobobjects import JobObjects
-from airflow_elastic.adapters.reports import newest_fence
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.job_files import Result, attempt_of
+from airflow_elastic.adapters.records.job_objects import JobObjects
+from airflow_elastic.adapters.records.reports import newest_fence
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.agent.reporting.stdout_copy import Echo
 from airflow_elastic.runtime.agent.spares import Spares
 from airflow_elastic.runtime.agent.worker import Node
-from airflow_elastic.spec.checks import number_in
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, SpecError
+from airflow_elastic.spec.validation import number_in
 
 #: What every pod of ours has in its environment.
 _NEEDED = tuple(f"AIRFLOW_ELASTIC_{name}" for name in ("RUN_URI", "JOB", "ATTEMPT", "INDEX", "POD_IP"))

@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.parameters import interval_problem, is_templated, uri_problem
-from airflow_elastic.spec.checks import finite_positive
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, SpecError
+from airflow_elastic.spec.validation import finite_positive
 from airflow_elastic.triggers.plain import require_plain
 from airflow_elastic.triggers.reached import ElasticRunReachedTrigger
 from airflow_elastic.triggers.target import Target, reached

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from airflow_elastic.spec.checks import Checks, Rule, finite_positive, positive_int
+from airflow_elastic.spec.validation import Checks, Rule, finite_positive, positive_int
 
 _best = Rule(
     lambda value: isinstance(value, str) and re.fullmatch(r"(min|max) \S+", value) is not None,

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.checks import (
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.identity import placeless
+from airflow_elastic.spec.validation import (
     Checks,
     choice,
     env_name,
@@ -25,8 +27,6 @@ from airflow_elastic.spec.checks import (
     procs_count,
     worker_count,
 )
-from airflow_elastic.spec.codec import decode, encode
-from airflow_elastic.spec.identity import placeless
 
 RESTART_POLICIES = ("Never", "OnFailure", "Always", "ExitCode")
 CLEANUP_POLICIES = ("None", "All", "Unfinished")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from airflow_elastic.spec.phases import PhaseRecord
+from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 
 _SIGKILL = 9  # nothing but a person, a platform or the kernel sends it: no rank dies of another one by this
 

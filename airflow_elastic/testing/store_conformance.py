@@ -29,7 +29,7 @@ from airflow_elastic.spec.errors import ElasticError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 BAD_KEYS = ("", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/..", "./a", "a/./b", "a\0b")
 ODD_KEYS = (

@@ -10,7 +10,7 @@ from airflow_elastic.control.runs import Run
 from airflow_elastic.spec.errors import InvalidInput, StoreError
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.control.observer import Observer
     from airflow_elastic.core.state import RunState
     from airflow_elastic.hooks import ElasticHook

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_elastic.control.observer import Observer
-from airflow_elastic.core.document import word
-from airflow_elastic.core.gravity import Gravity, gravity
-from airflow_elastic.core.tell import lagging, sentence, waiting
+from airflow_elastic.core.event_sentences import lagging, sentence, waiting
+from airflow_elastic.core.severity import Gravity, gravity
+from airflow_elastic.core.status_document import word
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.status import Progress
 from airflow_elastic.triggers.output import RankOutput
 from airflow_elastic.triggers.task import call
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.errors import ElasticError
     from airflow_elastic.spec.events import Event

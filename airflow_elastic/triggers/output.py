@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.output import Output, ends_of
+from airflow_elastic.adapters.records.rank_output import Output, ends_of
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.status import Progress
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.control.runs import Run
-from airflow_elastic.spec.checks import Checks, choice, positive_int
 from airflow_elastic.spec.errors import ElasticError, RunMissing
+from airflow_elastic.spec.validation import Checks, choice, positive_int
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 STATES = ("running", "ended", "succeeded", "failed", "stopped")
 

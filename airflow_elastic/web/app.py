@@ -20,8 +20,8 @@ from fastapi import Path as InPath
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from airflow_elastic.control.runs import Run
-from airflow_elastic.core.tell import restoring, sizes, waits
-from airflow_elastic.core.trainings import named, results
+from airflow_elastic.core.event_sentences import restoring, sizes, waits
+from airflow_elastic.core.phases import named, results
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import ElasticError, RunMissing
 from airflow_elastic.spec.status import Wait

@@ -19,7 +19,7 @@ from airflow.models.xcom import XComModel
 from fastapi import HTTPException
 from sqlalchemy import select
 
-from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.naming import default_uri
 from airflow_elastic.spec.errors import InvalidInput
@@ -28,7 +28,7 @@ from airflow_elastic.triggers.task import task_key
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 #: Parameters of the operator that say where its run is stored.
 _NAMES = ("run_uri", "elastic_conn_id", "aws_conn_id")

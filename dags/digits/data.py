@@ -6,7 +6,7 @@ import io
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 HELD_OUT = 360
 

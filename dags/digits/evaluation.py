@@ -7,7 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 
 def evaluate(run: Store, data: bytes, home: Store) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 
 def read(uri: str, opened_by: Callable[[str], Store] = open_store) -> bytes:

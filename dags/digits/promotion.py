@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 _CARDS = "models/"
 

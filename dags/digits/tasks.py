@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_elastic.hooks import ElasticHook
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 #: The promoted model. Its events carry the card of the model; a DAG with `schedule=[MODEL]` runs after each promotion.
 MODEL = Asset("digits_model")

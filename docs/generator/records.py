@@ -7,9 +7,9 @@ import json
 import typing
 from typing import Any
 
-from airflow_elastic.core.document import document
 from airflow_elastic.core.goodput import ROWS
 from airflow_elastic.core.machine import replay
+from airflow_elastic.core.status_document import document
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import (

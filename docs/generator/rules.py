@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from airflow_elastic.core import classify, restart
+from airflow_elastic.core import restart
+from airflow_elastic.core.health import classify
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.state import REPEATABLE, FailureKind
 from airflow_elastic.spec import events as ev

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters import keeping
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoint_retention
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.runs import open_run
 from airflow_elastic.testing.standalone import Standalone
 from tests.support.patience import PATIENCE_SECONDS
@@ -86,7 +86,7 @@ def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standal
     assert (promoted["model"], promoted["previous"]) == ("0001", None)
     assert 0.15 < promoted["accuracy"] < 0.97  # one epoch: better than a guess
     assert promoted["checkpoint"]["step"] == 23
-    assert keeping.pinned(open_store(promoted["run_uri"])) == [23]
+    assert checkpoint_retention.pinned(open_store(promoted["run_uri"])) == [23]
     assert [event["extra"] for event in asset_events(standalone, QUICKSTART, first)] == [promoted]
     assert "[rank 0] rank 0 of 2 begins at step 0" in standalone.task_log(QUICKSTART, first, "train")
 

@@ -13,7 +13,7 @@ import boto3
 import obstore
 import pytest
 
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 
 PART = 16 << 20  # of which obstore is the quickest: with more or less it took up to a third longer
 _AT_ONCE = 4

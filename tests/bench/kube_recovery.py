@@ -16,10 +16,10 @@ from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.kinds.trainjob import TrainJobEngine
+from airflow_elastic.engines.kube.kinds.trainjob_suspend import Place, rest
 from airflow_elastic.engines.kube.options import options_of
-from airflow_elastic.engines.kube.pod import JOB_LABEL
-from airflow_elastic.engines.kube.rest import Place, rest
-from airflow_elastic.engines.kube.trainjob import TrainJobEngine
+from airflow_elastic.engines.kube.render.pod import JOB_LABEL
 from airflow_elastic.spec.run import RestartPolicy, Workers
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.bench.recovery import POLL_SECONDS, WORLD, Moments

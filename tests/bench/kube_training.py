@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_elastic.adapters.kube import Access, Client
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
-from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.engines.kube.render.pod import JOB_LABEL
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.bench.kube_recovery import Loss, Moment, Witness, journaled, kind_of, plain_job
 from tests.bench.recovery import POLL_SECONDS, SCRIPTS, WORLD, Moments

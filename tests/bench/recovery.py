@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_elastic.adapters import checkpoints, linux
-from airflow_elastic.adapters.gather import gather_files
-from airflow_elastic.adapters.jobfiles import JobFiles
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host import processes as linux
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.job_files import JobFiles
+from airflow_elastic.adapters.records.rank_progress import gather_files
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Controller, Observer, start_run
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from airflow_elastic.adapters import page
+from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.runtime.agent.worker import LOCALHOST
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.tiers.disk.copies import Disk
@@ -34,8 +34,8 @@ STEP_SECONDS = 0.01
 EVERY_SECONDS = {"s3": count("EVERY", 60)}  # one save, at the least; else one after the other
 
 #: Why a state is saved for there, and the word of a rank's page that tells of it.
-SIGNS = {"folder": ("script", page.KEPT), "s3": ("script", page.KEPT)}
-SIGNS |= {"disk": (DISK, page.ON_DISK), "neighbour": (MEMORY, page.GIVEN)}
+SIGNS = {"folder": ("script", shared_page.KEPT), "s3": ("script", shared_page.KEPT)}
+SIGNS |= {"disk": (DISK, shared_page.ON_DISK), "neighbour": (MEMORY, shared_page.GIVEN)}
 
 
 @contextmanager
@@ -78,8 +78,8 @@ def _told(step: Callable[[], None], words: memoryview[float]) -> Callable[[], No
     def told() -> None:
         began = time.monotonic()
         step()
-        words[page.STEPPING] += time.monotonic() - began
-        words[page.STEP] += 1
+        words[shared_page.STEPPING] += time.monotonic() - began
+        words[shared_page.STEP] += 1
 
     return told
 

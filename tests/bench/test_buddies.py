@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, checksums
+from airflow_elastic.adapters.records import checkpoints, checksums
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position

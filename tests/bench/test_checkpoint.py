@@ -25,7 +25,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-from airflow_elastic.adapters import keeping
+from airflow_elastic.adapters.records import checkpoint_retention
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
@@ -376,7 +376,7 @@ def test_committing(tmp_path: Path) -> None:
                 new.replace(raw)
             else:
                 seconds = timed(worker.persister.flush)
-                keeping.prune(worker.store, CheckpointPolicy(keep_last=1))
+                checkpoint_retention.prune(worker.store, CheckpointPolicy(keep_last=1))
             if number > 0:
                 figures[name].append(seconds)
     for name, spent in figures.items():

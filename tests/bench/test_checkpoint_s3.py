@@ -11,7 +11,7 @@ import boto3
 import pytest
 from boto3.s3.transfer import TransferConfig
 
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position

@@ -16,7 +16,7 @@ import pytest
 from airflow_elastic.adapters.kube import Access, Client
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.job import JobKind
+from airflow_elastic.engines.kube.kinds.job import JobKind
 from airflow_elastic.engines.kube.options import options_of
 from tests.bench.figures import count, heading, median, spread, verdict
 from tests.bench.scripts.watching import job, pod

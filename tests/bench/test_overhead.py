@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import linux
+from airflow_elastic.adapters.host import processes as linux
 from airflow_elastic.runtime.agent.spares import WAITING
 from tests.bench.figures import count, heading, interval, spread, verdict
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.reports import write_progress
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.reports import write_progress
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone

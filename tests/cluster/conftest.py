@@ -20,7 +20,7 @@ from airflow_elastic.adapters.kube import Access, Client, connect
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.tensorstack import PYTORCHTRAININGJOBS
+from airflow_elastic.engines.kube.kinds.tensorstack import PYTORCHTRAININGJOBS
 from airflow_elastic.spec.errors import EngineError
 from tests.support import dlrover, kube
 from tests.support.cluster import ClusterEngine, documented_rights

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_elastic.adapters.kube import Client, Resource
-from airflow_elastic.engines.kube.pytorchjob import PYTORCHJOBS
+from airflow_elastic.engines.kube.kinds.pytorchjob import PYTORCHJOBS
 from airflow_elastic.spec.run import RunSpec, Workers
 from tests.cluster.test_training import training, world
 from tests.support.driving import driving

@@ -17,13 +17,13 @@ from airflow_elastic.adapters.kube import Access, Client, Invalid, Resource
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.elasticjob import (
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.kinds.elasticjob import (
     ELASTICJOBS,
     NAME_LABEL,
     ElasticJobEngine,
 )
-from airflow_elastic.engines.kube.elasticjob_crd import findings
-from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.kinds.elasticjob_crd import findings
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.events import Stalled
 from airflow_elastic.spec.run import Health

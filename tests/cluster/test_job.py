@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from airflow_elastic.adapters.kube import Client
-from airflow_elastic.engines.kube.job import JobEngine
+from airflow_elastic.engines.kube.kinds.job import JobEngine
 from airflow_elastic.spec.errors import SubmitHeld, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until

@@ -17,8 +17,8 @@ from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.kinds.trainjob import RUNTIMES, TRAINJOBS
 from airflow_elastic.engines.kube.queues.kueue import WORKLOADS
-from airflow_elastic.engines.kube.trainjob import RUNTIMES, TRAINJOBS
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import WorkerPhase
 from airflow_elastic.testing.engine_conformance import running, until

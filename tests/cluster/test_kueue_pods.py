@@ -11,11 +11,11 @@ import pytest
 
 from airflow_elastic.adapters.kube import Access, Client
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
-from airflow_elastic.core.classify import classify
+from airflow_elastic.core.health.classify import classify
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube import leftovers
-from airflow_elastic.engines.kube.elasticjob import ELASTICJOBS, NAME_LABEL, ElasticJobEngine
+from airflow_elastic.engines.kube.kinds.elasticjob import ELASTICJOBS, NAME_LABEL, ElasticJobEngine
 from airflow_elastic.engines.kube.queues.kueue import WORKLOADS
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.testing.engine_conformance import running, until

@@ -14,8 +14,8 @@ import pytest
 from airflow_elastic.adapters.kube import Client, KubeError
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.engines.api import Finding, Job
-from airflow_elastic.engines.kube.job import JobEngine
-from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.engines.kube.kinds.job import JobEngine
+from airflow_elastic.engines.kube.render.pod import JOB_LABEL
 from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus

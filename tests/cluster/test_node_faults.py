@@ -9,7 +9,7 @@ import pytest
 
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.core.state import Cause, FailureKind
-from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL, MANAGED_BY, MANAGED_LABEL
+from airflow_elastic.engines.kube.render.pod import ATTEMPT_LABEL, MANAGED_BY, MANAGED_LABEL
 from airflow_elastic.spec.run import Health, Workers
 from tests.cluster.test_training import goes_on_from_memory, kept_by_buddies, training
 from tests.support.cluster import DLROVER_TYPE, on_every_engine, pods_of

@@ -12,9 +12,9 @@ import pytest
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.pod import JOB_LABEL
-from airflow_elastic.engines.kube.pytorchjob import PYTORCHJOBS, PyTorchJobEngine
+from airflow_elastic.engines.kube.kinds.pytorchjob import PYTORCHJOBS, PyTorchJobEngine
 from airflow_elastic.engines.kube.queues.volcano import PODGROUPS
+from airflow_elastic.engines.kube.render.pod import JOB_LABEL
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.support import kube

@@ -9,10 +9,10 @@ import pytest
 
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
-from airflow_elastic.core.classify import classify
+from airflow_elastic.core.health.classify import classify
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.job import JobEngine
+from airflow_elastic.engines.kube.kinds.job import JobEngine
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import JobStatus, Waiting
 from airflow_elastic.testing.engine_conformance import running, until

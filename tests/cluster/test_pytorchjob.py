@@ -16,7 +16,7 @@ from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.pytorchjob import PYTORCHJOBS, PyTorchJobEngine, PyTorchJobKind
+from airflow_elastic.engines.kube.kinds.pytorchjob import PYTORCHJOBS, PyTorchJobEngine, PyTorchJobKind
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase

@@ -8,10 +8,10 @@ from typing import Any
 
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import JOBS
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import start_run
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.job import JobEngine
+from airflow_elastic.engines.kube.kinds.job import JobEngine
 from airflow_elastic.spec.run import Workers
 from tests.support.cli import Shell
 from tests.support.cluster import pod_spec

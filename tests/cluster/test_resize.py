@@ -11,9 +11,9 @@ import pytest
 from airflow_elastic.adapters.kube import Client, Resource
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines.api import Job, Outcome
-from airflow_elastic.engines.kube.job import JobEngine
-from airflow_elastic.engines.kube.pod import JOB_LABEL
-from airflow_elastic.engines.kube.quantities import number_of
+from airflow_elastic.engines.kube.kinds.job import JobEngine
+from airflow_elastic.engines.kube.render.pod import JOB_LABEL
+from airflow_elastic.engines.kube.render.quantities import number_of
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.support.cluster import documented_rights, pod_spec

@@ -10,13 +10,13 @@ import pytest
 
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.options import options_of
-from airflow_elastic.engines.kube.tensorstack import (
+from airflow_elastic.engines.kube.kinds.tensorstack import (
     PYTORCHTRAININGJOBS,
     TensorStackEngine,
     TensorStackOptions,
     form_of,
 )
+from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.run import RunSpec, Workers
 from tests.support.patience import until_async

@@ -13,7 +13,7 @@ from airflow_elastic.adapters.kube.resources import PODS, SECRETS
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.job import INDEX_ANNOTATION
+from airflow_elastic.engines.kube.kinds.job import INDEX_ANNOTATION
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, SecretRef, Workers

@@ -15,8 +15,8 @@ from airflow_elastic.adapters.kube.resources import JOBS, PODS, Resource
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.kinds.trainjob import RUNTIMES, TRAINJOBS, TrainJobEngine, misses_runtime
 from airflow_elastic.engines.kube.options import options_of
-from airflow_elastic.engines.kube.trainjob import RUNTIMES, TRAINJOBS, TrainJobEngine, misses_runtime
 from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase

@@ -20,9 +20,9 @@ from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.job import JobEngine
-from airflow_elastic.engines.kube.pod import JOB_LABEL
+from airflow_elastic.engines.kube.kinds.job import JobEngine
 from airflow_elastic.engines.kube.queues.volcano import PODGROUPS
+from airflow_elastic.engines.kube.render.pod import JOB_LABEL
 from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Waiting

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.cli.main import cli, main
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.spec.run import RunSpec

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from airflow_elastic.adapters import checkpoints, keeping
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.core.document import STATUS_VERSION
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.core.status_document import STATUS_VERSION
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.events import event_from_dict
 from airflow_elastic.spec.layout import CHECKPOINT_DATA, checkpoint_data
@@ -146,7 +146,7 @@ def test_verify_and_prune(trained: Shell) -> None:
     whole = json.loads(trained("verify", trained.uri, "--json").stdout)
     assert whole["ok"]
     assert [found["step"] for found in whole["checkpoints"]] == all_steps
-    assert keeping.verified(store) == all_steps[-1]
+    assert checkpoint_retention.verified(store) == all_steps[-1]
 
     damaged = checkpoints.read(store, all_steps[1]).files[0]
     path = Path(trained.uri, damaged.key)
@@ -187,7 +187,7 @@ def test_verify_and_prune(trained: Shell) -> None:
     assert "nothing was removed, as what would stay" in refused.stderr
     assert checkpoints.steps(store) == all_steps[-2:]
     assert trained("verify", trained.uri).returncode == 1
-    assert keeping.verified(store) == all_steps[-2], "it stays, whoever asks for fewer"
+    assert checkpoint_retention.verified(store) == all_steps[-2], "it stays, whoever asks for fewer"
     assert trained("prune", trained.uri, "--keep", 1).returncode == 0
     assert checkpoints.steps(store) == all_steps[-2:]
 

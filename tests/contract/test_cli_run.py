@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_elastic.adapters.checkpoints import steps
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.checkpoints import steps
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.open import open_store
 from tests.support.cli import COMMAND, COUNT, FAIL, HOLD, Shell, ended
 from tests.support.patience import until
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters import linux
+from airflow_elastic.adapters.host import processes
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Engine, Job
 from airflow_elastic.engines.local import LocalEngine
@@ -51,7 +51,7 @@ class TestLocalEngine(EngineConformance):
     @pytest.fixture(autouse=True)
     def _nothing_stays(self, uri: str) -> Any:
         yield
-        assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{uri}/local") == []
+        assert processes.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{uri}/local") == []
 
 
 def test_local_names_what_it_does_not_know() -> None:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.keys import RESERVED
-from airflow_elastic.adapters.stores import describe, probe
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.adapters.storage.keys import RESERVED
+from airflow_elastic.adapters.storage.open import describe, probe
 from airflow_elastic.spec.errors import StoreError, StoreUnfit
 from tests.support.small_disk import small_disk
 
@@ -47,7 +47,7 @@ def test_a_killed_create_leaves_a_whole_object_or_none(tmp_path: Path) -> None:
     """SIGKILL at random moments: what was acknowledged is there, what is there is whole, the rest is free."""
     script = """
         import sys
-        from airflow_elastic.adapters.folder import FolderStore
+        from airflow_elastic.adapters.storage.folder import FolderStore
 
         store = FolderStore(sys.argv[1])
         for number in range(10_000):
@@ -90,7 +90,7 @@ def test_a_killed_create_leaves_a_whole_object_or_none(tmp_path: Path) -> None:
 def test_one_winner_among_processes(tmp_path: Path) -> None:
     script = """
         import sys
-        from airflow_elastic.adapters.folder import FolderStore
+        from airflow_elastic.adapters.storage.folder import FolderStore
 
         root, me = sys.argv[1:]
         store = FolderStore(root)

@@ -20,11 +20,11 @@ from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ResponseStreamingError
 from botocore.httpsession import URLLib3Session
 
-from airflow_elastic.adapters import s3_ranges
-from airflow_elastic.adapters.s3_client import Clients
-from airflow_elastic.adapters.s3_ranges import Ranges
-from airflow_elastic.adapters.s3_stream import Stream
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.storage.s3 import ranges as s3_ranges
+from airflow_elastic.adapters.storage.s3.client import Clients
+from airflow_elastic.adapters.storage.s3.ranges import Ranges
+from airflow_elastic.adapters.storage.s3.stream import Stream
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.spec.errors import StoreError, StoreUnfit
 from tests.support import s3
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_elastic.adapters import keeping
-from airflow_elastic.adapters.s3 import S3Store
-from airflow_elastic.adapters.s3_client import ATTEMPTS
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoint_retention
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.s3.client import ATTEMPTS
+from airflow_elastic.adapters.storage.s3.store import S3Store
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 from tests.support import s3
@@ -24,7 +24,7 @@ from tests.support import s3
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -266,7 +266,7 @@ def writer(folder: Path) -> subprocess.Popen[str]:
     program = """
         import sys, time
         from pathlib import Path
-        from airflow_elastic.adapters.durable import temp_file
+        from airflow_elastic.adapters.storage.durable_files import temp_file
         with temp_file(Path(sys.argv[1])):
             print("writing", flush=True)
             time.sleep(600)
@@ -282,11 +282,11 @@ def test_a_commit_that_was_cut_off_leaves_no_file(tmp_path: Path) -> None:
     (folder := tmp_path / layout.MANIFESTS).mkdir(parents=True)
     store, one = open_store(str(tmp_path)), writer(folder)
     try:
-        assert keeping.remove_uncommitted(store, before_attempt=2) == 0, "its writer lives"
+        assert checkpoint_retention.remove_uncommitted(store, before_attempt=2) == 0, "its writer lives"
     finally:
         one.kill()
         one.communicate()
-    assert keeping.remove_uncommitted(store, before_attempt=2) == 1
+    assert checkpoint_retention.remove_uncommitted(store, before_attempt=2) == 1
     assert list(tmp_path.rglob("*.*")) == []
 
 

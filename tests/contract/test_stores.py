@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_elastic.adapters.s3 import S3Store
-from airflow_elastic.adapters.stores import describe, open_store, probe
+from airflow_elastic.adapters.storage.open import describe, open_store, probe
+from airflow_elastic.adapters.storage.s3.store import S3Store
 from airflow_elastic.spec.errors import StoreError, StoreUnfit
 from airflow_elastic.testing.store_conformance import StoreConformance
 from tests.support import s3
@@ -23,7 +23,7 @@ from tests.support.patience import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -162,7 +162,7 @@ def test_settings_come_from_the_standard_chain_and_survive_a_fork(s3_server: s3.
     """In a process of its own: AWS_* name the server, and children use the store beside their parent."""
     script = """
         import os, sys, threading
-        from airflow_elastic.adapters.stores import open_store
+        from airflow_elastic.adapters.storage.open import open_store
 
         store = open_store(sys.argv[1])
         store.put("parent", b"x" * 100_000)

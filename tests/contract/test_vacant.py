@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_elastic.adapters.below import runs_below
-from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.adapters.vacant import foreign
+from airflow_elastic.adapters.records.mailbox import Mailbox
+from airflow_elastic.adapters.storage.empty_place import foreign
+from airflow_elastic.adapters.storage.list_runs import runs_below
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from tests.support import s3
 
 SPEC = RunSpec(("train.py",), name="digits")

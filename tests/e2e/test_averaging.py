@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.accounts import read_accounts
-from airflow_elastic.core.samples import prove
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.sample_accounts import read_accounts
+from airflow_elastic.core.checkpoints.sample_accounts import prove
 from airflow_elastic.runtime.collectives.local_sgd import Averaging
 from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.runtime.data.sampler import ElasticBatches

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, keeping, s3_client
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.reports import raise_fence
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.records.mailbox import Mailbox
+from airflow_elastic.adapters.records.reports import raise_fence
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.s3 import client
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.look import events_of
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.state import RunState
@@ -206,13 +207,13 @@ class Run:
         whole = [step for step in checkpoints.steps(self.store) if step not in self.damaged]
         if whole and (not self.pinned or self.luck.random() < 0.2):
             self.pinned.add(step := self.luck.choice(whole[-3:]))
-            keeping.pin(self.store, step, by="test")
+            checkpoint_retention.pin(self.store, step, by="test")
         if len(self.pinned) > 4:
             self.unpin(self.luck.choice(sorted(self.pinned)))
 
     def unpin(self, step: int) -> None:
         self.pinned.discard(step)
-        keeping.unpin(self.store, step)
+        checkpoint_retention.unpin(self.store, step)
 
     def stand_by(self, step: int, key: str) -> None:
         """Files that nobody has committed are nobody's: made up, or copies of those that somebody has."""
@@ -281,7 +282,7 @@ class Run:
         if (
             not aside
         ):  # of a step that was set aside twice the files of the first time go with the next attempt
-            assert keeping.uncommitted(self.store, self.attempt + 1) == []
+            assert checkpoint_retention.uncommitted(self.store, self.attempt + 1) == []
         assert self.place.leftovers() == []
         self.check_what_is_wanted()
 
@@ -375,7 +376,7 @@ BAD_DAY = (
 
 @pytest.fixture
 def bad_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.FaultProxy]:
-    monkeypatch.setattr(s3_client, "READ_S", 2)  # not half a minute for each request that nobody answers
+    monkeypatch.setattr(client, "READ_S", 2)  # not half a minute for each request that nobody answers
     with s3.s3_server() as server, s3.fault_proxy(server) as proxy:
         for name, value in proxy.server.env.items():
             monkeypatch.setenv(name, value)

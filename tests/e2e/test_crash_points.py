@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, linux
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host import processes
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Run, open_run, start_run
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, ScaleStep, Workers
 from tests.support.patience import PATIENCE_SECONDS
@@ -48,7 +49,7 @@ def check(run: Run, uri: Path, attempts: int) -> None:
     assert (state.outcome, len(state.attempts)) == ("succeeded", attempts), state.reason
     assert state.restarts_used == 1
     assert checkpoints.steps(run.store) == [5, 10, 15, 20]
-    assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{uri}/local") == []
+    assert processes.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{uri}/local") == []
     trained_once(uri)
 
 
@@ -102,7 +103,7 @@ def test_killed_around_a_scale_step(point: int, tmp_path: Path) -> None:
     assert code == 0, output
     assert (run.state.outcome, run.state.restarts_used) == ("succeeded", 0)
     assert open_run(str(tmp_path)).state.attempts[-1].workers == 1
-    assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{tmp_path}/local") == []
+    assert processes.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{tmp_path}/local") == []
 
 
 @pytest.mark.siblings

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.accounts import read_accounts
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.core.samples import prove
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.records.sample_accounts import read_accounts
+from airflow_elastic.core.checkpoints.sample_accounts import prove
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy

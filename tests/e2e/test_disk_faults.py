@@ -13,8 +13,8 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.sample_accounts import read_accounts
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.collectives.process_group import Ranks

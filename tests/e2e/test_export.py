@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.adapters import keeping
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoint_retention
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import RunSpec
@@ -84,7 +84,7 @@ def test_a_checkpoint_of_another_run_is_not_taken_for_this_runs(tmp_path: Path) 
     assert (done.returncode, "is of another run" in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "model.pt").exists()
     assert elastic.load_model(uri, model, step=10).step == 10
-    assert keeping.own_steps(open_store(uri), -1) == [10]
+    assert checkpoint_retention.own_steps(open_store(uri), -1) == [10]
     said = subprocess.run(
         [sys.executable, "-m", "airflow_elastic.cli", "verify", uri],
         capture_output=True,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_elastic.adapters.accounts import read_accounts
-from airflow_elastic.core.samples import prove
+from airflow_elastic.adapters.records.sample_accounts import read_accounts
+from airflow_elastic.core.checkpoints.sample_accounts import prove
 from airflow_elastic.core.state import RunState
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Workers

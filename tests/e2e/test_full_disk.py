@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.core.state import RunState
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Health, RestartPolicy

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.driving import SCRIPTS, Driven, driving, left_over, training

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, keeping
-from airflow_elastic.adapters.parts import Part, tell
-from airflow_elastic.adapters.reports import raise_fence
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.checkpoint_parts import Part, tell
+from airflow_elastic.adapters.records.reports import raise_fence
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
@@ -35,12 +35,12 @@ def test_what_not_all_workers_hold_does_not_exist(ahead: int, tmp_path: Path) ->
     assert checkpoints.steps(store) == [8]
     manifest = checkpoints.read(store, 8)
     assert (manifest.world_size, checkpoints.problems(store, manifest)) == (2, [])
-    left = {entry.key.split("/")[2] for entry in keeping.uncommitted(store, 2)}
+    left = {entry.key.split("/")[2] for entry in checkpoint_retention.uncommitted(store, 2)}
     assert left == {layout.checkpoint_data(10, 1, 1).split("/")[2]}, (
         "one has written its part, as it could not know"
     )
     assert _restored(store, tmp_path) == 8
-    assert keeping.uncommitted(store, 2) == []
+    assert checkpoint_retention.uncommitted(store, 2) == []
 
 
 def _restored(store: Store, folder: Path) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, keeping
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Workers
 from tests.support import leaks, s3
@@ -74,7 +74,7 @@ async def test_deaths_of_a_run_on_s3_leave_nothing(
     assert half, "nothing was half uploaded at all"
     assert (tmp_path / "out").read_text() == undisturbed, told
     store = driven.run.store
-    assert keeping.uncommitted(store, before_attempt=len(state.attempts)) == []
+    assert checkpoint_retention.uncommitted(store, before_attempt=len(state.attempts)) == []
     for step in checkpoints.steps(store):
         assert checkpoints.problems(store, checkpoints.read(store, step)) == []
     assert leaks.half_uploaded(server) == []

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing

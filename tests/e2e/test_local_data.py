@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.accounts import read_accounts
+from airflow_elastic.adapters.records.sample_accounts import read_accounts
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError

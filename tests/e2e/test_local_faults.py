@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Controller
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.engines import Job, find_engine
@@ -128,10 +128,10 @@ async def test_a_frozen_worker_is_ended_by_the_clock(tmp_path: Path) -> None:
         agent = driven.files.agent(1)
         assert agent is not None
         job = driven.state.attempt.job or ""
-        from airflow_elastic.adapters import linux
+        from airflow_elastic.adapters.host import processes
 
-        for process in [agent, *linux.marked("AIRFLOW_ELASTIC_WORKER", "node-1")]:
-            if process == agent or process in linux.marked("AIRFLOW_ELASTIC_JOB", job):
+        for process in [agent, *processes.marked("AIRFLOW_ELASTIC_WORKER", "node-1")]:
+            if process == agent or process in processes.marked("AIRFLOW_ELASTIC_JOB", job):
                 process.send(signal.SIGSTOP)
         state = await driven.end()
     assert state.outcome == "succeeded"
@@ -238,9 +238,9 @@ async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
         assert list(state_folder(uri).rglob("restore-*")) == [], (
             "what ranks fetched for each other is still there"
         )
-    from airflow_elastic.adapters import linux
+    from airflow_elastic.adapters.host import processes
 
-    assert linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", str(state_folder(uri))) == []
+    assert processes.marked("AIRFLOW_ELASTIC_LOCAL_RUN", str(state_folder(uri))) == []
 
 
 async def test_on_s3_a_rank_that_dies_leaves_its_words_and_the_next_one_reads_its_memory(s3_uri: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.core.starts import MARGIN
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.core.health.start_times import MARGIN
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.events import Stalled

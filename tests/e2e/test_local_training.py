@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, keeping
-from airflow_elastic.adapters.accounts import read_accounts
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.core.samples import prove
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.sample_accounts import read_accounts
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.core.checkpoints.sample_accounts import prove
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -126,7 +126,7 @@ async def test_killed_in_every_phase_it_ends_bit_identical(
     assert (tmp_path / "out").read_text() == undisturbed, told
     assert left_over(tmp_path / "run") == []
     assert (memory.leaks(), leaks.half_written(tmp_path)) == ([], []), told
-    assert keeping.uncommitted(driven.run.store, before_attempt=len(state.attempts)) == [], told
+    assert checkpoint_retention.uncommitted(driven.run.store, before_attempt=len(state.attempts)) == [], told
 
 
 @pytest.mark.siblings("killed, it ends bit-identical")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.jobfiles import JobFiles
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.output import Output
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.job_files import JobFiles
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.records.rank_output import Output
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.engines.local.engine import state_folder
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout

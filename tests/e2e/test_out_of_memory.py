@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import start_run
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.run import RunSpec, Workers

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.core.state import RunState
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy

@@ -18,7 +18,7 @@ import torch
 from click.testing import CliRunner
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.adapters import linux
+from airflow_elastic.adapters.host import processes
 from airflow_elastic.cli.main import cli
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.spec.run import RunSpec
@@ -39,7 +39,7 @@ def unpacked(name: str, folder: Path) -> Path:
     words = {
         stored.SCRIPTS: str(SCRIPTS),
         stored.PYTHON: sys.executable,
-        stored.MACHINE: linux.this_machine(),
+        stored.MACHINE: processes.this_machine(),
     }
     return stored.unpack(name, folder, words)
 

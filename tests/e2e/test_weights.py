@@ -20,8 +20,8 @@ import torch
 from safetensors.torch import load_file, save_file, save_model
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.adapters.scratch import scratch
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host.scratch_folders import scratch
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import Workers

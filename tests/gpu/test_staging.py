@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from airflow_elastic.adapters import checkpoints, page
-from airflow_elastic.adapters.jobfiles import Members
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.runtime.agent.worker import LOCALHOST
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.tiers import shared_memory
@@ -115,7 +116,7 @@ def speaking(to: Keeper, token: str, number: int = 1) -> Iterator[socket.socket]
 def staged(two: Pair, step: int) -> Iterator[tuple[Note, bytearray]]:
     """What the second worker's rank has in memory after a step."""
     worker = two.workers[1]
-    worker.words[page.GIVEN] = step  # whatever was before
+    worker.words[shared_page.GIVEN] = step  # whatever was before
     assert worker.saver.save(objects(step), step, Position(0, step, step), reason=MEMORY, metrics={})
     ((slot, note),) = shared_memory.held(worker.node.slots.of, (1, step))
     yield note, bytearray(slot.data(note.kept_bytes))

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_elastic.adapters import linux
-from airflow_elastic.adapters.jobfiles import JobFiles
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host import processes as linux
+from airflow_elastic.adapters.records.job_files import JobFiles
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control.runs import Run
 from airflow_elastic.engines.local.host import RUN_MARK
 from tests.support.patience import PATIENCE_SECONDS

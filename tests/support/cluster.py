@@ -12,13 +12,13 @@ import yaml
 
 from airflow_elastic.adapters.kube import Client, Resource
 from airflow_elastic.adapters.kube.resources import PODS
-from airflow_elastic.core.classify import classify
+from airflow_elastic.core.health.classify import classify
 from airflow_elastic.core.state import Failure, FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.options import options_of
-from airflow_elastic.engines.kube.pod import JOB_LABEL, MANAGED_LABEL, URI_ANNOTATION
+from airflow_elastic.engines.kube.render.pod import JOB_LABEL, MANAGED_LABEL, URI_ANNOTATION
 from airflow_elastic.spec.errors import SubmitRefused
 from airflow_elastic.spec.run import Health, RunSpec, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any
 
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Controller, open_run
 from airflow_elastic.engines import find_engine
 from airflow_elastic.spec import layout

@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_elastic.adapters.kube import Access, Client, Conflict, KubeError, Missing, connect
 from airflow_elastic.adapters.kube.resources import PODS, SERVICES
-from airflow_elastic.engines.kube.elasticjob import ELASTICJOBS, MASTER_PORT, NAME_LABEL
+from airflow_elastic.engines.kube.kinds.elasticjob import ELASTICJOBS, MASTER_PORT, NAME_LABEL
 from tests.support import kube
 
 PYTHON = "ELASTIC_TEST_DLROVER"  # an interpreter that has dlrover, of a virtual environment on this machine

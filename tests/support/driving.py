@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_elastic.adapters import linux
-from airflow_elastic.adapters.gather import gather_files
-from airflow_elastic.adapters.jobfiles import JobFiles
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host import processes
+from airflow_elastic.adapters.records.job_files import JobFiles
+from airflow_elastic.adapters.records.rank_progress import gather_files
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Controller, Run, start_run
 from airflow_elastic.control.observer import Observer
+from airflow_elastic.core.event_sentences import waiting
 from airflow_elastic.core.state import RunState
-from airflow_elastic.core.tell import waiting
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files, state_folder
 from airflow_elastic.runtime.agent.spares import WAITING
@@ -172,32 +172,32 @@ class Driven:
         for process in all_of_it:
             process.send(signal.SIGKILL)
 
-    def ranks_of(self, index: int) -> list[linux.Process]:
+    def ranks_of(self, index: int) -> list[processes.Process]:
         """What the agent of a worker has started."""
         mark = f"AIRFLOW_ELASTIC_WORKER=node-{index}"
         return [process for process in self._processes() if has_environment(process.pid, mark)]
 
     def kill_rank(self, rank: int) -> None:
         """Kill one training process; its agent stays and tells."""
-        found = linux.called(self._processes(), f"rank-{rank}")
+        found = processes.called(self._processes(), f"rank-{rank}")
         assert found, f"there is no rank {rank}"
         for process in found:
             process.send(signal.SIGKILL)
 
     def kill_agent_of(self, rank: int) -> None:
         """Lose a worker that is a pod: its first process dies."""
-        (process,) = linux.called(self._processes(), f"rank-{rank}")
+        (process,) = processes.called(self._processes(), f"rank-{rank}")
         agent = read(process.pid)
         assert agent is not None
         os.kill(agent.parent, signal.SIGKILL)
 
     def spares(self) -> int:
         """How many processes have imported what the next ranks will need, and wait."""
-        return len(linux.called(self._processes(), WAITING))
+        return len(processes.called(self._processes(), WAITING))
 
-    def _processes(self) -> list[linux.Process]:
+    def _processes(self) -> list[processes.Process]:
         """What agents have started in this attempt: ranks, what these have started, and spares."""
-        return linux.marked("AIRFLOW_ELASTIC_JOB", self.state.attempt.job or "")
+        return processes.marked("AIRFLOW_ELASTIC_JOB", self.state.attempt.job or "")
 
 
 @contextlib.asynccontextmanager
@@ -222,9 +222,9 @@ def _job(uri: str, state: RunState) -> Job:
     return Job(uri, state.spec, state.attempt.home or state.attempt.number, state.attempt.workers)
 
 
-def left_over(uri: Path | str) -> list[linux.Process]:
+def left_over(uri: Path | str) -> list[processes.Process]:
     """What is left on this machine of a run."""
-    return linux.marked("AIRFLOW_ELASTIC_LOCAL_RUN", str(state_folder(str(uri))))
+    return processes.marked("AIRFLOW_ELASTIC_LOCAL_RUN", str(state_folder(str(uri))))
 
 
 class Listener(Observer):

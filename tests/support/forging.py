@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 
-from airflow_elastic.adapters.checkpoints import seal_of
+from airflow_elastic.adapters.records.checkpoints import seal_of
 from airflow_elastic.runtime.checkpoint.format.values import to_bytes
 from airflow_elastic.runtime.checkpoint.save import staging
 

@@ -13,11 +13,11 @@ import random
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters.jobfiles import Result
-from airflow_elastic.adapters.jobobjects import JobObjects
 from airflow_elastic.adapters.kube.hub import Query
 from airflow_elastic.adapters.kube.resources import EVENTS, PODS, Resource
-from airflow_elastic.engines.kube.merge import overlay
+from airflow_elastic.adapters.records.job_files import Result
+from airflow_elastic.adapters.records.job_objects import JobObjects
+from airflow_elastic.engines.kube.render.strategic_merge import overlay
 from airflow_elastic.runtime.pod import message
 from airflow_elastic.spec.status import RankError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_elastic.engines.kube.read import read_pod, slim
+from airflow_elastic.engines.kube.watch.pod_status import read_pod, slim
 from airflow_elastic.spec.status import WorkerStatus
 
 WHEN = "2026-01-01T10:00:00Z"

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from airflow_elastic.adapters.keys import RESERVED
+from airflow_elastic.adapters.storage.keys import RESERVED
 from tests.support.s3 import S3Server
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from torch._C._distributed_c10d import TCPStore
 
-from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.reports import raise_fence
-from airflow_elastic.adapters.store import Reader
+from airflow_elastic.adapters.records.reports import raise_fence
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.adapters.storage.store import Reader
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.tiers.disk.copies import Disk
 from airflow_elastic.runtime.tiers.disk.recovery import recover
 from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
 from airflow_elastic.runtime.tiers.shared_memory import DISK
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.consumed import Account
+from airflow_elastic.spec.checkpoints.sample_records import Account
 from tests.support.saving import Worker, objects
 
 _writers = weakref.WeakKeyDictionary[Worker, DiskWriter]()

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from airflow_elastic.adapters.kube.resources import JOBS, PODS, Resource
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.job import INDEX_ANNOTATION, JobEngine
-from airflow_elastic.engines.kube.pod import JOB_LABEL
-from airflow_elastic.engines.kube.pytorchjob import PYTORCHJOBS, PyTorchJobEngine
-from airflow_elastic.engines.kube.tensorstack import PYTORCHTRAININGJOBS, TensorStackEngine
-from airflow_elastic.engines.kube.trainjob import TRAINJOBS, TrainJobEngine
+from airflow_elastic.engines.kube.kinds.job import INDEX_ANNOTATION, JobEngine
+from airflow_elastic.engines.kube.kinds.pytorchjob import PYTORCHJOBS, PyTorchJobEngine
+from airflow_elastic.engines.kube.kinds.tensorstack import PYTORCHTRAININGJOBS, TensorStackEngine
+from airflow_elastic.engines.kube.kinds.trainjob import TRAINJOBS, TrainJobEngine
+from airflow_elastic.engines.kube.render.pod import JOB_LABEL
 from tests.support.job_world import JobWorld, Object, goes, is_over
 
 Heard = dict[Resource, dict[str, Object]]

@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 
-from airflow_elastic.adapters.jobfiles import Meeting
+from airflow_elastic.adapters.records.job_files import Meeting
 from airflow_elastic.launchers import PYTHON, TORCHRUN, Place
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from tests.support.cli import SCRIPTS

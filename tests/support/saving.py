@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
-from airflow_elastic.adapters.page import Page
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host.shared_page import Page
+from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Members
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.agent.worker import Node
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer

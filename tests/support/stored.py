@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_elastic.adapters import checkpoints
+from airflow_elastic.adapters.records import checkpoints
 
 STORED = Path(__file__).parents[1] / "fixtures" / "runs"
 RUNS, SCRIPTS, PYTHON, MACHINE = "/stored/runs", "/stored/scripts", "/stored/bin/python", "stored/0"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.control.runs import Run, start_run
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators import ElasticTrainOperator

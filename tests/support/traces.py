@@ -6,9 +6,9 @@ import itertools
 import json
 from pathlib import Path
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 
 
 def trained_once(uri: Path) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_elastic.adapters import linux
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host import processes as linux
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import RunState
 from airflow_elastic.engines.local.host import RUN_MARK

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.cli.story import progress_line
-from airflow_elastic.core.document import document
+from airflow_elastic.cli.drive.progress_lines import progress_line
 from airflow_elastic.core.goodput import ROWS, goodput
-from airflow_elastic.core.health import overdue
+from airflow_elastic.core.health.deadlines import overdue
+from airflow_elastic.core.health.start_times import StartLimit, start_limit
 from airflow_elastic.core.machine import evolve
-from airflow_elastic.core.starts import StartLimit, start_limit
 from airflow_elastic.core.state import RunState
+from airflow_elastic.core.status_document import document
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import Health, ScaleStep
 from airflow_elastic.spec.status import Progress, Stretch, Wait, Waiting

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.journal import Journal, identity
-from airflow_elastic.adapters.parts import Superseded
-from airflow_elastic.core.document import document
+from airflow_elastic.adapters.records.checkpoint_parts import Superseded
+from airflow_elastic.adapters.records.journal import Journal, identity
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.core.status_document import document
 from airflow_elastic.runtime.agent.rendezvous_timeout import Patience
 from airflow_elastic.runtime.agent.reporting.controller_lease import Attendance
 from airflow_elastic.spec import events as ev

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_elastic.core.classify import classify
+from airflow_elastic.core.health.classify import classify
 from airflow_elastic.core.machine import evolve, replay
 from airflow_elastic.core.state import FailureKind, RunState
 from airflow_elastic.spec import events as ev

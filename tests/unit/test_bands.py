@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters import checksums
+from airflow_elastic.adapters.records import checksums
 from airflow_elastic.runtime.checkpoint.format import row_bands
 from airflow_elastic.runtime.checkpoint.format.file_layout import Extent, arrange
 from airflow_elastic.runtime.checkpoint.format.row_bands import cuts
@@ -20,7 +20,7 @@ from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, parts
 from airflow_elastic.runtime.checkpoint.save import staging
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.shared_memory import Note
-from airflow_elastic.spec.index import BLOCK_BYTES, Index, blocks
+from airflow_elastic.spec.checkpoints.index import BLOCK_BYTES, Index, blocks
 
 MEGABYTE = 1 << 20
 

@@ -7,7 +7,7 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import controller
 from airflow_elastic.control.beating import beating
 from airflow_elastic.control.controller import Controller

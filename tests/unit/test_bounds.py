@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.cli.specfile import read_plain
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.cli.drive.spec_file import read_plain
 from airflow_elastic.control.runs import Run, start_run
-from airflow_elastic.engines.kube.elasticjob_options import ElasticJobOptions, Replicas
-from airflow_elastic.engines.kube.job import JobKind
 from airflow_elastic.engines.kube.kind import read_job
+from airflow_elastic.engines.kube.kinds.elasticjob_options import ElasticJobOptions, Replicas
+from airflow_elastic.engines.kube.kinds.job import JobKind
 from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.local.engine import LocalEngine
 from airflow_elastic.launchers.horovod import HorovodOptions
@@ -26,9 +26,9 @@ from airflow_elastic.runtime import pod
 from airflow_elastic.runtime.environment import Surroundings
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.checks import MOST_WORKERS
 from airflow_elastic.spec.errors import InvalidInput, SpecError
 from airflow_elastic.spec.run import Health, RestartPolicy, RunSpec, ScaleStep, Workers
+from airflow_elastic.spec.validation import MOST_WORKERS
 
 TOO_MANY = 99_999_999_999
 CLASSES = {"workers": Workers, "checkpoint": CheckpointPolicy, "restart": RestartPolicy, "health": Health}

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checksums, page
-from airflow_elastic.adapters.mailbox import Mailbox
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.records import checksums
+from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.peers import buddy_memory, buddy_sender
@@ -74,7 +75,7 @@ def test_ranks_that_end_do_not_wait_for_a_neighbour_that_makes_memory(tmp_path: 
         start()
         two.sharers[1].news()
         assert begun.wait(PATIENCE_SECONDS)
-        worker.words[page.WAITING] = page.ENDING
+        worker.words[shared_page.WAITING] = shared_page.ENDING
         until(lambda: two.keeper(0)._hello.number == 2, "it to let go")
         assert two.keeper(0).lost is None
         assert not Mailbox(worker.store).read(), "there is nothing to tell"

@@ -12,8 +12,8 @@ import torch
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.model_changes.rebuild import rebuilt, replaced
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.resumed import Resumed
 from tests.support.changing import CHANGED, KINDS, Dropped, GroupAdded, Swapped, Training
 from tests.support.optimizers import equal
 from tests.support.saving import Worker, restorer

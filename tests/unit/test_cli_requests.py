@@ -11,15 +11,16 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.cli import find, requests
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.cli import find_run
+from airflow_elastic.cli.inspect import requests
 from airflow_elastic.control.controller import STATUS_SECONDS
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.testing.fake_engine import FakeEngine
 
@@ -60,7 +61,7 @@ class Clock:
         self.now = time.time()
         self.moments: dict[float, Callable[[], object]] = {}
         here = SimpleNamespace(sleep=self.sleep, monotonic=lambda: self.now, time=lambda: self.now)
-        for module in (requests, find):
+        for module in (requests, find_run):
             monkeypatch.setattr(module, "time", here)
 
     def at(self, seconds: float, what: Callable[[], object]) -> None:

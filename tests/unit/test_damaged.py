@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, keeping
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.look import events_of
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.runtime.checkpoint.read.load import Told
@@ -22,8 +22,8 @@ from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.manifest import Manifest
 from airflow_elastic.spec.run import RunSpec
 from tests.support.saving import Worker, objects, restorer, same, save, spoil
 
@@ -51,14 +51,14 @@ def test_a_damaged_one_is_set_aside_and_its_step_can_be_saved_again(tmp_path: Pa
     spoil(tmp_path, 9, "flip")
     restorer(tmp_path, attempt=2).restore(objects(3))
     store = open_store(str(tmp_path))
-    assert (checkpoints.steps(store), list(keeping.quarantined(store))) == ([5], [9])
+    assert (checkpoints.steps(store), list(checkpoint_retention.quarantined(store))) == ([5], [9])
     news, again = Mailbox(store).read()
     assert again.checkpoint == news.checkpoint, "nor does a controller that looks in between miss it"
     assert (news.kind, news.checkpoint) == (
         "damaged",
-        CheckpointTrouble(2, 9, keeping.quarantined(store)[9], newest=5),
+        CheckpointTrouble(2, 9, checkpoint_retention.quarantined(store)[9], newest=5),
     )
-    assert "its bytes have changed" in keeping.quarantined(store)[9]
+    assert "its bytes have changed" in checkpoint_retention.quarantined(store)[9]
 
     save(tmp_path, 9, good := objects(4), attempt=2)
     loaded = objects(5)
@@ -70,7 +70,7 @@ def test_a_damaged_one_is_set_aside_and_its_step_can_be_saved_again(tmp_path: Pa
     assert store.list(damaged), "what is damaged is kept for whoever wants to know why"
     for step in (12, 15, 18):
         save(tmp_path, step, objects(6), attempt=3)
-    assert (keeping.quarantined(store), store.list(damaged)) == ({}, []), "it is kept for ever"
+    assert (checkpoint_retention.quarantined(store), store.list(damaged)) == ({}, []), "it is kept for ever"
 
 
 def test_of_a_damaged_one_that_file_is_read_again_which_was_named(
@@ -90,9 +90,9 @@ def test_of_a_damaged_one_that_file_is_read_again_which_was_named(
     monkeypatch.setattr(checkpoints, "problems", seen)
     restorer(tmp_path, attempt=2).restore(objects(3))
     store = open_store(str(tmp_path))
-    assert list(keeping.quarantined(store)) == [9]
+    assert list(checkpoint_retention.quarantined(store)) == [9]
     (key,) = looked
-    assert key in keeping.quarantined(store)[9]
+    assert key in checkpoint_retention.quarantined(store)[9]
 
 
 def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: py
     assert manifest is not None
     assert manifest.step == 5
     store = open_store(str(tmp_path))
-    assert (checkpoints.steps(store), keeping.quarantined(store)) == ([5, 9], {})
+    assert (checkpoints.steps(store), checkpoint_retention.quarantined(store)) == ([5, 9], {})
     (news,) = Mailbox(store).read()
     why = "a bit has flipped. Where it is stored it is whole, and stays"
     assert list(events_of(news, 1.0)) == [ev.CopyRefused(1.0, 2, 9, "node-0", why, newest=5)]
@@ -139,7 +139,7 @@ def test_a_copied_manifest_is_no_checkpoint_of_that_step(tmp_path: Path) -> None
     assert manifest is not None
     assert manifest.step == 9
     assert same(good, loaded)
-    assert list(keeping.quarantined(open_store(str(tmp_path)))) == [12]
+    assert list(checkpoint_retention.quarantined(open_store(str(tmp_path)))) == [12]
     save(tmp_path, 12, objects(5), attempt=2)
     restored = restorer(tmp_path, attempt=3).restore(objects(6))
     assert restored is not None
@@ -166,7 +166,7 @@ def test_one_of_another_run_is_refused_and_nothing_is_overwritten(tmp_path: Path
 
     # Nor does it push this run's own away.
     store = open_store(str(ours))
-    assert keeping.prune(store, CheckpointPolicy(keep_last=1)) == []
+    assert checkpoint_retention.prune(store, CheckpointPolicy(keep_last=1)) == []
     (ours / layout.manifest(9)).unlink()
     loaded = objects(4)
     assert restorer(ours, attempt=2).restore(loaded) is not None
@@ -178,7 +178,7 @@ def test_one_of_another_run_is_refused_and_nothing_is_overwritten(tmp_path: Path
     begin("again")
     assert restorer(again).restore(loaded) is not None
     save(again, 12, objects(5))
-    assert keeping.prune(open_store(str(again)), CheckpointPolicy(keep_last=1)) == [5]
+    assert checkpoint_retention.prune(open_store(str(again)), CheckpointPolicy(keep_last=1)) == [5]
 
 
 def test_a_part_that_is_a_copy_does_not_make_a_checkpoint(tmp_path: Path) -> None:

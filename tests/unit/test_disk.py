@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, page
-from airflow_elastic.adapters.folder import FolderStore
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
@@ -62,7 +63,7 @@ def test_training_does_not_wait_for_the_disk(machines: Machines) -> None:
     assert worker.saver.save(objects(1), 2, at, reason=DISK, metrics={})
     for reason in (DISK, MEMORY):
         assert not worker.saver.save(objects(1), 3, at, reason=reason, metrics={})
-    worker.words[page.ON_DISK] = 2
+    worker.words[shared_page.ON_DISK] = 2
     reading = shared_memory.held(worker.node.slots.opened_again(), (1, 2))
     assert reading
     for reason in (DISK, MEMORY):
@@ -86,7 +87,7 @@ def test_a_worker_with_a_slow_disk_gets_no_further_behind_than_one_state(machine
     )
     assert worker.saver.save(objects(1), 8, at, reason="steps", metrics={})
     take(worker)  # both, the older one first
-    assert worker.words[page.ON_DISK] == 8
+    assert worker.words[shared_page.ON_DISK] == 8
     assert [name[:12] for name in machines.files()] == ["000000000002", "000000000008"]
     assert worker.saver.save(objects(1), 9, at, reason=DISK, metrics={})
 
@@ -139,7 +140,7 @@ def test_a_full_disk_is_used_again_once_there_is_room(
         assert worker.saver.save(objects(1), 4, Position(), reason=DISK, metrics={})
         writer._look(heard=True)
     assert [name[:12] for name in machines.files()] == ["000000000002"], "what has no word takes space"
-    assert worker.words[page.ON_DISK] == 4, "the next one is not tried"
+    assert worker.words[shared_page.ON_DISK] == 4, "the next one is not tried"
     assert worker.saver.save(objects(6), 6, Position(), reason=DISK, metrics={})
     writer._look(heard=True)
     assert [name[:12] for name in machines.files()] == ["000000000002", "000000000006"]

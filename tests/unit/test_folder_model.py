@@ -7,8 +7,8 @@ import tempfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.store import Entry
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.adapters.storage.store import Entry
 
 # Files and folders have names of their own, since a folder store cannot hold an object of a folder's name.
 _KEYS = st.builds(

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from torch.utils.data import TensorDataset
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.attempts import attempt, die_at, to_the_end

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
-from airflow_elastic.adapters.jobobjects import JobObjects
-from airflow_elastic.adapters.store import Entry
-from airflow_elastic.core.gathering import regrouping
+from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Members
+from airflow_elastic.adapters.records.job_objects import JobObjects
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.adapters.storage.store import Entry
+from airflow_elastic.core.gang_size import regrouping
 from airflow_elastic.core.state import Attempt, Phase
 from airflow_elastic.engines.api import Capabilities
 from airflow_elastic.runtime.agent.rendezvous import meet

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from airflow_elastic.adapters.kube import Forbidden, Invalid, KubeError, NoSuchKind, OverQuota
-from airflow_elastic.core.document import document
+from airflow_elastic.core.event_sentences import sentence
 from airflow_elastic.core.machine import due, evolve
 from airflow_elastic.core.state import Cause, Phase, RunState
-from airflow_elastic.core.tell import sentence
+from airflow_elastic.core.status_document import document
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.trouble import refusal
+from airflow_elastic.engines.kube.watch.api_trouble import refusal
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Finish, Submit
 from airflow_elastic.spec.errors import SubmitHeld, SubmitRefused

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control.runs import start_run
+from airflow_elastic.core.event_sentences import sentence
 from airflow_elastic.core.machine import due, evolve
-from airflow_elastic.core.tell import sentence
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Rejoin, Submit
+from airflow_elastic.spec.comparison import differences, is_same
 from airflow_elastic.spec.errors import RunDiffers
-from airflow_elastic.spec.identity import differences, is_same
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import LIVE, job, rank, spec, story, worker

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_elastic.adapters import checksums
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.folder import FolderStore
+from airflow_elastic.adapters.records import checksums
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoints.index import Index, Piece
+from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 from airflow_elastic.spec.codec import encode
-from airflow_elastic.spec.index import Index, Piece
-from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 
 def checkpoint_of(files: dict[str, list[Piece]], block: int = 16) -> tuple[Manifest, dict[str, bytes]]:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters import page
-from airflow_elastic.core import interval
-from airflow_elastic.core.interval import save_interval, seconds_between_failures
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.core.checkpoints import save_interval as interval
+from airflow_elastic.core.checkpoints.save_interval import save_interval, seconds_between_failures
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.state import RunState
 from airflow_elastic.runtime.session.save_interval import Pace
@@ -63,7 +63,7 @@ def test_it_is_within_its_bounds(cost: float, written: float, between: float, lo
 
 def test_it_follows_what_is_measured_and_tells_when_it_has_changed(caplog: pytest.LogCaptureFixture) -> None:
     words = memoryview(bytearray(256)).cast("d")
-    words[page.WRITING] = 3.0
+    words[shared_page.WRITING] = 3.0
     pace = Pace(6 * HOUR, None, words, told=True)
     assert pace.seconds == interval.FIRST_SECONDS
     with caplog.at_level(logging.WARNING):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.elasticjob import ElasticJobEngine, ElasticJobKind
-from airflow_elastic.engines.kube.elasticjob_crd import findings, fitted
 from airflow_elastic.engines.kube.kind import read_job
+from airflow_elastic.engines.kube.kinds.elasticjob import ElasticJobEngine, ElasticJobKind
+from airflow_elastic.engines.kube.kinds.elasticjob_crd import findings, fitted
 from airflow_elastic.engines.kube.options import options_of
-from airflow_elastic.engines.kube.read import slim
+from airflow_elastic.engines.kube.watch.pod_status import slim
 from airflow_elastic.spec.errors import SpecError, SubmitRefused
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase

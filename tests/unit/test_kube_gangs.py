@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube import read
-from airflow_elastic.engines.kube.job import JobEngine, JobKind
 from airflow_elastic.engines.kube.kind import read_job
+from airflow_elastic.engines.kube.kinds.job import JobEngine, JobKind
 from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.ownership import owned
 from airflow_elastic.engines.kube.queues import native
+from airflow_elastic.engines.kube.watch import pod_status
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting
@@ -219,7 +219,7 @@ def pod(index: int, *conditions: tuple[str, str, str], group: str | None = "g") 
     """A pod that nobody has placed."""
     spec = {} if group is None else {"schedulingGroup": {"podGroupName": group}}
     told = [{"type": kind, "status": status, "message": text} for kind, status, text in conditions]
-    return read.slim(
+    return pod_status.slim(
         {
             "metadata": {
                 "name": f"a-{index}",

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.cli.main import cli, main
 from airflow_elastic.core.machine import replay
 from airflow_elastic.engines.kube.manifests import from_manifest

@@ -11,8 +11,8 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.manifests import from_manifest
-from airflow_elastic.engines.kube.merge import overlay
 from airflow_elastic.engines.kube.render.owned import OWNED, Fate
+from airflow_elastic.engines.kube.render.strategic_merge import overlay
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import Health, RunSpec, Workers
 from tests.support.builders import spec

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
-from airflow_elastic.adapters.jobobjects import JobObjects
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.engines.kube.places import Shown, fresh, meet_anew, of_all, sized
+from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Members
+from airflow_elastic.adapters.records.job_objects import JobObjects
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.engines.kube.worker_places import Shown, fresh, meet_anew, of_all, sized
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus

@@ -13,8 +13,8 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.checks import refuse_unreachable
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.merge import overlay
 from airflow_elastic.engines.kube.options import options_of
+from airflow_elastic.engines.kube.render.strategic_merge import overlay
 from airflow_elastic.runtime import pod as agent
 from airflow_elastic.spec.errors import SpecError, SubmitRefused
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers

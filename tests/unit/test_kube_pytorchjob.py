@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from airflow_elastic.engines.api import MAX_JOB_NAME, Job
-from airflow_elastic.engines.kube import read
 from airflow_elastic.engines.kube.kind import read_job
+from airflow_elastic.engines.kube.kinds.pytorchjob import PyTorchJobEngine, PyTorchJobKind, PyTorchJobOptions
 from airflow_elastic.engines.kube.options import options_of
-from airflow_elastic.engines.kube.pytorchjob import PyTorchJobEngine, PyTorchJobKind, PyTorchJobOptions
+from airflow_elastic.engines.kube.watch import pod_status as read
 from airflow_elastic.spec.errors import EngineError, SpecError
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Asked, JobStatus, Waiting, WorkerPhase

@@ -8,15 +8,15 @@ import pytest
 
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube import read
-from airflow_elastic.engines.kube.elasticjob import ElasticJobKind
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.job import JobKind
 from airflow_elastic.engines.kube.kind import Kind, read_job
+from airflow_elastic.engines.kube.kinds.elasticjob import ElasticJobKind
+from airflow_elastic.engines.kube.kinds.job import JobKind
+from airflow_elastic.engines.kube.kinds.tensorstack import TensorStackKind, TensorStackOptions
+from airflow_elastic.engines.kube.kinds.trainjob import TrainJobKind
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.queues import kueue
-from airflow_elastic.engines.kube.tensorstack import TensorStackKind, TensorStackOptions
-from airflow_elastic.engines.kube.trainjob import TrainJobKind
+from airflow_elastic.engines.kube.watch import pod_status
 from airflow_elastic.spec.errors import EngineError, SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
@@ -110,11 +110,11 @@ def test_a_queue_is_no_label(label: str, option: str) -> None:
 
 def test_a_pod_that_its_scheduler_has_not_looked_at_is_queued() -> None:
     pod = {"metadata": {"name": "p"}, "spec": {"schedulerName": "volcano"}, "status": {"phase": "Pending"}}
-    worker = read.read_pod(read.slim(pod), "trainer", "node-0")
+    worker = pod_status.read_pod(pod_status.slim(pod), "trainer", "node-0")
     assert worker.waiting is Waiting.QUEUED
     assert worker.reason == "the scheduler volcano has not taken it up yet"
     pod["spec"]["schedulerName"] = "default-scheduler"
-    assert read.read_pod(read.slim(pod), "trainer", "node-0").waiting is Waiting.STARTING
+    assert pod_status.read_pod(pod_status.slim(pod), "trainer", "node-0").waiting is Waiting.STARTING
 
 
 # -- Kueue -------------------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ def test_a_pod_that_is_held_by_a_gate_is_queued_with_the_queues_own_words(
         "spec": {"workers": 1, "suspend": False},
         "status": {"phase": "Running", "failed": None},
     }
-    (worker,) = read_job(kind, owner, [read.slim(gated())], {}, None, queue).workers
+    (worker,) = read_job(kind, owner, [pod_status.slim(gated())], {}, None, queue).workers
     assert (worker.waiting, worker.reason) == (Waiting.QUEUED, said)
 
 
@@ -360,5 +360,5 @@ def test_a_pod_that_kueue_has_taken_back_was_preempted() -> None:
     ended = {"exitCode": 143, "reason": "Error"}
     container = {"name": "main", "state": {"terminated": ended}}
     pod = gated(conditions=[taken], containerStatuses=[container])
-    worker = read.read_pod(read.slim(pod), "main", "node-0")
+    worker = pod_status.read_pod(pod_status.slim(pod), "main", "node-0")
     assert (worker.phase, worker.preempted, worker.reason) == (WorkerPhase.LOST, True, TAKEN[2])

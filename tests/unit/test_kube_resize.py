@@ -11,7 +11,7 @@ from airflow_elastic.adapters.kube.errors import Invalid
 from airflow_elastic.adapters.kube.resources import PODS, Resource
 from airflow_elastic.engines.api import Outcome, Resized
 from airflow_elastic.engines.kube import resize as module
-from airflow_elastic.engines.kube.job import INDEX_ANNOTATION, JobKind
+from airflow_elastic.engines.kube.kinds.job import INDEX_ANNOTATION, JobKind
 from airflow_elastic.engines.kube.resize import Workers, check, outcome, resize
 from airflow_elastic.spec.errors import SpecError
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters.jobfiles import JobRecord, Members
-from airflow_elastic.adapters.jobobjects import JobObjects
+from airflow_elastic.adapters.records.job_files import JobRecord, Members
+from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube import engine as engine_module
-from airflow_elastic.engines.kube import pytorchjob, tensorstack
-from airflow_elastic.engines.kube.steps import Steps
+from airflow_elastic.engines.kube.kinds import pytorchjob, tensorstack
+from airflow_elastic.engines.kube.scale_steps import Steps
 from airflow_elastic.spec.run import Health, RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
 from tests.support import virtual_time

@@ -9,7 +9,7 @@ import yaml
 
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.kind import read_job
-from airflow_elastic.engines.kube.tensorstack import TensorStackEngine, TensorStackKind, form_of
+from airflow_elastic.engines.kube.kinds.tensorstack import TensorStackEngine, TensorStackKind, form_of
 from airflow_elastic.spec.errors import EngineError, SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_elastic.adapters.kube.resources import EVENTS, JOBS, PODS
-from airflow_elastic.core.classify import classify
+from airflow_elastic.core.health.classify import classify
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube import read, trouble
-from airflow_elastic.engines.kube.job import JobEngine
+from airflow_elastic.engines.kube.kinds.job import JobEngine
+from airflow_elastic.engines.kube.watch import api_trouble, pod_status
 from airflow_elastic.engines.kube.watch.beside import still_held
 from airflow_elastic.engines.kube.watch.ends import Ends
 from airflow_elastic.engines.kube.watch.events import newest_of, with_words
@@ -110,15 +110,19 @@ def test_a_failed_init_container_says_which_and_how() -> None:
     assert (found.phase, found.errors[0].exit_code) == (WorkerPhase.FAILED, 7)
     assert found.errors[0].error == found.reason == "init container fetch failed: NoSuchBucket: data"
     assert failure(found) is FailureKind.CODE_ERROR
-    assert read.failed_silently(read.slim(pod("Failed", **statuses)), "trainer") == ["fetch"]
+    assert pod_status.failed_silently(pod_status.slim(pod("Failed", **statuses)), "trainer") == ["fetch"]
     assert worker("Pending", **statuses).phase is WorkerPhase.PENDING, "its phase tells a second later"
 
 
 def test_of_containers_that_failed_only_the_training_ones_output_is_evidence() -> None:
     both = [ended("proxy", 1), ended("trainer", 1)]
-    assert read.failed_silently(read.slim(pod("Failed", containerStatuses=both)), "trainer") == ["trainer"]
+    assert pod_status.failed_silently(pod_status.slim(pod("Failed", containerStatuses=both)), "trainer") == [
+        "trainer"
+    ]
     alone = [ended("proxy", 1), ended("trainer", 0)]
-    assert read.failed_silently(read.slim(pod("Failed", containerStatuses=alone)), "trainer") == []
+    assert (
+        pod_status.failed_silently(pod_status.slim(pod("Failed", containerStatuses=alone)), "trainer") == []
+    )
 
 
 # -- what a pod waits for ----------------------------------------------------------------------------------------------
@@ -296,8 +300,8 @@ def test_how_a_worker_ended_is_known_when_its_pod_has_gone() -> None:
     ends, gone = Ends(), WorkerStatus("node-0", WorkerPhase.LOST, reason="its pod was deleted")
 
     def then(found: dict[str, Any]) -> WorkerStatus:
-        slim = read.slim(found)
-        seen = ends(JobStatus((read.read_pod(slim, "trainer", "node-0"),)), {"node-0": slim})
+        slim = pod_status.slim(found)
+        seen = ends(JobStatus((pod_status.read_pod(slim, "trainer", "node-0"),)), {"node-0": slim})
         assert seen.workers[0].phase is not WorkerPhase.LOST
         (later,) = ends(JobStatus((gone,)), {}).workers
         return later
@@ -392,7 +396,7 @@ def test_nodes_that_only_say_that_an_image_is_tried_again_are_helped_out() -> No
 def test_an_ordinary_sidecar_keeps_its_pod_and_no_other_does() -> None:
     def held(phase: str, *statuses: dict[str, Any], **fields: Any) -> bool:
         found = pod(phase, containerStatuses=list(statuses), **fields)
-        return bool(still_held([read.slim(found)], "trainer"))
+        return bool(still_held([pod_status.slim(found)], "trainer"))
 
     done = ended("trainer", 0)
     assert held("Running", done, running("proxy"))
@@ -454,7 +458,7 @@ async def test_pods_are_found_whatever_the_users_labels_say(tmp_path: Path) -> N
 async def test_events_of_pods_that_say_nothing_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trouble, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(api_trouble, "LOOK_SECONDS", 0.01)
     async with kube_objects() as server:
         engine = JobEngine(access=server.access)
         job = Job(str(tmp_path / "run"), run(tmp_path), 1, 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.jobfiles import Members
+from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.runtime.agent.last_save import keep_last
 from airflow_elastic.runtime.agent.worker import Stopped
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError, StoreFull, StoreUnfit

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.folder import FolderStore
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.collectives.process_group import Ranks

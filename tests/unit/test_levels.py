@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from rich.text import Text
 
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.cli.events import events
-from airflow_elastic.cli.say import QuietConsole
-from airflow_elastic.cli.story import Story
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.cli.console import QuietConsole
+from airflow_elastic.cli.drive.progress_lines import Story
+from airflow_elastic.cli.inspect.events import events
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RestartPolicy

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from airflow_elastic.adapters.linux import readable
+from airflow_elastic.adapters.host.processes import readable
 
 
 def test_there_may_be_any_number_of_files_open() -> None:

@@ -20,10 +20,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters import checkpoints, checksums
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.store import Reader
+from airflow_elastic.adapters.records import checkpoints, checksums
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.adapters.storage.store import Reader
 from airflow_elastic.runtime.checkpoint.read import fill as filling
 from airflow_elastic.runtime.checkpoint.read import load
 from airflow_elastic.runtime.checkpoint.read.fill import Filling, Stretch
@@ -33,9 +33,9 @@ from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
 from airflow_elastic.runtime.checkpoint.restore.available import read_indexes
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.tiers.storage import checkpoint_files
-from airflow_elastic.spec import index
+from airflow_elastic.spec.checkpoints import index
+from airflow_elastic.spec.checkpoints.index import Index, Piece
 from airflow_elastic.spec.codec import decode
-from airflow_elastic.spec.index import Index, Piece
 from tests.support.saving import Worker
 
 

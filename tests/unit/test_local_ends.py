@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.jobfiles import JobFiles, Members, Result
-from airflow_elastic.adapters.linux import Process
+from airflow_elastic.adapters.host.processes import Process
+from airflow_elastic.adapters.records.job_files import JobFiles, Members, Result
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.local import LocalEngine
 from airflow_elastic.engines.local import engine as module

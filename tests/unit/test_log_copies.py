@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.jobfiles import Result
-from airflow_elastic.adapters.output import Output
-from airflow_elastic.adapters.store import Entry
+from airflow_elastic.adapters.records.job_files import Result
+from airflow_elastic.adapters.records.rank_output import Output
+from airflow_elastic.adapters.storage.store import Entry
 from airflow_elastic.runtime.agent import agent
 from airflow_elastic.runtime.agent.reporting import log_copies, stdout_copy
 from airflow_elastic.runtime.agent.reporting.log_copies import LogCopies

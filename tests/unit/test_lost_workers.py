@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_elastic.adapters import checksums, page
-from airflow_elastic.adapters.jobfiles import Members
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.records import checksums
+from airflow_elastic.adapters.records.job_files import Members
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.collectives.process_group import Ranks
@@ -165,7 +166,7 @@ def test_one_whose_connection_has_broken_is_not_believed_to_be_lost_at_once(
         monkeypatch.setattr(buddy_memory, "_SURE_SECONDS", 1e9)
         two.lose_second()
         assert not node.parked()
-        assert words[page.PARK] == 1.0
+        assert words[shared_page.PARK] == 1.0
         monkeypatch.setattr(buddy_memory, "_SURE_SECONDS", -1.0)
         assert node.parked()
         assert two.steps() == [3], "others may go on without it, in the same attempt"

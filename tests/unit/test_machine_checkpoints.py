@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_elastic.core.document import document
-from airflow_elastic.core.health import overdue
+from airflow_elastic.core.health.deadlines import overdue
 from airflow_elastic.core.machine import due, evolve
 from airflow_elastic.core.state import Trouble, Unpruned
+from airflow_elastic.core.status_document import document
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Finish, OrderSave, Submit
 from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus

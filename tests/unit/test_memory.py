@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import linux, memory
+from airflow_elastic.adapters.host import memory, processes
 
 GB = 1 << 30
 
@@ -75,10 +75,10 @@ def test_the_kernels_kills_of_our_group_are_counted(
     tmp_path: Path, line: str, file: str, content: str | None
 ) -> None:
     proc = machine(tmp_path, GB, f"{line}\n")
-    assert linux.out_of_memory_kills(proc, tmp_path / "sys") == 0
+    assert processes.out_of_memory_kills(proc, tmp_path / "sys") == 0
     (tmp_path / "sys" / file).parent.mkdir(parents=True)
     (tmp_path / "sys" / file).write_text(content or "oom_kill 5\n")
-    assert linux.out_of_memory_kills(proc, tmp_path / "sys") == (2 if content else 0)
+    assert processes.out_of_memory_kills(proc, tmp_path / "sys") == (2 if content else 0)
 
 
 def test_without_a_limit_the_machine_is_it(tmp_path: Path, names: memory._Names) -> None:

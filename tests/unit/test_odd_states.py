@@ -23,8 +23,8 @@ from airflow_elastic.runtime.checkpoint.save.replica_check import _some_values
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.checkpoint.save.staging import Place, lay_out
 from airflow_elastic.runtime.checkpoint.tensors.sharding import offsets_of
+from airflow_elastic.spec.checkpoints.index import Blob, Piece
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.index import Blob, Piece
 from tests.support.fake_ranks import as_ranks
 from tests.support.saving import Worker, restorer, save
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.core.offers import Age, Offer, choose
+from airflow_elastic.core.checkpoints.recovery_choice import Age, Offer, choose
 
 NOW = Age(3, 1)
 STATES = [

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from airflow_elastic.adapters.output import Output, ends_of
-from airflow_elastic.adapters.store import Entry, Store
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.cli import showing as module
-from airflow_elastic.cli.output import Tail, find_logs
-from airflow_elastic.cli.say import QuietConsole
-from airflow_elastic.cli.showing import Showing
+from airflow_elastic.adapters.records.rank_output import Output, ends_of
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Entry, Store
+from airflow_elastic.cli.console import QuietConsole
+from airflow_elastic.cli.drive import printer as module
+from airflow_elastic.cli.drive.printer import Showing
+from airflow_elastic.cli.rank_output import Tail, find_logs
 from airflow_elastic.spec import layout
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, journal, parts
-from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.parts import Part, Superseded, tell
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.records import checkpoint_parts, checkpoints, journal
+from airflow_elastic.adapters.records.checkpoint_parts import Part, Superseded, tell
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 from airflow_elastic.spec.errors import StoreError
-from airflow_elastic.spec.manifest import Manifest, StoredFile
 from tests.support.builders import spec
 
 STEP = 20
@@ -49,7 +49,7 @@ def meanwhile(
         after()
         return made
 
-    monkeypatch.setattr(parts.checkpoints, "commit", slow)
+    monkeypatch.setattr(checkpoint_parts.checkpoints, "commit", slow)
 
 
 def cannot_be_read(monkeypatch: pytest.MonkeyPatch, store: Store, answer: Exception | None) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_elastic.adapters import checkpoints, keeping, page
-from airflow_elastic.adapters.jobfiles import Members
-from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.page import Page
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.host.shared_page import Page
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.job_files import Members
+from airflow_elastic.adapters.records.mailbox import Mailbox
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.shared_memory import Slot
@@ -38,12 +39,12 @@ def test_what_ranks_began_from_takes_nothing_back_of_what_is_known_since(tmp_pat
     """Of a newer checkpoint, which `verify` has read."""
     save(tmp_path, 1, objects(1), keep_last=1)
     worker = Worker(str(tmp_path), keep_last=1, generation=2)
-    worker.words[page.FROM_STEP], worker.words[page.VERIFIED] = 1.0, 1.0
+    worker.words[shared_page.FROM_STEP], worker.words[shared_page.VERIFIED] = 1.0, 1.0
     for step, expected in ((2, [1, 2]), (3, [1, 3]), (4, [3, 4]), (5, [3, 5])):
         worker.save(objects(step), step, Position(), reason="steps", metrics={})
         assert checkpoints.steps(worker.store) == expected
         if step == 3:
-            keeping.note_verified(worker.store, 3)
+            checkpoint_retention.note_verified(worker.store, 3)
 
 
 def test_what_is_for_memory_only_is_written_when_something_happens_and_not_before(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_a_breakpoint_is_not_copied_over_what_is_still_to_be_written(tmp_path: P
     worker = Worker(str(tmp_path / "run"))
     for step in (10, 20):
         assert worker.saver.save(objects(step), step, Position(), reason="steps", metrics={})
-        worker.words[page.KEPT] = 10  # and 20 has yet to be written
+        worker.words[shared_page.KEPT] = 10  # and 20 has yet to be written
     reading = shared_memory.held(worker.node.slots.opened_again(), (1, 10))
     saving = threading.Thread(
         target=worker.saver.save,
@@ -146,7 +147,7 @@ def test_a_breakpoint_is_not_copied_over_what_is_still_to_be_written(tmp_path: P
         daemon=True,
     )
     saving.start()
-    until(lambda: worker.words[page.WAITING] == page.ENDING, "the rank to wait")
+    until(lambda: worker.words[shared_page.WAITING] == shared_page.ENDING, "the rank to wait")
     assert shared_memory.common(worker.node.slots.of) == [(1, 10), (1, 20)]
     for slot, _ in reading:
         slot.release()
@@ -223,7 +224,7 @@ def test_what_is_written_late_is_no_news_for_the_ranks_that_follow(tmp_path: Pat
     words = Page.create(Path(f"{worker.node.rank_files}-rank-0.page")).words
     worker.persister.flush()
     assert checkpoints.steps(worker.store) == [9]
-    assert (words[page.WRITTEN], words[page.KEPT]) == (0, 0)
+    assert (words[shared_page.WRITTEN], words[shared_page.KEPT]) == (0, 0)
 
 
 @pytest.mark.parametrize("grace", [1e-6, 1e6])

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, checksums, keeping
-from airflow_elastic.adapters.accounts import read_accounts
-from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.reports import raise_fence
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, checksums
+from airflow_elastic.adapters.records.mailbox import Mailbox
+from airflow_elastic.adapters.records.reports import raise_fence
+from airflow_elastic.adapters.records.sample_accounts import read_accounts
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
@@ -153,7 +153,7 @@ def test_a_manifest_that_nobody_can_read_makes_way_for_what_disks_have_whole(mac
     store.put(layout.manifest(20), b"torn")
     come(machines.attempt(2))
     assert checkpoints.problems(store, checkpoints.read(store, 20)) == []
-    assert list(keeping.quarantined(store)) == [20]
+    assert list(checkpoint_retention.quarantined(store)) == [20]
     assert {(one.kind, one.checkpoint.step) for one in Mailbox(store).read() if one.checkpoint} == {
         ("damaged", 20)
     }
@@ -166,7 +166,7 @@ def test_one_of_another_release_stays_and_so_does_what_disks_have(machines: Mach
     store.put(layout.manifest(20), b'{"version": 1000}')
     come(machines.attempt(2))
     assert (store.get(layout.manifest(20)), machines.files()) == (b'{"version": 1000}', before)
-    assert not keeping.quarantined(store)
+    assert not checkpoint_retention.quarantined(store)
     store.delete([layout.manifest(20)])
     come(machines.attempt(3))
     assert checkpoints.problems(store, checkpoints.read(store, 20)) == []

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
 from airflow_elastic.runtime.checkpoint.restore.available import read_indexes
 from airflow_elastic.runtime.environment import Surroundings

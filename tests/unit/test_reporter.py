@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import page
-from airflow_elastic.adapters.jobfiles import Members
-from airflow_elastic.adapters.page import Page
-from airflow_elastic.adapters.reports import Orders, write_orders
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.host.shared_page import Page
+from airflow_elastic.adapters.records.job_files import Members
+from airflow_elastic.adapters.records.reports import Orders, write_orders
 from airflow_elastic.runtime.agent.reporting.reporter import Reporter
 from tests.support.saving import Worker
 
@@ -35,7 +35,7 @@ class Agent:
     def told(self) -> float:
         """How many orders this generation's ranks have been told of."""
         self.reporter.now()
-        return self.page.words[page.SAVE]
+        return self.page.words[shared_page.SAVE]
 
 
 def test_each_order_is_told_once(tmp_path: Path) -> None:
@@ -52,12 +52,12 @@ def test_what_was_ordered_before_a_scale_step_is_not_ordered_again(tmp_path: Pat
     agent = Agent(tmp_path)
     agent.order("first")
     assert agent.told == 1
-    agent.page.words[page.PARKED] = 1
+    agent.page.words[shared_page.PARKED] = 1
     agent.begin(2)
     assert agent.told == 0
     agent.order("second")
     assert agent.told == 1
-    agent.page.words[page.PARKED] = 1
+    agent.page.words[shared_page.PARKED] = 1
     agent.begin(3, attempt=2)
     assert agent.told == 0
     agent.order("third")

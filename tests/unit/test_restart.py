@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_elastic.core.classify import classify
+from airflow_elastic.core.health.classify import classify
 from airflow_elastic.core.machine import evolve
 from airflow_elastic.core.restart import End, Restart, decide
 from airflow_elastic.core.state import FailureKind, RunState

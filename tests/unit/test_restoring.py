@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.store import Reader, untold
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.mailbox import Mailbox
+from airflow_elastic.adapters.storage.store import Reader, untold
 from airflow_elastic.control.look import events_of
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints, keeping
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.manifest import Manifest
-from airflow_elastic.spec.phases import PhaseRecord
-from airflow_elastic.spec.resumed import Resumed, resumed_from
+from airflow_elastic.spec.checkpoints.manifest import Manifest
+from airflow_elastic.spec.checkpoints.phases import PhaseRecord
+from airflow_elastic.spec.checkpoints.resumed import Resumed, resumed_from
 from tests.support.saving import objects, restorer, same, save
 
 
@@ -57,7 +57,7 @@ def test_who_was_told_of_a_checkpoint_that_is_damaged_begins_again(tmp_path: Pat
     with pytest.raises(SystemExit) as ended:
         one.restore(objects(3))
     assert ended.value.code == 138
-    assert list(keeping.quarantined(open_store(str(run)))) == [5]
+    assert list(checkpoint_retention.quarantined(open_store(str(run)))) == [5]
     again = restorer(run, attempt=3)
     again.look()
     assert again.resumed is not None

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters import checkpoints, keeping
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.store import Entry, Store
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.core.retention import superfluous
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Entry, Store
+from airflow_elastic.core.checkpoints.retention import superfluous
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.checkpoints.manifest import MANIFEST_VERSION, Manifest, StoredFile
 from airflow_elastic.spec.errors import SpecError, StoreError, StoreFull
-from airflow_elastic.spec.manifest import MANIFEST_VERSION, Manifest, StoredFile
 from tests.support.forging import of_release
 
 POLICY = CheckpointPolicy(keep_last=2)
@@ -95,16 +95,16 @@ def store(tmp_path: Path) -> Store:
 
 def test_one_that_cannot_be_read_stands_for_no_other(store: Store) -> None:
     store.put(layout.manifest(20), b"torn")
-    assert keeping.prune(store, replace(POLICY, keep_every_steps=20)) == [10]
+    assert checkpoint_retention.prune(store, replace(POLICY, keep_every_steps=20)) == [10]
     assert checkpoints.steps(store) == [20, 30, 40, 50]
 
 
 def test_a_pinned_one_is_never_removed(store: Store) -> None:
-    keeping.pin(store, 10, by="model 0001")
-    assert keeping.prune(store, replace(POLICY, keep_best="min loss")) == [30]
+    checkpoint_retention.pin(store, 10, by="model 0001")
+    assert checkpoint_retention.prune(store, replace(POLICY, keep_best="min loss")) == [30]
     assert checkpoints.steps(store) == [10, 20, 40, 50]
-    keeping.unpin(store, 10)
-    assert keeping.prune(store, POLICY) == [10, 20]
+    checkpoint_retention.unpin(store, 10)
+    assert checkpoint_retention.prune(store, POLICY) == [10, 20]
     assert [entry.key.split("/")[2][:12] for entry in store.list("checkpoints/data/")] == [
         f"{40:012d}",
         f"{50:012d}",
@@ -113,7 +113,7 @@ def test_a_pinned_one_is_never_removed(store: Store) -> None:
 
 def test_what_was_set_aside_takes_no_files_of_another_one_along(store: Store) -> None:
     """Its manifest may be a copy of another one's, or name anything."""
-    keeping.pin(store, 10, by="model 0001")
+    checkpoint_retention.pin(store, 10, by="model 0001")
     store.put("logs/attempt-0001/g01-rank-0.log", b"a line")
     for step, manifest in ((45, layout.manifest(10)), (46, None)):
         sealed = store.get(manifest) if manifest else None
@@ -122,30 +122,30 @@ def test_what_was_set_aside_takes_no_files_of_another_one_along(store: Store) ->
             checkpoints.commit(store, other)
         else:
             store.put(layout.manifest(step), sealed)
-        keeping.quarantine(store, step, "a copy")
+        checkpoint_retention.quarantine(store, step, "a copy")
     for step in (60, 70):
         checkpoints.commit(
             store, Manifest(step, 1, 1, 1, 0.0, f"checkpoints/data/{step:012d}-a0001-g01/", files=())
         )
-    keeping.prune(store, POLICY)
-    assert keeping.quarantined(store) == {}
+    checkpoint_retention.prune(store, POLICY)
+    assert checkpoint_retention.quarantined(store) == {}
     assert [entry.key.split("/")[2][:12] for entry in store.list("checkpoints/data/")] == [f"{10:012d}"]
     assert store.get("logs/attempt-0001/g01-rank-0.log") == b"a line"
 
 
 def test_the_one_that_was_read_whole_last_stays_until_that_is_known_of_another(store: Store) -> None:
-    keeping.note_verified(store, 20)
-    keeping.note_verified(store, None)
-    keeping.note_verified(store, 25)  # it is not there
-    assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 30, 40]
-    keeping.note_verified(store, 50)
-    assert keeping.prune(store, replace(POLICY, keep_last=1)) == [20]
+    checkpoint_retention.note_verified(store, 20)
+    checkpoint_retention.note_verified(store, None)
+    checkpoint_retention.note_verified(store, 25)  # it is not there
+    assert checkpoint_retention.prune(store, replace(POLICY, keep_last=1)) == [10, 30, 40]
+    checkpoint_retention.note_verified(store, 50)
+    assert checkpoint_retention.prune(store, replace(POLICY, keep_last=1)) == [20]
 
 
 def test_the_first_step_of_all_counts_as_well(store: Store) -> None:
     checkpoints.commit(store, Manifest(0, 1, 1, 1, 0.0, f"checkpoints/data/{0:012d}-a0001-g01/", files=()))
-    keeping.note_verified(store, 0)
-    keeping.prune(store, POLICY)
+    checkpoint_retention.note_verified(store, 0)
+    checkpoint_retention.prune(store, POLICY)
     assert checkpoints.steps(store) == [0, 40, 50]
 
 
@@ -153,24 +153,24 @@ def test_one_that_is_read_back_while_it_is_to_go_stays(store: Store, monkeypatch
     create = store.create
 
     def verify(key: str, value: bytes) -> bool:
-        keeping.note_verified(store, 20)
+        checkpoint_retention.note_verified(store, 20)
         return create(key, value)
 
     monkeypatch.setattr(store, "create", verify)
-    assert keeping.prune(store, POLICY) == [10, 30]
-    assert (checkpoints.steps(store), keeping.pinned(store)) == ([20, 40, 50], [])
+    assert checkpoint_retention.prune(store, POLICY) == [10, 30]
+    assert (checkpoints.steps(store), checkpoint_retention.pinned(store)) == ([20, 40, 50], [])
 
 
 @pytest.mark.parametrize("word", [b"torn", b"[20]", b'{"step": "20"}', b"{}"])
 def test_a_word_of_what_was_read_that_nobody_understands_is_none(store: Store, word: bytes) -> None:
     store.put("checkpoints/verified.json", word)
-    assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 20, 30, 40]
+    assert checkpoint_retention.prune(store, replace(POLICY, keep_last=1)) == [10, 20, 30, 40]
 
 
 def test_one_that_is_not_there_cannot_be_pinned(store: Store) -> None:
     with pytest.raises(CheckpointDamaged, match="step 15 has no committed checkpoint"):
-        keeping.pin(store, 15, by="model 0001")
-    assert keeping.pinned(store) == []
+        checkpoint_retention.pin(store, 15, by="model 0001")
+    assert checkpoint_retention.pinned(store) == []
 
 
 def test_a_removal_and_a_pin_exclude_each_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,30 +181,30 @@ def test_a_removal_and_a_pin_exclude_each_other(store: Store, monkeypatch: pytes
         if step == 10 and of.get("checkpoints/pins/000000000010.json") and not tried:  # there is a claim
             tried.append(step)
             with pytest.raises(CheckpointDamaged, match=r"step 10 in .* is being removed"):
-                keeping.pin(of, 10, by="model 0001")
+                checkpoint_retention.pin(of, 10, by="model 0001")
         return read(of, step)
 
     monkeypatch.setattr(checkpoints, "read", pin_now)
-    assert keeping.prune(store, POLICY) == [10, 20, 30]
-    assert (tried, keeping.pinned(store), store.list("checkpoints/pins/")) == ([10], [], [])
+    assert checkpoint_retention.prune(store, POLICY) == [10, 20, 30]
+    assert (tried, checkpoint_retention.pinned(store), store.list("checkpoints/pins/")) == ([10], [], [])
 
 
 def test_on_a_full_disk_room_can_be_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """To remove something must not need any; what is pinned stays."""
-    keeping.pin(store, 20, by="somebody")
+    checkpoint_retention.pin(store, 20, by="somebody")
 
     def full(*_: object) -> bool:
         raise StoreFull("the disk is full")
 
     monkeypatch.setattr(store, "create", full)
-    assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 30, 40]
+    assert checkpoint_retention.prune(store, replace(POLICY, keep_last=1)) == [10, 30, 40]
     assert checkpoints.steps(store) == [20, 50]
     assert not store.list("checkpoints/data/000000000010")
 
 
 def test_what_somebody_pins_who_has_room_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room is each user's own, and may be there in the next moment."""
-    create, verified = store.create, keeping.verified
+    create, verified = store.create, checkpoint_retention.verified
 
     def full(*_: object) -> bool:
         raise StoreFull("the disk is full")
@@ -212,22 +212,22 @@ def test_what_somebody_pins_who_has_room_stays(store: Store, monkeypatch: pytest
     def meanwhile(*_: object) -> int | None:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(store, "create", create)
-            patched.setattr(keeping, "verified", verified)
-            if 10 not in keeping.pinned(store):
-                keeping.pin(store, 10, by="somebody")
+            patched.setattr(checkpoint_retention, "verified", verified)
+            if 10 not in checkpoint_retention.pinned(store):
+                checkpoint_retention.pin(store, 10, by="somebody")
         return verified(store)
 
     monkeypatch.setattr(store, "create", full)
-    removed = keeping.to_prune(store, replace(POLICY, keep_last=1))
-    monkeypatch.setattr(keeping, "to_prune", lambda *_: removed)
-    monkeypatch.setattr(keeping, "verified", meanwhile)
-    assert 10 not in keeping.prune(store, replace(POLICY, keep_last=1))
-    assert keeping.pinned(store) == [10]
+    removed = checkpoint_retention.to_prune(store, replace(POLICY, keep_last=1))
+    monkeypatch.setattr(checkpoint_retention, "to_prune", lambda *_: removed)
+    monkeypatch.setattr(checkpoint_retention, "verified", meanwhile)
+    assert 10 not in checkpoint_retention.prune(store, replace(POLICY, keep_last=1))
+    assert checkpoint_retention.pinned(store) == [10]
     assert 10 in checkpoints.steps(store)
 
 
 def test_what_could_not_be_noted_stays_as_well(store: Store) -> None:
-    assert keeping.prune(store, replace(POLICY, keep_last=1), [20]) == [10, 30, 40]
+    assert checkpoint_retention.prune(store, replace(POLICY, keep_last=1), [20]) == [10, 30, 40]
 
 
 def test_a_removal_that_was_cut_off_is_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,9 +237,9 @@ def test_a_removal_that_was_cut_off_is_gone_on_with(store: Store, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(store, "delete", cut)
         with pytest.raises(StoreError):
-            keeping.prune(store, POLICY)
-    assert keeping.pinned(store) == [], "nobody has pinned it"
-    assert keeping.prune(store, POLICY) == [10, 20, 30]
+            checkpoint_retention.prune(store, POLICY)
+    assert checkpoint_retention.pinned(store) == [], "nobody has pinned it"
+    assert checkpoint_retention.prune(store, POLICY) == [10, 20, 30]
     assert store.list("checkpoints/pins/") == []
 
 
@@ -259,13 +259,15 @@ def test_a_removal_that_was_cut_off_behind_the_manifest_is_gone_on_with(
     with monkeypatch.context() as patch:
         patch.setattr(store, "delete", cut)
         with pytest.raises(StoreError):
-            keeping.prune(store, POLICY)
+            checkpoint_retention.prune(store, POLICY)
     assert checkpoints.steps(store) == [20, 30, 40, 50]
-    assert keeping.pinned(store) == []
+    assert checkpoint_retention.pinned(store) == []
     if by == "a removal":
-        assert keeping.prune(store, replace(POLICY, keep_last=4)) == [], "there is nothing else to remove"
+        assert checkpoint_retention.prune(store, replace(POLICY, keep_last=4)) == [], (
+            "there is nothing else to remove"
+        )
     else:  # of the same attempt
-        keeping.remove_uncommitted(store, 1)
+        checkpoint_retention.remove_uncommitted(store, 1)
     assert [entry.key.split("/")[2][:12] for entry in store.list("checkpoints/data/")] == [
         f"{step:012d}" for step in (20, 30, 40, 50)
     ]
@@ -283,11 +285,11 @@ def test_what_is_set_aside_meanwhile_keeps_its_files(store: Store, monkeypatch: 
     def set_aside(prefix: str = "") -> list[Entry]:
         found = list_(prefix)
         if prefix == layout.QUARANTINE:
-            keeping.quarantine(store, 50, "damaged")
+            checkpoint_retention.quarantine(store, 50, "damaged")
         return found
 
     monkeypatch.setattr(store, "list", set_aside)
-    keeping.remove_uncommitted(store, 2)
+    checkpoint_retention.remove_uncommitted(store, 2)
     assert list_(f"checkpoints/data/{50:012d}") == files
 
 
@@ -298,7 +300,7 @@ def test_a_claim_of_long_ago_is_nobodys(store: Store) -> None:
         store.put(
             layout.pin(step), json.dumps({"removing": layout.checkpoint_data(step, 1, 1), **at}).encode()
         )
-    keeping.remove_uncommitted(store, 2)
+    checkpoint_retention.remove_uncommitted(store, 2)
     assert store.list() == before
 
 
@@ -313,19 +315,19 @@ def test_what_is_being_removed_cannot_be_pinned_and_what_is_pinned_stays(
         done = create(key, value)
         if key == layout.pin(10):
             monkeypatch.setattr(store, "create", create)
-            keeping.remove_uncommitted(store, 2)
+            checkpoint_retention.remove_uncommitted(store, 2)
             if taken:  # an hour has passed
                 store.delete([key])
-                keeping.pin(store, 10, by="test")
+                checkpoint_retention.pin(store, 10, by="test")
             else:
                 with pytest.raises(CheckpointDamaged, match="is being removed"):
-                    keeping.pin(store, 10, by="test")
+                    checkpoint_retention.pin(store, 10, by="test")
         return done
 
     monkeypatch.setattr(store, "create", meanwhile)
-    keeping.prune(store, POLICY)
+    checkpoint_retention.prune(store, POLICY)
     assert (10 in checkpoints.steps(store)) == taken
-    assert keeping.pinned(store) == [10] * taken
+    assert checkpoint_retention.pinned(store) == [10] * taken
 
 
 @pytest.mark.parametrize(
@@ -335,7 +337,7 @@ def test_a_claim_takes_no_files_of_another_one_along(store: Store, data: str) ->
     store.put("logs/attempt-0001/g01-rank-0.log", b"a line")
     before = store.list()
     store.put("checkpoints/pins/000000000007.json", json.dumps({"removing": data}).encode())
-    assert keeping.prune(store, replace(POLICY, keep_last=5)) == []
+    assert checkpoint_retention.prune(store, replace(POLICY, keep_last=5)) == []
     assert [entry for entry in store.list() if "/pins/" not in entry.key] == before
 
 
@@ -349,9 +351,9 @@ def test_a_step_that_was_saved_again_is_not_removed(store: Store, monkeypatch: p
         return create(key, value)
 
     monkeypatch.setattr(store, "create", saved_again)
-    assert keeping.prune(store, POLICY) == [20, 30]
+    assert checkpoint_retention.prune(store, POLICY) == [20, 30]
     assert checkpoints.read(store, 10).data == data
-    assert keeping.pinned(store) == []
+    assert checkpoint_retention.pinned(store) == []
 
 
 def test_what_cannot_be_read_is_nothing_to_go_on_from(store: Store) -> None:
@@ -359,12 +361,12 @@ def test_what_cannot_be_read_is_nothing_to_go_on_from(store: Store) -> None:
     manifest = store.get("checkpoints/manifests/000000000050.json") or b""
     store.put("checkpoints/manifests/000000000060.json", of_release(manifest, MANIFEST_VERSION + 1))
     store.put("checkpoints/manifests/000000000070.json", manifest)
-    assert keeping.prune(store, replace(POLICY, keep_last=1)) == [10, 20, 30, 40]
+    assert checkpoint_retention.prune(store, replace(POLICY, keep_last=1)) == [10, 20, 30, 40]
     assert checkpoints.steps(store) == [50, 60, 70]
     with pytest.raises(CheckpointDamaged, match=r"is a copy of the manifest of step 50"):
         checkpoints.read(store, 70)
-    assert 70 not in keeping.own_steps(store, -1), "the run has not come to its step"
-    assert 60 in keeping.own_steps(store, -1)
+    assert 70 not in checkpoint_retention.own_steps(store, -1), "the run has not come to its step"
+    assert 60 in checkpoint_retention.own_steps(store, -1)
 
 
 def test_the_only_one_that_has_its_files_stays(tmp_path: Path) -> None:
@@ -376,5 +378,5 @@ def test_the_only_one_that_has_its_files_stays(tmp_path: Path) -> None:
         files = (StoredFile(f"{data}rank-00000.bin", 5, {}),)
         checkpoints.commit(store, Manifest(step, 1, 1, 1, 0.0, data, files=files))
     with pytest.raises(CheckpointDamaged, match=r"nothing was removed, as what would stay \(20\) is damaged"):
-        keeping.prune(store, replace(POLICY, keep_last=1))
+        checkpoint_retention.prune(store, replace(POLICY, keep_last=1))
     assert checkpoints.steps(store) == [10, 20]

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import TCPStore
 
-from airflow_elastic.adapters.jobfiles import Members
-from airflow_elastic.adapters.mailbox import Mailbox
+from airflow_elastic.adapters.records.job_files import Members
+from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.runtime.tiers.peers.connection import Address, announce, find_neighbour, keeper_of
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY, Note
+from airflow_elastic.spec.checkpoints.index import Index
 from airflow_elastic.spec.errors import SpecError
-from airflow_elastic.spec.index import Index
 from airflow_elastic.spec.run import RunSpec
 from tests.support.buddies import pair
 

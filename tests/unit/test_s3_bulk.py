@@ -9,7 +9,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from airflow_elastic.adapters.s3_bulk import Block, unfinished
+from airflow_elastic.adapters.storage.s3.bulk import Block, unfinished
 
 
 def test_a_block_gives_its_memory_at_once_and_again() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, FlexibleChecksumError, ResponseStreamingError
 
-from airflow_elastic.adapters import s3_stream
-from airflow_elastic.adapters.s3_stream import Stream
+from airflow_elastic.adapters.storage.s3 import stream as s3_stream
+from airflow_elastic.adapters.storage.s3.stream import Stream
 
 
 class Broken(io.BytesIO):

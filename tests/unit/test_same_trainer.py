@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_elastic.adapters import checkpoints, page
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.attempts import attempt, die_at, to_the_end
@@ -42,7 +43,9 @@ class Watch:
     def begins(self, counts: Counts) -> None:
         at = self._run.steps if self._run is not None else self._steps
         total = (
-            int(self._run._voice.words[page.TOTAL_STEPS]) if self._run is not None else 12 * (1 + at // 12)
+            int(self._run._voice.words[shared_page.TOTAL_STEPS])
+            if self._run is not None
+            else 12 * (1 + at // 12)
         )
         self._seen[at] = (counts, total)
         self._steps += 1

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.journal import Journal, identity
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.cli.samples import verify_samples
-from airflow_elastic.core.samples import Proof, prove
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.journal import Journal, identity
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.cli.inspect.samples import verify_samples
+from airflow_elastic.core.checkpoints.sample_accounts import Proof, prove
 from airflow_elastic.runtime.data.sampler import ElasticBatches
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoints.manifest import Manifest
+from airflow_elastic.spec.checkpoints.sample_records import Account, Consumed, Ended, Span
 from airflow_elastic.spec.codec import encode
-from airflow_elastic.spec.consumed import Account, Consumed, Ended, Span
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.manifest import Manifest
 from airflow_elastic.spec.run import RunSpec
 
 LENGTH, BATCH, EPOCHS = 37, 8, 3

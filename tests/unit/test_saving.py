@@ -15,21 +15,21 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from airflow_elastic.adapters import checkpoints, keeping
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.reports import raise_fence
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.records.mailbox import Mailbox
+from airflow_elastic.adapters.records.reports import raise_fence
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.cli.main import cli
 from airflow_elastic.control.look import events_of
+from airflow_elastic.core.event_sentences import sentence
 from airflow_elastic.core.machine import replay
-from airflow_elastic.core.tell import sentence
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.tiers.storage.uncommitted import Unsettled, Written
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoints.manifest import MANIFEST_VERSION
 from airflow_elastic.spec.errors import StoreError, StoreFull
-from airflow_elastic.spec.manifest import MANIFEST_VERSION
 from tests.support.builders import created
 from tests.support.forging import of_release
 from tests.support.saving import Worker, objects, restorer, same, save
@@ -90,7 +90,7 @@ def test_where_there_is_no_room_to_note_what_was_verified_old_ones_go_neverthele
     def full(*_: object) -> None:
         raise StoreFull("the disk is full")
 
-    monkeypatch.setattr(keeping, "note_verified", full)
+    monkeypatch.setattr(checkpoint_retention, "note_verified", full)
     monkeypatch.setattr(worker.node, "verified", lambda: 1)
     for step in (1, 2, 3):
         worker.save(objects(1), step, Position(), reason="steps", metrics={})
@@ -133,11 +133,11 @@ def test_a_manifest_that_cannot_be_read_costs_no_files(tmp_path: Path) -> None:
     path = tmp_path / layout.manifest(9)
     path.write_bytes(of_release(path.read_bytes(), MANIFEST_VERSION + 1))
     store = open_store(str(tmp_path))
-    assert keeping.uncommitted(store, 2) == []
+    assert checkpoint_retention.uncommitted(store, 2) == []
     assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
-    assert keeping.uncommitted(store, 3) == []
+    assert checkpoint_retention.uncommitted(store, 3) == []
     assert store.list(layout.checkpoint_data(9, 1, 1))
-    assert keeping.quarantined(store) == {}, "another release may read it"
+    assert checkpoint_retention.quarantined(store) == {}, "another release may read it"
 
 
 @pytest.mark.parametrize("bad", ['"versiom": 4', '"version": 2', '"version": 7', '"version": "4"'])
@@ -149,7 +149,7 @@ def test_a_version_that_has_changed_is_no_other_release(bad: str, tmp_path: Path
     path.write_text(path.read_text().replace('"version": 4', bad))
     assert restorer(tmp_path, attempt=2).restore(objects(3)) is not None
     assert checkpoints.steps(store := open_store(str(tmp_path))) == [5]
-    assert list(keeping.quarantined(store)) == [9]
+    assert list(checkpoint_retention.quarantined(store)) == [9]
 
 
 def test_a_commit_whose_answer_was_lost_is_not_undone(
@@ -266,7 +266,7 @@ def test_what_was_begun_anew_where_a_run_was_removed_is_left_alone_by_who_still_
     )
     assert old.node.stop_at is not None, "it trains on for nothing"
     assert checkpoints.steps(store) == [10]
-    assert keeping.uncommitted(store, before_attempt=2) == []
+    assert checkpoint_retention.uncommitted(store, before_attempt=2) == []
     into = objects(4)
     assert restorer(tmp_path / "run").restore(into) is not None
     assert same(into, saved)
@@ -327,5 +327,5 @@ def test_what_was_committed_and_is_damaged_now_keeps_its_files(what: str, tmp_pa
         if step == 3 and what == "torn":
             worker.store.put(layout.manifest(3), b"torn")
         elif step == 3:
-            keeping.quarantine(worker.store, 3, "its bytes have changed")
+            checkpoint_retention.quarantine(worker.store, 3, "its bytes have changed")
     assert len(worker.store.list(layout.checkpoint_data(3, 1, 1))) == 2

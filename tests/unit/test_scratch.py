@@ -13,10 +13,11 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
-from airflow_elastic.adapters import checkpoints, page
-from airflow_elastic.adapters.accounts import read_accounts
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.core.samples import prove
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.sample_accounts import read_accounts
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.core.checkpoints.sample_accounts import prove
 from airflow_elastic.runtime.model_changes.rollback import PutBack
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -164,7 +165,7 @@ def test_who_is_to_end_within_a_pass_saves_what_was_before_it(
             train(session, model, optimizer, x, Fate())
             if session.steps == 3:
                 with session.scratch():
-                    session._voice.words[page.PARK] = 1.0
+                    session._voice.words[shared_page.PARK] = 1.0
                     lr_find(session, model, optimizer, data)
         raise AssertionError("it went on")
 

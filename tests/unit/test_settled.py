@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_elastic.core.settling import ALONE_SECONDS, SETTLE_SECONDS, TELL_SECONDS, settling
+from airflow_elastic.core.health.settle_time import ALONE_SECONDS, SETTLE_SECONDS, TELL_SECONDS, settling
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import WorkerStatus
 from tests.support.builders import at_step, job, rank, story, worker

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.jobfiles import Meeting
-from airflow_elastic.adapters.linux import called, marked, readable
+from airflow_elastic.adapters.host.processes import called, marked, readable
+from airflow_elastic.adapters.records.job_files import Meeting
 from airflow_elastic.launchers import TORCHRUN, Place
 from airflow_elastic.runtime.agent import rank_group as module_of_group
 from airflow_elastic.runtime.agent import spares as module

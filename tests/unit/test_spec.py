@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.comparison import differences, workers_apart
 from airflow_elastic.spec.errors import Problem, SpecError
-from airflow_elastic.spec.identity import differences, workers_apart
 from airflow_elastic.spec.run import (
     Health,
     RestartPolicy,

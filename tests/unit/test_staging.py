@@ -20,9 +20,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from airflow_elastic.runtime.checkpoint.save.staging import Layout, Place, lay_out
 from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
 from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, Note, Slots
-from airflow_elastic.spec.consumed import Account, Consumed, Ended, Span
+from airflow_elastic.spec.checkpoints.index import Blob, Index, Piece
+from airflow_elastic.spec.checkpoints.sample_records import Account, Consumed, Ended, Span
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.index import Blob, Index, Piece
 
 STATES = st.dictionaries(
     st.sampled_from("abcdefgh"),

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters.linux import Process
-from airflow_elastic.core.standing import grouped, rendered, told
+from airflow_elastic.adapters.host.processes import Process
+from airflow_elastic.core.health.stack_comparison import grouped, rendered, told
 from airflow_elastic.runtime.agent.reporting.stacks import ask_ranks, main_thread
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.stacks import RankStack

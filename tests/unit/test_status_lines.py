@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_elastic.cli.status import _position
-from airflow_elastic.core.document import document as status
+from airflow_elastic.cli.inspect.status import _position
+from airflow_elastic.core.event_sentences import sizes
 from airflow_elastic.core.machine import evolve
-from airflow_elastic.core.tell import sizes
+from airflow_elastic.core.status_document import document as status
 from airflow_elastic.spec import events as ev
 from tests.support.builders import LIVE, at_step, failed, story
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.keys import RESERVED, check_key, check_prefix, scrub
-from airflow_elastic.adapters.s3 import S3Store
-from airflow_elastic.adapters.s3_errors import store_error
-from airflow_elastic.adapters.stores import describe, open_store
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.adapters.storage.keys import RESERVED, check_key, check_prefix, scrub
+from airflow_elastic.adapters.storage.open import describe, open_store
+from airflow_elastic.adapters.storage.s3.errors import store_error
+from airflow_elastic.adapters.storage.s3.store import S3Store
 from airflow_elastic.spec.errors import InvalidInput, StoreError, StoreUnfit
 
 
@@ -140,7 +140,7 @@ def test_boto3_is_imported_only_when_it_is_needed(tmp_path: Path) -> None:
     """The training side uses folders without it; where it is missing, the error says what to install."""
     script = (
         "import sys; sys.modules['boto3'] = sys.modules['botocore'] = None\n"
-        "from airflow_elastic.adapters.stores import describe\n"
+        "from airflow_elastic.adapters.storage.open import describe\n"
         "print(describe(sys.argv[1]).fit)\n"
         "print(describe('s3://bucket/x').detail)\n"
     )

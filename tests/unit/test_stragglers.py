@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 import torch
 
-from airflow_elastic.core.stragglers import LASTING_SECONDS, Lagging, stragglers
-from airflow_elastic.core.tell import lagging
+from airflow_elastic.core.event_sentences import lagging
+from airflow_elastic.core.health.stragglers import LASTING_SECONDS, Lagging, stragglers
 from airflow_elastic.runtime.session.forward_timer import ForwardClock
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
 

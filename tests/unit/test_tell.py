@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_elastic.core.gravity import gravity
+from airflow_elastic.core.event_sentences import sentence, waiting
 from airflow_elastic.core.machine import create, evolve
-from airflow_elastic.core.tell import sentence, waiting
+from airflow_elastic.core.severity import gravity
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers

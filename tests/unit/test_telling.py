@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
-from airflow_elastic.adapters import page
-from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.jobfiles import Began, JobFiles, JobRecord, Meeting, Members
-from airflow_elastic.adapters.page import Page
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.host.shared_page import Page
+from airflow_elastic.adapters.records.job_files import Began, JobFiles, JobRecord, Meeting, Members
+from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.runtime.agent.reporting.channels import ThroughLead
 from airflow_elastic.runtime.agent.worker import Node
 from airflow_elastic.spec.run import Workers
@@ -55,8 +55,8 @@ def begin(lead: Node, members: Members) -> None:
     lead.files.create(f"rendezvous/{members.generation:04d}.json", Meeting("127.0.0.1", store.port))
     lead.files.create(f"rendezvous/{members.generation:04d}.began", Began(float(members.generation)))
     rank = Page.create(Path(f"{lead.rank_files}-rank-0.page"))
-    rank.words[page.ATTACHED] = 1
-    rank.words[page.STEP] = 10 * members.generation
+    rank.words[shared_page.ATTACHED] = 1
+    rank.words[shared_page.STEP] = 10 * members.generation
     rank.close()
     lead.meeting_store = store
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters import page
-from airflow_elastic.adapters.page import Page
-from airflow_elastic.core.throttle import FELT, Look, Throttle
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.host.shared_page import Page
+from airflow_elastic.core.checkpoints.throttle import FELT, Look, Throttle
 from airflow_elastic.runtime.checkpoint.save.save import BREAKPOINT, Position
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
@@ -203,8 +203,8 @@ def test_parts_that_are_on_their_way_count(
     def train(seconds: float, step: float) -> None:
         nonlocal now
         now += seconds
-        words[page.STEP] += seconds / step
-        words[page.STEPPING] += seconds
+        words[shared_page.STEP] += seconds / step
+        words[shared_page.STEPPING] += seconds
 
     train(10.0, 0.1)
     with throttling.sending(PART * connections, now), ExitStack() as parts:
@@ -236,8 +236,8 @@ def felt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Felt:
 
     def train(step: float) -> None:
         wait(10.0)
-        words[page.STEP] += 10.0 / step
-        words[page.STEPPING] += 10.0
+        words[shared_page.STEP] += 10.0 / step
+        words[shared_page.STEPPING] += 10.0
 
     for _ in range(2):
         train(0.1)
@@ -260,7 +260,9 @@ def sending(throttling: Throttling, parts: int) -> tuple[threading.Thread, threa
     return sender, done
 
 
-@pytest.mark.parametrize("word", [None, page.WAITING, page.PARK, page.PARKED, page.FINISHED])
+@pytest.mark.parametrize(
+    "word", [None, shared_page.WAITING, shared_page.PARK, shared_page.PARKED, shared_page.FINISHED]
+)
 def test_whoever_waits_for_it_lets_it_go_as_fast_as_it_can(felt: Felt, word: int | None) -> None:
     sender, done = sending(felt.throttling, 1000)
     assert not done.wait(0.2)
@@ -369,9 +371,9 @@ def test_a_rank_that_finds_no_place_says_so(tmp_path: Path) -> None:
         target=worker.saver.save, args=(objects(1), 3, Position()), kwargs=args, daemon=True
     )
     saving.start()
-    until(lambda: worker.words[page.WAITING] == page.ENDING, "the rank to wait")
+    until(lambda: worker.words[shared_page.WAITING] == shared_page.ENDING, "the rank to wait")
     for slot, _ in reading[0]:
         slot.release()
     saving.join(PATIENCE_SECONDS)
     assert shared_memory.common(worker.node.slots.of) == [(1, 2), (1, 3)]
-    assert worker.words[page.WAITING] == 0.0
+    assert worker.words[shared_page.WAITING] == 0.0

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.cli.samples import verify_samples
-from airflow_elastic.core.document import document
-from airflow_elastic.core.health import overdue
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.cli.inspect.samples import verify_samples
+from airflow_elastic.core.event_sentences import sentence
+from airflow_elastic.core.health.deadlines import overdue
 from airflow_elastic.core.machine import evolve
-from airflow_elastic.core.tell import sentence
-from airflow_elastic.core.trainings import named, told
+from airflow_elastic.core.phases import named, told
+from airflow_elastic.core.status_document import document
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.phases import PhaseRecord
+from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.status import Progress
 from tests.support.attempts import Killed, to_the_end
 from tests.support.builders import lost, story

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_elastic.adapters import checkpoints, keeping
-from airflow_elastic.adapters.mailbox import Mailbox
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.mailbox import Mailbox
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.checkpoint.format.tensor_split import Held, HeldArray, Rest
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec import layout
@@ -59,7 +59,7 @@ def test_a_hostile_checkpoint_with_all_its_checksums_is_never_unpickled(
     assert "torch.serialization.add_safe_globals" in str(refused.value)
     # A script may have forgotten to say that it trusts a type: what it has saved is not set aside for that.
     assert (list(Mailbox(store).read()), checkpoints.steps(store)) == ([], [5, 9])
-    assert not keeping.quarantined(store)
+    assert not checkpoint_retention.quarantined(store)
     store.delete([layout.manifest(9)])  # as it says
     manifest = restorer(tmp_path / "run").restore(loaded)
     assert manifest is not None
@@ -125,7 +125,7 @@ def test_one_that_is_damaged_as_well_is_set_aside_like_any_other(tmp_path: Path)
     manifest = restorer(tmp_path).restore(replace(wide(2), others={"diary": Diary()}))
     assert manifest is not None
     assert manifest.step == 5
-    assert list(keeping.quarantined(open_store(str(tmp_path)))) == [9]
+    assert list(checkpoint_retention.quarantined(open_store(str(tmp_path)))) == [9]
 
 
 def test_what_the_script_does_not_trust_any_more_stays(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.runtime.checkpoint.format.tensor_split import take_apart
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes, to_bytes
 from airflow_elastic.spec.errors import InvalidInput

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from airflow_elastic.adapters.reports import write_progress
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.cli.story import Story, progress_line
+from airflow_elastic.adapters.records.reports import write_progress
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.cli.drive.progress_lines import Story, progress_line
 from airflow_elastic.control.runs import Run
 from airflow_elastic.control.waits import WORDS_SECONDS, Waits
 from airflow_elastic.spec import events as ev

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox, RankTrouble
-from airflow_elastic.adapters.stores import open_store
-from airflow_elastic.cli.story import progress_line
+from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox, RankTrouble
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.cli.drive.progress_lines import progress_line
 from airflow_elastic.control.runs import Run
 from airflow_elastic.control.watching import Watching
 from airflow_elastic.core.state import Trouble

@@ -18,11 +18,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_elastic.adapters.host.event_loop import end_task
 from airflow_elastic.adapters.kube.access import Access
 from airflow_elastic.adapters.kube.client import Client, connect
 from airflow_elastic.adapters.kube.errors import Gone, KubeError
 from airflow_elastic.adapters.kube.resources import Resource
-from airflow_elastic.adapters.tasks import end_task
 
 log = logging.getLogger(__name__)
 

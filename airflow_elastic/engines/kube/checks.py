@@ -10,12 +10,12 @@ from airflow_elastic.adapters.kube import Access, KubeError
 from airflow_elastic.adapters.kube.access import is_configured
 from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import PODS, Resource
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines.api import Finding
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
-from airflow_elastic.engines.kube.quantities import ALLOWED, is_quantity
 from airflow_elastic.engines.kube.queues import native
 from airflow_elastic.engines.kube.render.owned import Given, refused
+from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 

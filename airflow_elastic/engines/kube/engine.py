@@ -15,16 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_elastic.adapters.jobfiles import JobRecord, Members
-from airflow_elastic.adapters.jobobjects import JobObjects
 from airflow_elastic.adapters.kube import KubeError, Missing
 from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from airflow_elastic.adapters.kube.resources import PODS
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.job_files import JobRecord, Members
+from airflow_elastic.adapters.records.job_objects import JobObjects
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job, Resized
-from airflow_elastic.engines.kube import read
 from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
-from airflow_elastic.engines.kube.creating import create, objects
+from airflow_elastic.engines.kube.create import create, objects
 from airflow_elastic.engines.kube.kind import (
     Child,
     Kind,
@@ -38,16 +37,17 @@ from airflow_elastic.engines.kube.kind import (
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
 from airflow_elastic.engines.kube.ownership import end_found, is_ours
-from airflow_elastic.engines.kube.places import Shown, meet_anew, of_all
-from airflow_elastic.engines.kube.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.queues.volcano_events import Told
+from airflow_elastic.engines.kube.render.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.resize import Workers, resize
-from airflow_elastic.engines.kube.steps import Place, Steps
-from airflow_elastic.engines.kube.trouble import refusal, ticking, trouble
+from airflow_elastic.engines.kube.scale_steps import Place, Steps
+from airflow_elastic.engines.kube.watch import pod_status
+from airflow_elastic.engines.kube.watch.api_trouble import refusal, ticking, trouble
 from airflow_elastic.engines.kube.watch.beside import still_held
 from airflow_elastic.engines.kube.watch.ends import Ends
 from airflow_elastic.engines.kube.watch.events import PodEvents
+from airflow_elastic.engines.kube.worker_places import Shown, meet_anew, of_all
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from airflow_elastic.adapters.kube import Access, Resource
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.spec.run import RunSpec
 
 log = logging.getLogger(__name__)
@@ -346,7 +346,7 @@ class KubeEngine:
     async def _pods(self, shared: Hub, job: Job, options: KubeOptions) -> list[dict[str, Any]]:
         selector = f"{self.kind.pod_label}={job.name}"
         pods, _ = await shared.client.list(PODS, options.namespace, labels=selector)
-        return [read.slim(pod) for pod in pods]
+        return [pod_status.slim(pod) for pod in pods]
 
     async def _has_succeeded(
         self,
@@ -387,7 +387,7 @@ class KubeEngine:
         child = self.child and self.child.kind
         return (
             Query(kind.resource, namespace, JOB_LABEL, JOB_LABEL, kind.slim),
-            Query(PODS, namespace, kind.pod_label, kind.pod_label, read.slim),
+            Query(PODS, namespace, kind.pod_label, kind.pod_label, pod_status.slim),
             *([] if child is None else [Query(child.resource, namespace, JOB_LABEL, JOB_LABEL, child.slim)]),
             *([self._workloads(options)] if options.by_kueue else []),
         )

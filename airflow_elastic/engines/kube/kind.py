@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_elastic.engines.kube.queues import native
-from airflow_elastic.engines.kube.read import read_pod
 from airflow_elastic.engines.kube.watch.events import wants
-from airflow_elastic.spec.checks import MOST_WORKERS
+from airflow_elastic.engines.kube.watch.pod_status import read_pod
 from airflow_elastic.spec.status import Asked, JobStatus, Waiting, WorkerPhase, WorkerStatus
+from airflow_elastic.spec.validation import MOST_WORKERS
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.kube import Resource

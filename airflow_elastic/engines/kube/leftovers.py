@@ -11,7 +11,7 @@ from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines.api import engine_names, find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.pod import ATTEMPT_LABEL, JOB_LABEL, URI_ANNOTATION
+from airflow_elastic.engines.kube.render.pod import ATTEMPT_LABEL, JOB_LABEL, URI_ANNOTATION
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.kube import Access

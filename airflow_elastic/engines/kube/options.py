@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_elastic.adapters.kube import Access
-from airflow_elastic.engines.kube.quantities import ALLOWED, is_quantity
 from airflow_elastic.engines.kube.render.names import DISRUPTION_MODES, QUEUE_LABELS
-from airflow_elastic.spec.checks import Checks, choice, int32
+from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.validation import Checks, choice, int32
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")

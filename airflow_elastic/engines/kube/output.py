@@ -7,14 +7,14 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_elastic.adapters.kube import Client, KubeError
-from airflow_elastic.engines.kube import read
+from airflow_elastic.engines.kube.watch import pod_status
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.engines.api import Job
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ async def keep_output(
     failed = [
         (pod["metadata"]["name"], container)
         for pod in pods
-        for container in read.failed_silently(pod, where.container)
+        for container in pod_status.failed_silently(pod, where.container)
     ]
     if not failed:
         return

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube import Missing
-from airflow_elastic.engines.kube.pod import DIGEST_ANNOTATION, URI_ANNOTATION
+from airflow_elastic.engines.kube.render.pod import DIGEST_ANNOTATION, URI_ANNOTATION
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 
 if TYPE_CHECKING:

@@ -15,24 +15,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters import linux
-from airflow_elastic.adapters.gather import gather_files
-from airflow_elastic.adapters.jobfiles import LOG_SECONDS, JobFiles, JobRecord, Members
+from airflow_elastic.adapters.host import processes as linux
 from airflow_elastic.adapters.plugins import how_to_install, lacking
-from airflow_elastic.adapters.reports import write_progress
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.job_files import LOG_SECONDS, JobFiles, JobRecord, Members
+from airflow_elastic.adapters.records.rank_progress import gather_files
+from airflow_elastic.adapters.records.reports import write_progress
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.engines.local.host import NodeHost, secrets
 from airflow_elastic.engines.local.watch import watch
 from airflow_elastic.launchers import find_launcher
-from airflow_elastic.spec.checks import MOST_PROCS
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
+from airflow_elastic.spec.validation import MOST_PROCS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import JobStatus
 

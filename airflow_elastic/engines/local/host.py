@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import linux
-from airflow_elastic.adapters.jobfiles import JobFiles
-from airflow_elastic.adapters.linux import Process
+from airflow_elastic.adapters.host import processes
+from airflow_elastic.adapters.host.processes import Process
 from airflow_elastic.adapters.plugins import how_to_install
+from airflow_elastic.adapters.records.job_files import JobFiles
 from airflow_elastic.launchers.api import BY_NAME
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 
@@ -67,7 +67,7 @@ class NodeHost:
 
     def stop(self) -> None:
         """End the host, also one that is only starting, and whatever else there is of the run on this machine."""
-        while left := linux.marked(RUN_MARK, str(self.state)):
+        while left := processes.marked(RUN_MARK, str(self.state)):
             for process in left:
                 process.send(signal.SIGKILL)
             time.sleep(0.002)

@@ -8,13 +8,13 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import linux
+from airflow_elastic.adapters.host import processes
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from airflow_elastic.adapters.jobfiles import JobFiles, Result
+    from airflow_elastic.adapters.records.job_files import JobFiles, Result
 
 _PHASES = {
     "succeeded": WorkerPhase.SUCCEEDED,
@@ -105,7 +105,7 @@ def read(files: JobFiles) -> JobStatus:
     if record is None or newest is None or not (files.folder / "job.json").exists():
         # It was submitted, or nobody would look: somebody has removed its folder, and with it all control over it.
         return JobStatus((WorkerStatus("job", WorkerPhase.LOST, reason=f"{files.folder} has been removed"),))
-    same_boot = record.machine == linux.this_machine()
+    same_boot = record.machine == processes.this_machine()
     wanted = set(newest.nodes)
     workers = [_worker(files, node, node in wanted, same_boot) for node in files.nodes()]
     if not record.standby:
@@ -143,7 +143,7 @@ def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> Worker
     )
 
 
-def _ended(name: str, agent: linux.Process | None, result: Result, *, taken: bool) -> WorkerStatus:
+def _ended(name: str, agent: processes.Process | None, result: Result, *, taken: bool) -> WorkerStatus:
     pid = agent.pid if agent else None
     return WorkerStatus(
         name,

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.jobfiles import JobFiles, Result
-from airflow_elastic.adapters.linux import Process
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host.processes import Process
+from airflow_elastic.adapters.records.job_files import JobFiles, Result
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.runtime.agent.command_worker import run_command
 from airflow_elastic.runtime.agent.elastic_worker import run_elastic

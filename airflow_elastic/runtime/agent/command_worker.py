@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.jobfiles import Meeting, Result
+from airflow_elastic.adapters.records.job_files import Meeting, Result
 from airflow_elastic.launchers import Place, find_launcher
 from airflow_elastic.runtime.agent.last_save import keep_last
 from airflow_elastic.runtime.agent.rendezvous import free_port, meet

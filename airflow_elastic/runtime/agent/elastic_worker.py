@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from torch.distributed import DistError
 
-from airflow_elastic.adapters.jobfiles import Result
-from airflow_elastic.adapters.mailbox import Mailbox, RankTrouble
+from airflow_elastic.adapters.records.job_files import Result
+from airflow_elastic.adapters.records.mailbox import Mailbox, RankTrouble
 from airflow_elastic.launchers import Place, find_launcher
 from airflow_elastic.runtime.agent.last_save import keep_last
 from airflow_elastic.runtime.agent.rank_group import RankGroup, environments
@@ -26,7 +26,7 @@ from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
-    from airflow_elastic.adapters.jobfiles import Members
+    from airflow_elastic.adapters.records.job_files import Members
     from airflow_elastic.runtime.agent.spares import Spares
     from airflow_elastic.runtime.agent.worker import Node
 

@@ -8,7 +8,7 @@ been running for a while.
 from __future__ import annotations
 
 if __name__ == "__main__":  # before anything else is imported
-    from airflow_elastic.adapters.search_path import own_first
+    from airflow_elastic.adapters.host.search_path import own_first
 
     own_first()
 
@@ -22,8 +22,8 @@ import time
 import traceback
 from pathlib import Path
 
-from airflow_elastic.adapters.jobfiles import JobFiles
-from airflow_elastic.adapters.linux import Process, readable
+from airflow_elastic.adapters.host.processes import Process, readable
+from airflow_elastic.adapters.records.job_files import JobFiles
 
 IDLE_SECONDS = 60.0
 _LOOK_SECONDS = 2.0  # whoever wants a worker writes to the pipe: this is for one that could not

@@ -21,7 +21,7 @@ from airflow_elastic.spec import layout
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from airflow_elastic.adapters.jobfiles import Meeting, Members
+    from airflow_elastic.adapters.records.job_files import Meeting, Members
     from airflow_elastic.runtime.agent.spares import Spares
     from airflow_elastic.runtime.agent.worker import Node
 

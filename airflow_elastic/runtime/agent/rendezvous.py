@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed import DistNetworkError, DistStoreError
 
-from airflow_elastic.adapters.jobfiles import Began, Meeting, Members, attempt_of
-from airflow_elastic.adapters.linux import this_node
-from airflow_elastic.adapters.reports import raise_fence
+from airflow_elastic.adapters.host.processes import this_node
+from airflow_elastic.adapters.records.job_files import Began, Meeting, Members, attempt_of
+from airflow_elastic.adapters.records.reports import raise_fence
 from airflow_elastic.runtime.agent.rendezvous_timeout import Patience
 from airflow_elastic.runtime.agent.worker import Stopped
 from airflow_elastic.runtime.tiers.peers.connection import announce, find_neighbour

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from airflow_elastic.adapters.reports import read_wait
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.records.reports import read_wait
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.spec.errors import StoreError
 
 #: How often it is looked whether any of them still waits for its start, at least; ten times within the limit.

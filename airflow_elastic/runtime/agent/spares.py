@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters.linux import be_called
-from airflow_elastic.adapters.memory import free_bytes
+from airflow_elastic.adapters.host.memory import free_bytes
+from airflow_elastic.adapters.host.processes import be_called
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import ElasticError
 

@@ -12,13 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters import journal, page
-from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members, attempt_of
-from airflow_elastic.adapters.linux import Process, out_of_memory_kills
-from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
-from airflow_elastic.adapters.page import Page
-from airflow_elastic.adapters.reports import read_orders
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.host.processes import Process, out_of_memory_kills
+from airflow_elastic.adapters.host.shared_page import Page
+from airflow_elastic.adapters.records import journal
+from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Members, attempt_of
+from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox
+from airflow_elastic.adapters.records.reports import read_orders
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.agent.reporting.evidence import rank_error
 from airflow_elastic.runtime.agent.reporting.memory_shortage import Shortage
 from airflow_elastic.runtime.tiers.disk.copies import Disk
@@ -47,7 +48,7 @@ def _name(generation: int) -> str:
 
 def _have_saved(pages: Iterable[Page]) -> bool:
     """Whether ranks have done all that they were to, and wait to be ended, or need not be."""
-    return all(one.words[page.PARKED] or one.words[page.FINISHED] for one in pages)
+    return all(one.words[shared_page.PARKED] or one.words[shared_page.FINISHED] for one in pages)
 
 
 class Stopped(Exception):
@@ -225,7 +226,7 @@ class Node:
         pages = [Page(path) for path in self.pages()]
         try:
             for one in pages:
-                one.words[page.PARK] = 1
+                one.words[shared_page.PARK] = 1
             if _have_saved(pages):
                 self.flush()
                 return True
@@ -290,7 +291,7 @@ class Node:
 
     def order_saves(self, count: int) -> None:
         """Tell the ranks how many orders to save there have been."""
-        self.tell_ranks({page.SAVE: count})
+        self.tell_ranks({shared_page.SAVE: count})
 
     def tell_ranks(self, words: Mapping[int, float]) -> None:
         """Write these words into the pages of this generation's ranks, in this order."""
@@ -324,22 +325,22 @@ class Node:
 
     def step(self) -> int:
         """The newest step that all ranks of this worker have done; 0 where they do not tell."""
-        words = [words for path in self.pages() if (words := page.read_words(path)) is not None]
-        return int(min((one[page.STEP] for one in words), default=0))
+        words = [words for path in self.pages() if (words := shared_page.read_words(path)) is not None]
+        return int(min((one[shared_page.STEP] for one in words), default=0))
 
     @property
     def finished(self) -> bool:
         """Whether all ranks of this worker have said that training is complete."""
-        words = [page.read_words(path) for path in self.pages()]
-        return bool(words) and all(one is not None and one[page.FINISHED] for one in words)
+        words = [shared_page.read_words(path) for path in self.pages()]
+        return bool(words) and all(one is not None and one[shared_page.FINISHED] for one in words)
 
     def verified(self) -> int | None:
         """The step of the checkpoint that all ranks of this generation have read from storage alone; None where they
         began otherwise.
         """
-        for words in filter(None, map(page.read_words, self.pages())):
-            if words[page.VERIFIED]:
-                return int(words[page.FROM_STEP])
+        for words in filter(None, map(shared_page.read_words, self.pages())):
+            if words[shared_page.VERIFIED]:
+                return int(words[shared_page.FROM_STEP])
         return None
 
     def pages(self) -> list[Path]:

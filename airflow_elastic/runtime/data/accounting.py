@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from airflow_elastic.adapters import page
+from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.runtime.environment import Surroundings
-from airflow_elastic.spec.consumed import Account, Consumed, Data
-from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.checkpoints.manifest import Manifest
+from airflow_elastic.spec.checkpoints.sample_records import Account, Consumed, Data
 
 
 class Accountant:
@@ -45,7 +45,7 @@ class Accountant:
 
     def account(self) -> Account:
         """Everything that is not known to have been written."""
-        while self._steps and self._steps[0].step <= self._words[page.WRITTEN]:
+        while self._steps and self._steps[0].step <= self._words[shared_page.WRITTEN]:
             self._steps.popleft()
         who = self._who
         return Account(

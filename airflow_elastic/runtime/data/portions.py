@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_elastic.spec.consumed import Ended, Span
+from airflow_elastic.spec.checkpoints.sample_records import Ended, Span
 
 
 @dataclass(frozen=True, slots=True)

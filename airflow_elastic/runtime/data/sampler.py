@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import torch
 
-from airflow_elastic.spec.checks import MOST_COUNT
 from airflow_elastic.spec.errors import shown
+from airflow_elastic.spec.validation import MOST_COUNT
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from airflow_elastic.runtime.data.portions import Given, Portion
 from airflow_elastic.runtime.data.sampler import ElasticBatches, Order
 from airflow_elastic.runtime.data.stream import Plan, ShardedStream
 from airflow_elastic.runtime.data.stream_plan import Spot
-from airflow_elastic.spec.consumed import Consumed
+from airflow_elastic.spec.checkpoints.sample_records import Consumed
 from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.runtime.data.portions import Given, Portion
 from airflow_elastic.runtime.data.sampler import count_pieces, cut, order_of, seed_of
 from airflow_elastic.runtime.data.stream_plan import Batch, LaneReader, Lanes, Spot, Stretch
-from airflow_elastic.spec.consumed import Ended, Span
+from airflow_elastic.spec.checkpoints.sample_records import Ended, Span
 from airflow_elastic.spec.errors import InvalidInput
 
 #: So many global batches are read ahead at once: ranks have to tell each other what they found only that often.

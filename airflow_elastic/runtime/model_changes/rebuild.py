@@ -14,8 +14,8 @@ from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_of
 from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import Departed
 from airflow_elastic.runtime.model_changes.ddp_renewal import follow
+from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.resumed import Resumed
 
 #: Changes model and optimizers in place; returns None, or the optimizers to take from there on.
 Rebuild = Callable[[Resumed], Any]

@@ -9,7 +9,7 @@ import runpy
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.search_path import before_own
+from airflow_elastic.adapters.host.search_path import before_own
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.linux import be_called
+from airflow_elastic.adapters.host.processes import be_called
 from airflow_elastic.runtime.rank import main_module
 from airflow_elastic.runtime.rank.error_file import LastError
 

@@ -9,7 +9,7 @@ import sys
 LOADED = frozenset(sys.modules)
 if not sys.flags.safe_path:
     del sys.path[0]  # the folder of this file
-from airflow_elastic.adapters.search_path import own_first  # noqa: E402 - nothing is imported before
+from airflow_elastic.adapters.host.search_path import own_first  # noqa: E402 - nothing is imported before
 
 PATH = own_first()
 from airflow_elastic.runtime.rank.run import main  # noqa: E402

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import page
-from airflow_elastic.adapters.jobfiles import RankNote
-from airflow_elastic.adapters.page import Page
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.host.shared_page import Page
+from airflow_elastic.adapters.records.job_files import RankNote
 from airflow_elastic.runtime.session.forward_timer import ForwardClock
 from airflow_elastic.runtime.session.logging_to_output import tell_in_output
 from airflow_elastic.spec.codec import encode
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.runtime.checkpoint.save.save import Position
     from airflow_elastic.runtime.environment import Surroundings
-    from airflow_elastic.spec.phases import PhaseRecord
+    from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 
 _NOTE_SECONDS = 1.0
 
@@ -57,18 +57,18 @@ class Voice:
         self._is_told = bool(total_steps)
         self._clock: ForwardClock | None = None
         self._last: float | None = None  # when the step before this one ended
-        self.words[page.TOTAL_STEPS] = float(total_steps or 0)
-        self.words[page.ATTACHED] = 1.0
+        self.words[shared_page.TOTAL_STEPS] = float(total_steps or 0)
+        self.words[shared_page.ATTACHED] = 1.0
 
     @property
     def park_ordered(self) -> float:
         """1.0 when this rank is to save and stop."""
-        return float(self.words[page.PARK])
+        return float(self.words[shared_page.PARK])
 
     @property
     def saves_ordered(self) -> float:
         """How many orders to save there have been."""
-        return float(self.words[page.SAVE])
+        return float(self.words[shared_page.SAVE])
 
     def listen(self, model: torch.nn.Module) -> None:
         """Say how long this rank's own part of a step takes, which is of this model."""
@@ -76,26 +76,30 @@ class Voice:
 
     def expect(self, total_steps: int) -> None:
         """The training is meant to have so many steps, unless the script has said otherwise."""
-        self.words[page.TOTAL_STEPS] = self.words[page.TOTAL_STEPS] or float(total_steps)
+        self.words[shared_page.TOTAL_STEPS] = self.words[shared_page.TOTAL_STEPS] or float(total_steps)
 
     def enter(self, phases: tuple[PhaseRecord, ...]) -> None:
         """The run has come so far in its trainings: how many steps there will be is said anew."""
         self._phases = phases
         if not self._is_told:
-            self.words[page.TOTAL_STEPS] = 0.0
+            self.words[shared_page.TOTAL_STEPS] = 0.0
         self._tell(self._said.metrics)
 
     def restoring(self, done: int, whole: int) -> None:
         """So many bytes of the checkpoint are read, of all that are to be: while they come, nobody stands still."""
         words = self.words
-        words[page.RESTORED], words[page.TO_RESTORE], words[page.MOVED_AT] = done, whole, time.time()
+        words[shared_page.RESTORED], words[shared_page.TO_RESTORE], words[shared_page.MOVED_AT] = (
+            done,
+            whole,
+            time.time(),
+        )
 
     def restored(self, step: int, position: Position, seconds: float, *, verified: bool) -> None:
         """Training goes on from `step`. `verified`: storage alone had all that all ranks restored, whole."""
         words = self.words
-        words[page.VERIFIED] = float(verified)
-        words[page.STEP] = words[page.FROM_STEP] = float(step)
-        words[page.SAMPLES], words[page.RESTORING] = float(position.samples), seconds
+        words[shared_page.VERIFIED] = float(verified)
+        words[shared_page.STEP] = words[shared_page.FROM_STEP] = float(step)
+        words[shared_page.SAMPLES], words[shared_page.RESTORING] = float(position.samples), seconds
         self._noted_step, self._noted_samples = step, position.samples
         self._note(None, position, {})
 
@@ -105,12 +109,12 @@ class Voice:
         """An optimizer step is done."""
         words, now, wall = self.words, time.monotonic(), time.time()
         if self._last is None:  # what led up to the first step is start-up, and counted as that
-            words[page.FIRST_STEP_AT] = wall
+            words[shared_page.FIRST_STEP_AT] = wall
         else:
-            words[page.STEPPING] += now - self._last
+            words[shared_page.STEPPING] += now - self._last
         self._last = now
-        words[page.SAMPLES] = float(position.samples)
-        words[page.STEP], words[page.MOVED_AT] = float(step), wall
+        words[shared_page.SAMPLES] = float(position.samples)
+        words[shared_page.STEP], words[shared_page.MOVED_AT] = float(step), wall
         if now - self._noted_at >= _NOTE_SECONDS:
             self._note(loss, position, metrics)
 
@@ -121,11 +125,11 @@ class Voice:
         try:
             yield
         finally:
-            self.words[page.SAVING] += self._stood_still(began)
+            self.words[shared_page.SAVING] += self._stood_still(began)
 
     def works(self) -> None:
         """The rank is at something that is no step of its training, and does not hang."""
-        self.words[page.MOVED_AT] = time.time()
+        self.words[shared_page.MOVED_AT] = time.time()
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
@@ -146,26 +150,29 @@ class Voice:
 
     def parked(self) -> None:
         """Saved, and waiting to be ended."""
-        self.words[page.PARKED] = 1.0
+        self.words[shared_page.PARKED] = 1.0
 
     def finished(self, step: int, metrics: Mapping[str, float]) -> None:
         """The script says that training is complete."""
-        self.words[page.TOTAL_STEPS], self.words[page.MEMORY] = float(step), float(_memory())
+        self.words[shared_page.TOTAL_STEPS], self.words[shared_page.MEMORY] = float(step), float(_memory())
         self._tell(metrics)
-        self.words[page.FINISHED] = 1.0
+        self.words[shared_page.FINISHED] = 1.0
 
     def _note(
         self, loss: torch.Tensor | float | None, position: Position, metrics: Mapping[str, float]
     ) -> None:
         words, now = self.words, time.monotonic()
-        seconds, step = max(now - self._noted_at, 1e-9), int(words[page.STEP])
+        seconds, step = max(now - self._noted_at, 1e-9), int(words[shared_page.STEP])
         steps, samples = step - self._noted_step, position.samples - self._noted_samples
         number = number_of(loss)
-        words[page.EPOCH], words[page.LOSS_TOLD] = float(position.epoch), float(number is not None)
-        words[page.LOSS] = number or 0.0
-        words[page.STEP_SECONDS] = seconds / steps if steps else 0.0
-        words[page.FORWARD_SECONDS] = self._clock.mean() if self._clock else 0.0
-        words[page.SAMPLES_PER_SECOND], words[page.MEMORY] = samples / seconds, float(_memory())
+        words[shared_page.EPOCH], words[shared_page.LOSS_TOLD] = (
+            float(position.epoch),
+            float(number is not None),
+        )
+        words[shared_page.LOSS] = number or 0.0
+        words[shared_page.STEP_SECONDS] = seconds / steps if steps else 0.0
+        words[shared_page.FORWARD_SECONDS] = self._clock.mean() if self._clock else 0.0
+        words[shared_page.SAMPLES_PER_SECOND], words[shared_page.MEMORY] = samples / seconds, float(_memory())
         self._tell(metrics)
         self._noted_at, self._noted_step, self._noted_samples = now, step, position.samples
 

@@ -13,8 +13,8 @@ from airflow_elastic.runtime.session.heartbeat import Voice
 from airflow_elastic.runtime.session.phases import Course, Phase, plain
 from airflow_elastic.runtime.session.resume import GoingOn
 from airflow_elastic.runtime.session.save_schedule import PHASE, Saves
+from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.phases import PhaseRecord
 
 
 class Trainings:

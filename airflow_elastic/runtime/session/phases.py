@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
+from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.phases import PhaseRecord
 
 #: What a script keeps beside its checkpoints is for a few values: each manifest has all of them.
 _MOST_BYTES = 64 << 10

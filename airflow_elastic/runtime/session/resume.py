@@ -15,9 +15,9 @@ from airflow_elastic.runtime.checkpoint.save.replacements import Place
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.data.share import Feed
 from airflow_elastic.runtime.session.phases import Course
+from airflow_elastic.spec.checkpoints.manifest import Manifest
+from airflow_elastic.spec.checkpoints.resumed import Resumed, resumed_from
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.manifest import Manifest
-from airflow_elastic.spec.resumed import Resumed, resumed_from
 
 log = logging.getLogger(__name__)
 

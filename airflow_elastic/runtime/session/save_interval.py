@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from airflow_elastic.adapters import page
-from airflow_elastic.core.interval import FIRST_SECONDS, LONGEST_SECONDS, save_interval
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.core.checkpoints.save_interval import FIRST_SECONDS, LONGEST_SECONDS, save_interval
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Pace:
     def measured(self, cost: float) -> None:
         """A save has stopped training for `cost` seconds. The first one does not count for more than the others."""
         self._cost = cost if self._cost is None else min(cost, 0.5 * (self._cost + cost))
-        interval = save_interval(self._cost, self._words[page.WRITING], self._between, self._longest)
+        interval = save_interval(self._cost, self._words[shared_page.WRITING], self._between, self._longest)
         self.seconds = interval.seconds
         if self._told_seconds is None:
             return

@@ -18,8 +18,8 @@ from airflow_elastic.runtime.session.phases import Course
 from airflow_elastic.runtime.session.resume import GoingOn
 from airflow_elastic.runtime.session.save_schedule import Saves
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from airflow_elastic.runtime.session.save_interval import Pace
 from airflow_elastic.runtime.session.save_schedule import PHASE, Saves
 from airflow_elastic.runtime.session.scratch import Scratch
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.resumed import Resumed
 
 log = logging.getLogger(__name__)
 

@@ -27,11 +27,11 @@ from typing import Any
 
 import msgspec
 
-from airflow_elastic.adapters.linux import populate
-from airflow_elastic.adapters.memory import free_bytes
-from airflow_elastic.spec.consumed import Account
-from airflow_elastic.spec.index import Index
-from airflow_elastic.spec.phases import PhaseRecord
+from airflow_elastic.adapters.host.memory import free_bytes
+from airflow_elastic.adapters.host.processes import populate
+from airflow_elastic.spec.checkpoints.index import Index
+from airflow_elastic.spec.checkpoints.phases import PhaseRecord
+from airflow_elastic.spec.checkpoints.sample_records import Account
 
 #: Slots of a rank.
 COUNT = 2

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.opened import opened
-from airflow_elastic.adapters.store import Entry
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.storage.open_range import opened
+from airflow_elastic.adapters.storage.store import Entry
 from airflow_elastic.runtime.tiers.peers.connection import Address
 from airflow_elastic.runtime.tiers.peers.peer_client import Loan, NotLent, borrowed
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from airflow_elastic.adapters.store import Reader
+    from airflow_elastic.adapters.storage.store import Reader
 
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from airflow_elastic.adapters.jobfiles import JobFiles, JobRecord, Members
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Members
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.tiers.disk.copies import Disk
 from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
 from airflow_elastic.runtime.tiers.peers.connection import Neighbour

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
 )
 
-from airflow_elastic.adapters.mailbox import Mailbox
+from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.errors import InvalidInput

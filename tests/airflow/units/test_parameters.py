@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
 )
 
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators import ElasticTrainOperator
 from airflow_elastic.operators.parameters import PATHS, build_spec, slug

@@ -16,9 +16,9 @@ from airflow.sdk.exceptions import (
     AirflowNotFoundException,
 )
 
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.core.document import document
+from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.core.state import Cause, Failure, FailureKind, Trouble, Unpruned
+from airflow_elastic.core.status_document import document
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.operators.parameters import build_spec
@@ -26,8 +26,8 @@ from airflow_elastic.provider_info import get_provider_info
 from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.errors import SpecError
-from airflow_elastic.spec.phases import PhaseRecord
 from airflow_elastic.spec.status import (
     Progress,
     Wait,

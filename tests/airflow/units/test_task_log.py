@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.journal import Journal
+from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import RunState
 from airflow_elastic.operators.parameters import build_spec

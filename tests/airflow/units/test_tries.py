@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import Cause, Failure, FailureKind, Phase, RunState
 from airflow_elastic.operators.attach import acknowledge, attach

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from airflow_elastic.adapters.reports import read_progress, write_progress
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.reports import read_progress, write_progress
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Controller, start_run
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.run import RunSpec, Workers

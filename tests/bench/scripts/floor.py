@@ -9,7 +9,7 @@ from pathlib import Path
 
 from objects import Ranks, Restorer, Room, Stateful, build
 
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.storage.open import open_store
 
 uri, rank, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model, optimizer = build()

@@ -22,8 +22,8 @@ from typing import Any
 from airflow_elastic.adapters.kube import Access, Resource, connect
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.job import JobEngine
-from airflow_elastic.engines.kube.pod import MANAGED_BY, MANAGED_LABEL
+from airflow_elastic.engines.kube.kinds.job import JobEngine
+from airflow_elastic.engines.kube.render.pod import MANAGED_BY, MANAGED_LABEL
 from airflow_elastic.spec.run import RunSpec, Workers
 
 PARTS = 5

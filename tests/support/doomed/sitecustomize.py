@@ -220,7 +220,10 @@ AT_WORK = threading.local()
 def in_persister(module: ModuleType) -> None:
     """Files that are being written, and the checkpoint that comes to be out of them."""
     write_files, tell = module.write_files, module.tell
-    checkpoints, folder = module.checkpoints, importlib.import_module("airflow_elastic.adapters.folder")
+    checkpoints, folder = (
+        module.checkpoints,
+        importlib.import_module("airflow_elastic.adapters.storage.folder"),
+    )
     commit, sync = checkpoints.commit, folder.sync
 
     def writing(store: Any, held: Any, data: str, attempt: int, moved: Any, pace: Any, by: int | None) -> Any:
@@ -293,7 +296,7 @@ def in_s3_bulk(module: ModuleType) -> None:
 
 
 _IN = {
-    "airflow_elastic.adapters.s3_bulk": in_s3_bulk,
+    "airflow_elastic.adapters.storage.s3.bulk": in_s3_bulk,
     "airflow_elastic.runtime.tiers.storage.writer": in_persister,
     "airflow_elastic.runtime.checkpoint.restore.restore": in_restoring,
     "airflow_elastic.runtime.session.session": in_session,

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, prune
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.spec.resumed import Resumed
+from airflow_elastic.spec.checkpoints.resumed import Resumed
 
 CHANGED, SWAPPED = 10, 12
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.checkpoint.save.save import Saver
 from airflow_elastic.runtime.session.session import Session
 

@@ -12,10 +12,10 @@ import signal
 import time
 from pathlib import Path
 
-from airflow_elastic.adapters import checkpoints, checksums
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoints, checksums
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.manifest import Manifest, StoredFile
+from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 
 TOTAL, EVERY, DIES_AT = 24, 5, 12
 parser = argparse.ArgumentParser()

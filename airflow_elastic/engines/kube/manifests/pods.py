@@ -10,8 +10,8 @@ from airflow_elastic.engines.kube.manifests.commands.variables import values_of
 from airflow_elastic.engines.kube.manifests.making import Procs, Run, is_device
 from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.trainer import renamed, training_container
-from airflow_elastic.engines.kube.quantities import written
 from airflow_elastic.engines.kube.render.names import MARGIN_SECONDS, QUEUE_LABELS
+from airflow_elastic.engines.kube.render.quantities import written
 from airflow_elastic.spec.errors import ABSENT, SpecError
 
 #: Of an object's metadata: what an API server has written.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_elastic.engines.kube.shapes import (
+from airflow_elastic.engines.kube.render.value_shapes import (
     Reader,
     amount,
     anything,

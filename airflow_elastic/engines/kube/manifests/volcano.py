@@ -11,7 +11,7 @@ from airflow_elastic.engines.kube.manifests.making import Run, whole
 from airflow_elastic.engines.kube.manifests.parts import Part, name_of
 from airflow_elastic.engines.kube.manifests.pods import BY_SERVER, LAST_APPLIED
 from airflow_elastic.engines.kube.manifests.tables import PODGROUP
-from airflow_elastic.engines.kube.quantities import is_quantity, number_of, times, written
+from airflow_elastic.engines.kube.render.quantities import is_quantity, number_of, times, written
 from airflow_elastic.spec.errors import Problem
 
 _SCHEDULER = "volcano"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube.resources import JOBS, Resource
-from airflow_elastic.engines.kube.pod import queue_labels
 from airflow_elastic.engines.kube.render.names import QUEUE_LABEL
+from airflow_elastic.engines.kube.render.pod import queue_labels
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import EngineError
 

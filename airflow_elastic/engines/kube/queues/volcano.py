@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube.resources import Resource
-from airflow_elastic.engines.kube.pod import named
-from airflow_elastic.engines.kube.quantities import times
 from airflow_elastic.engines.kube.queues.gang import fewest
+from airflow_elastic.engines.kube.render.pod import named
+from airflow_elastic.engines.kube.render.quantities import times
 from airflow_elastic.spec.errors import Problem
 
 if TYPE_CHECKING:

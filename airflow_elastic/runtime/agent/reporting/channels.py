@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import TCPStore
 
-from airflow_elastic.adapters.gather import RankWords, Told, gather, gather_files, words_of
-from airflow_elastic.adapters.jobfiles import attempt_of
+from airflow_elastic.adapters.records.job_files import attempt_of
+from airflow_elastic.adapters.records.rank_progress import RankWords, Told, gather, gather_files, words_of
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_elastic.adapters.jobfiles import Members
+    from airflow_elastic.adapters.records.job_files import Members
     from airflow_elastic.runtime.agent.worker import Node
     from airflow_elastic.spec.status import Progress
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from airflow_elastic.adapters.parts import check_same_run
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.records.checkpoint_parts import check_same_run
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 

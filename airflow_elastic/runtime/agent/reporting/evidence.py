@@ -8,17 +8,18 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_elastic.adapters.linux import out_of_memory_kills
-from airflow_elastic.adapters.memory import limit_bytes
+from airflow_elastic.adapters.host.memory import limit_bytes
+from airflow_elastic.adapters.host.processes import out_of_memory_kills
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.status import RankError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.adapters.records.job_files import JobRecord
+    from airflow_elastic.runtime.agent.reporting.memory_shortage import Shortage
     from airflow_elastic.spec.run import SecretRef
 
 #: So much of a rank's output is evidence: a usage message with many options, and the error below it.
@@ -41,7 +42,21 @@ _ACCELERATE = re.compile(r"^subprocess\.CalledProcessError: .* exit status (\d+)
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def rank_error(node: Node, rank: int, exit_code: int, kills: int) -> RankError:
+class _Worker(Protocol):
+    """What is asked here of `agent.worker.Node`."""
+
+    record: JobRecord
+    shortage: Shortage
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def logs(self) -> Path: ...
+    @property
+    def rank_files(self) -> Path: ...
+
+
+def rank_error(node: _Worker, rank: int, exit_code: int, kills: int) -> RankError:
     """How a rank died.
 
     Args:

@@ -13,8 +13,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.jobfiles import LOG_SECONDS
-from airflow_elastic.adapters.output import size_in_words
+from airflow_elastic.adapters.records.job_files import LOG_SECONDS
+from airflow_elastic.adapters.records.rank_output import size_in_words
 from airflow_elastic.runtime.agent.worker import LOCALHOST
 from airflow_elastic.spec import layout
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from airflow_elastic.adapters.memory import Free, shortest
+from airflow_elastic.adapters.host.memory import Free, shortest
 
 #: What was seen so long ago says nothing of a death.
 SECONDS = 30.0

@@ -6,8 +6,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.parts import Superseded
-from airflow_elastic.adapters.reports import read_orders, write_progress, write_stacks
+from airflow_elastic.adapters.records.checkpoint_parts import Superseded
+from airflow_elastic.adapters.records.reports import read_orders, write_progress, write_stacks
 from airflow_elastic.runtime.agent.reporting.controller_lease import Attendance
 from airflow_elastic.runtime.agent.reporting.stacks import ask_ranks
 from airflow_elastic.spec import layout

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from airflow_elastic.runtime.checkpoint.format.row_bands import cuts
-from airflow_elastic.spec.index import Piece
+from airflow_elastic.spec.checkpoints.index import Piece
 
 _ALIGN = 64
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.runtime.checkpoint.format.safe_unpickling import NotTrusted, Unpickler, check
 from airflow_elastic.runtime.checkpoint.format.tensor_split import Rest
 from airflow_elastic.spec.errors import InvalidInput

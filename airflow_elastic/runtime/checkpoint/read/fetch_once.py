@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.runtime.checkpoint.read.load import Loading, Told
     from airflow_elastic.runtime.collectives.process_group import Ranks
     from airflow_elastic.runtime.tiers.tiered_files import Files, Nearby

@@ -12,13 +12,13 @@ from functools import cached_property
 
 import torch
 
-from airflow_elastic.adapters import checksums
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.opened import Opened
-from airflow_elastic.adapters.store import Reader
+from airflow_elastic.adapters.records import checksums
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.storage.open_range import Opened
+from airflow_elastic.adapters.storage.store import Reader
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes
 from airflow_elastic.runtime.checkpoint.read.read_plan import Need, Stored, bytes_of
-from airflow_elastic.spec.index import Blob, block_count
+from airflow_elastic.spec.checkpoints.index import Blob, block_count
 
 # Or a block: read at once, then checked. Of more, the processor's cache loses what came first; with less, threads wait
 # more often for Python's lock, and to be woken takes longer than to check half a megabyte.

@@ -12,16 +12,16 @@ from queue import SimpleQueue
 
 import torch
 
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.opened import Opened
-from airflow_elastic.adapters.store import Reader
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.storage.open_range import Opened
+from airflow_elastic.adapters.storage.store import Reader
 from airflow_elastic.runtime.checkpoint.read.fill import Filling, Stretch, skip
 from airflow_elastic.runtime.checkpoint.read.read_plan import Need
 from airflow_elastic.runtime.environment import PROCESSORS
 from airflow_elastic.runtime.tiers.shared_memory import Memory, Slot
 from airflow_elastic.runtime.tiers.tiered_files import Files
+from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import StoreError
-from airflow_elastic.spec.manifest import Manifest
 
 _REQUEST_BYTES = 16 << 20  # read with one request; four times as many where that leaves two for each thread,
 _MORE_TIMES = 4  # which took a tenth less

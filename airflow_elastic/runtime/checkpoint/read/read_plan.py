@@ -23,8 +23,8 @@ from airflow_elastic.runtime.checkpoint.tensors.sharding import (
     offsets_of,
 )
 from airflow_elastic.runtime.checkpoint.tensors.shared_storage import ties_among
+from airflow_elastic.spec.checkpoints.index import Blob, Piece
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.index import Blob, Piece
 
 
 @dataclass(frozen=True, slots=True)

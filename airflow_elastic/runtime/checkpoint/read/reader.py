@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import torch
 
-from airflow_elastic.adapters import checksums
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.opened import Opened
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.records import checksums
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.storage.open_range import Opened
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.format.compatibility import Kind
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes
 from airflow_elastic.runtime.checkpoint.read.fill import is_what_was_committed
@@ -28,8 +28,8 @@ from airflow_elastic.runtime.checkpoint.read.load import Loading
 from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, find_needs
 from airflow_elastic.runtime.environment import PROCESSORS
 from airflow_elastic.runtime.tiers.shared_memory import Memory
-from airflow_elastic.spec.index import FORMER_BLOCK_BYTES, Blob, Index, Piece, block_count
-from airflow_elastic.spec.manifest import Manifest, StoredFile
+from airflow_elastic.spec.checkpoints.index import FORMER_BLOCK_BYTES, Blob, Index, Piece, block_count
+from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 
 
 class FlatReader:

@@ -8,20 +8,20 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from airflow_elastic.adapters import checkpoints, journal, keeping
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.journal import Journal
-from airflow_elastic.adapters.mailbox import CheckpointTrouble, Mailbox
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.core.interval import EXPECTED_SECONDS, seconds_between_failures
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, journal
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox
+from airflow_elastic.adapters.storage.store import Store
+from airflow_elastic.core.checkpoints.save_interval import EXPECTED_SECONDS, seconds_between_failures
 from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime.checkpoint.read.load import Told
 from airflow_elastic.runtime.checkpoint.read.reader import FlatReader, index_files
 from airflow_elastic.runtime.checkpoint.save.save import VERSIONS
 from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
-from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class Stock:
                     self.tell_refused(step, f"{reason}. Where it is stored it is whole, and stays", newest)
                     continue
                 trouble = CheckpointTrouble(self._attempt, step, reason, newest)
-                keeping.set_aside(self._store, trouble, by="rank 0")
+                checkpoint_retention.set_aside(self._store, trouble, by="rank 0")
             except StoreError as error:
                 log.warning("checkpoint %d could not be set aside: %s", step, error)
 

@@ -7,8 +7,8 @@ import logging
 import threading
 from collections.abc import Iterator
 
-from airflow_elastic.adapters import keeping
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.records import checkpoint_retention
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.spec.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def tidied(store: Store, attempt: int) -> Iterator[None]:
 
 def _tidy(store: Store, attempt: int) -> None:
     try:
-        removed = keeping.remove_uncommitted(store, attempt)
+        removed = checkpoint_retention.remove_uncommitted(store, attempt)
     except StoreError as error:
         log.warning("files of saves that were cut off could not be removed, they only take space: %s", error)
     else:

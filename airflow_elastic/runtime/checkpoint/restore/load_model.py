@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.format.compatibility import TO_READ, check_fit, with_room_for_extra
 from airflow_elastic.runtime.checkpoint.format.tensor_split import packed, unpacked
 from airflow_elastic.runtime.checkpoint.read.load import Told, untold
@@ -19,8 +19,8 @@ from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
 from airflow_elastic.runtime.checkpoint.restore.available import check_run, read_indexes
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import set_weights, weights_of
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
-from airflow_elastic.spec.manifest import Manifest
 
 log = logging.getLogger(__name__)
 

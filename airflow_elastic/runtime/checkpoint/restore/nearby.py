@@ -10,7 +10,7 @@ from airflow_elastic.runtime.environment import PROCESSORS
 from airflow_elastic.runtime.tiers.disk.copies import on_disk
 from airflow_elastic.runtime.tiers.peers.peer_client import Loan
 from airflow_elastic.runtime.tiers.tiered_files import Nearby
-from airflow_elastic.spec.manifest import Manifest
+from airflow_elastic.spec.checkpoints.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

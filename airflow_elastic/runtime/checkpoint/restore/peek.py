@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_elastic.adapters.store import Store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.format.tensor_split import Rest, put_together
 from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
 from airflow_elastic.runtime.checkpoint.save.named_objects import other_key

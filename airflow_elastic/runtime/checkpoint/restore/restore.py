@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.format.compatibility import (
     TO_TRAIN,
     check_fit,
@@ -48,10 +48,10 @@ from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.runtime.environment import Surroundings
 from airflow_elastic.runtime.tiers.tiered_files import Files, Nearby, Nearest
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoints.manifest import Manifest
+from airflow_elastic.spec.checkpoints.phases import PhaseRecord
+from airflow_elastic.spec.checkpoints.resumed import Resumed, resumed_from
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
-from airflow_elastic.spec.manifest import Manifest
-from airflow_elastic.spec.phases import PhaseRecord
-from airflow_elastic.spec.resumed import Resumed, resumed_from
 from airflow_elastic.spec.run import RESTART_ME
 
 log = logging.getLogger(__name__)

@@ -20,11 +20,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
-from airflow_elastic.adapters.durable import remove_abandoned, temp_file
-from airflow_elastic.adapters.folder_errors import in_the_way
-from airflow_elastic.adapters.scratch import scratch
-from airflow_elastic.adapters.store import Store
-from airflow_elastic.adapters.stores import open_store
+from airflow_elastic.adapters.host.scratch_folders import scratch
+from airflow_elastic.adapters.storage.durable_files import remove_abandoned, temp_file
+from airflow_elastic.adapters.storage.folder_errors import in_the_way
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.format.compatibility import (
     TO_READ,
     check_fit,
@@ -37,8 +37,8 @@ from airflow_elastic.runtime.checkpoint.read.load import Told, untold
 from airflow_elastic.runtime.checkpoint.restore.load_model import read_weights
 from airflow_elastic.runtime.checkpoint.tensors.overlap import each_apart
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import named_as, set_weights, weights_of
+from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError, StoreUnfit
-from airflow_elastic.spec.manifest import Manifest
 
 _SCRATCH = "elastic-weights-"
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.linux import this_node
-from airflow_elastic.adapters.memory import free_memory
+from airflow_elastic.adapters.host.memory import free_memory
+from airflow_elastic.adapters.host.processes import this_node
 from airflow_elastic.runtime.tiers.shared_memory import COUNT
 from airflow_elastic.spec.errors import InvalidInput
 

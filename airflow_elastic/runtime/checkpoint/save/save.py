@@ -21,7 +21,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 import airflow_elastic
-from airflow_elastic.adapters import page
+from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.runtime.checkpoint.format.tensor_split import packed
 from airflow_elastic.runtime.checkpoint.optimizers.composite import is_optimizer, saved_in_place_of
 from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import with_room
@@ -39,9 +39,9 @@ from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory
 from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.runtime.tiers.shared_memory import COUNT, DISK, IN_BETWEEN, MEMORY, Note
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.consumed import Account
+from airflow_elastic.spec.checkpoints.phases import PhaseRecord
+from airflow_elastic.spec.checkpoints.sample_records import Account
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.phases import PhaseRecord
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ class Saver:
         """
         if reason in _CAN_BE_LEFT_OUT and self._ranks.any(self._busy()):
             log.info("step %d is not saved: step %d is still being written", step, self._staged)
-            self._words[page.LEFT_OUT] = step + 1.0
+            self._words[shared_page.LEFT_OUT] = step + 1.0
             return False
         if reason in IN_BETWEEN and step == self._staged:
             return False
@@ -230,7 +230,7 @@ class Saver:
             phases=phases,
             notes=dict(notes or {}),
         )
-        waiting = partial(self._waiting, page.ENDING) if reason == BREAKPOINT else self._waiting
+        waiting = partial(self._waiting, shared_page.ENDING) if reason == BREAKPOINT else self._waiting
         if self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN):
             self._copying = self._stage.put_beside(plan, note, spare, waiting)
         else:
@@ -238,7 +238,7 @@ class Saver:
         self._newest = step  # not before: until then it is the one before that is to be spared
         if reason not in IN_BETWEEN:
             self._staged = step
-            self._words[page.SAVED] = step + 1.0
+            self._words[shared_page.SAVED] = step + 1.0
         if reason != MEMORY and self._policy.disk:
             self._for_disk = [*self._for_disk[-COUNT:], step]
         return True
@@ -269,11 +269,11 @@ class Saver:
     @contextmanager
     def _waiting(self, how: float = 1.0) -> Iterator[None]:
         """Training stands still: the agent holds nothing back meanwhile."""
-        self._words[page.WAITING] = how
+        self._words[shared_page.WAITING] = how
         try:
             yield
         finally:
-            self._words[page.WAITING] = 0.0
+            self._words[shared_page.WAITING] = 0.0
 
     def join(self) -> None:
         """Wait until nothing is being copied any more.
@@ -325,20 +325,20 @@ class Saver:
 
     def _busy(self) -> bool:
         """Whether the agent has not written yet what was saved last."""
-        return self._staged >= 0 and self._words[page.KEPT] < self._staged
+        return self._staged >= 0 and self._words[shared_page.KEPT] < self._staged
 
     def _held_up(self, reason: str) -> bool:
         """Whether there is no place; or only that of the newest state which survives the loss of a worker.
 
         Disks keep two states: were one to get ahead of the others by more, there would be none that all have.
         """
-        ungiven = self._policy.buddies and self._words[page.GIVEN] < self._newest
+        ungiven = self._policy.buddies and self._words[shared_page.GIVEN] < self._newest
         behind = reason == DISK and bool(self._not_on_disk)
         return ungiven or behind or not self._stage.has_place(self._needed)
 
     @property
     def _not_on_disk(self) -> frozenset[tuple[int, int]]:
-        done = self._words[page.ON_DISK]
+        done = self._words[shared_page.ON_DISK]
         return frozenset((self._generation, step) for step in self._for_disk if step > done)
 
     def _unwritten(self) -> Spared:

@@ -23,8 +23,8 @@ from airflow_elastic.runtime.checkpoint.format.file_layout import Extent, Spot, 
 from airflow_elastic.runtime.checkpoint.format.flatten import flattened
 from airflow_elastic.runtime.checkpoint.format.values import to_bytes
 from airflow_elastic.runtime.checkpoint.tensors.sharding import SHARDED_TENSOR, WRAPPER, is_wrapper, offsets
+from airflow_elastic.spec.checkpoints.index import Blob, Index
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.index import Blob, Index
 
 #: What lies below this, a script's own objects, may differ among ranks: the first one's counts.
 _FIRST = "other."

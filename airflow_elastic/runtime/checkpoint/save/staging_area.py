@@ -20,7 +20,7 @@ from airflow_elastic.spec.errors import InvalidInput
 if TYPE_CHECKING:
     from airflow_elastic.runtime.checkpoint.save.staging import Layout
     from airflow_elastic.runtime.tiers.shared_memory import Memory, Note
-    from airflow_elastic.spec.index import Index
+    from airflow_elastic.spec.checkpoints.index import Index
 
 log = logging.getLogger(__name__)
 

@@ -22,26 +22,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checksums
-from airflow_elastic.adapters.checkpoints import seal_of
-from airflow_elastic.adapters.durable import make_folder
-from airflow_elastic.adapters.folder import FolderStore
-from airflow_elastic.adapters.keys import key_problem
-from airflow_elastic.adapters.parts import Part
-from airflow_elastic.core.offers import Age
+from airflow_elastic.adapters.records import checksums
+from airflow_elastic.adapters.records.checkpoint_parts import Part
+from airflow_elastic.adapters.records.checkpoints import seal_of
+from airflow_elastic.adapters.storage.durable_files import make_folder
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.adapters.storage.keys import key_problem
+from airflow_elastic.core.checkpoints.recovery_choice import Age
 from airflow_elastic.runtime.tiers.shared_memory import bytes_of
 from airflow_elastic.runtime.tiers.storage.checkpoint_files import manifest_of, write_files
 from airflow_elastic.runtime.tiers.storage.throttle import Throttling
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError, StoreError
-from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_elastic.adapters import checkpoints, journal, keeping
-from airflow_elastic.adapters.mailbox import CheckpointTrouble
-from airflow_elastic.adapters.parts import Superseded, tell
-from airflow_elastic.core.offers import Age, Offer, choose
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, journal
+from airflow_elastic.adapters.records.checkpoint_parts import Superseded, tell
+from airflow_elastic.adapters.records.mailbox import CheckpointTrouble
+from airflow_elastic.core.checkpoints.recovery_choice import Age, Offer, choose
 from airflow_elastic.runtime.tiers.disk.copies import age_of
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
@@ -28,10 +28,10 @@ from airflow_elastic.spec.errors import ElasticError, InvalidInput
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
-    from airflow_elastic.adapters.jobfiles import Members
+    from airflow_elastic.adapters.records.job_files import Members
     from airflow_elastic.runtime.tiers.disk.copies import Copy, Disk
     from airflow_elastic.runtime.tiers.worker import Worker
-    from airflow_elastic.spec.manifest import Manifest
+    from airflow_elastic.spec.checkpoints.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ def _make_way(node: Worker, step: int, newest: int) -> None:
         if step in checkpoints.steps(node.store):
             log.warning("checkpoint %d is damaged, and workers have it on their disks: %s", step, error)
             trouble = CheckpointTrouble(node.attempt, step, str(error), newest)
-            keeping.set_aside(node.store, trouble, by=f"node-{node.index}")
+            checkpoint_retention.set_aside(node.store, trouble, by=f"node-{node.index}")
 
 
 def _is_stored(node: Worker, step: int, data: str) -> bool:

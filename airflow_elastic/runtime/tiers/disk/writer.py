@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checkpoints, page
-from airflow_elastic.adapters.jobfiles import attempt_of
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.job_files import attempt_of
 from airflow_elastic.runtime.tiers.follower import Follower
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY
 from airflow_elastic.spec.errors import ElasticError
@@ -95,7 +96,7 @@ class DiskWriter(Follower):
             self._refuse(note.step, _untaken(error))
         finally:  # also where it failed: the next state is to be tried
             if note.generation == node.generation:
-                node.tell_ranks({page.ON_DISK: float(note.step)})
+                node.tell_ranks({shared_page.ON_DISK: float(note.step)})
 
 
 def _untaken(error: Exception) -> str:

@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Collection
 
-from airflow_elastic.adapters import checksums
-from airflow_elastic.adapters.memory import free_bytes
+from airflow_elastic.adapters.host.memory import free_bytes
+from airflow_elastic.adapters.records import checksums
 from airflow_elastic.runtime.tiers.peers.connection import (
     Answer,
     Given,

@@ -10,7 +10,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checksums, page
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.records import checksums
 from airflow_elastic.runtime.tiers.follower import Follower
 from airflow_elastic.runtime.tiers.peers.connection import (
     Answer,
@@ -22,7 +23,7 @@ from airflow_elastic.runtime.tiers.peers.connection import (
     say,
 )
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY
-from airflow_elastic.spec.index import Index
+from airflow_elastic.spec.checkpoints.index import Index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,7 +117,7 @@ class Sharer(Follower):
                 self._tell_alone(note)
         finally:  # also where it was not taken: the next state is to be tried
             if note.generation == self._node.generation:
-                self._node.tell_ranks({page.GIVEN: float(note.step)})
+                self._node.tell_ranks({shared_page.GIVEN: float(note.step)})
 
     def _insist(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
         """Give it; where the connection breaks, once more over another one. Not where the neighbour says nothing."""
@@ -174,8 +175,8 @@ class Sharer(Follower):
 
     def _check_wanted(self) -> None:
         """Raises OSError where this worker ends, or its ranks do, and need the place that the state is in."""
-        pages = (page.read_words(path) for path in self._node.pages())
-        if self._over.is_set() or any(one[page.WAITING] == page.ENDING for one in pages if one):
+        pages = (shared_page.read_words(path) for path in self._node.pages())
+        if self._over.is_set() or any(one[shared_page.WAITING] == shared_page.ENDING for one in pages if one):
             raise _Ended("its ranks end, and need the place that it is in")
 
     def _connect(self, neighbour: Neighbour, seconds: float = _SEND_SECONDS) -> socket.socket:

@@ -25,7 +25,7 @@ from airflow_elastic.spec.errors import SpecError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
-    from airflow_elastic.adapters.jobfiles import Members
+    from airflow_elastic.adapters.records.job_files import Members
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.store import untold
+from airflow_elastic.adapters.storage.store import untold
 from airflow_elastic.runtime.tiers.peers.connection import Address, Answer, hear, keep_alive, say
 from airflow_elastic.spec.codec import decode
 

@@ -15,7 +15,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.jobfiles import attempt_of
+from airflow_elastic.adapters.records.job_files import attempt_of
 from airflow_elastic.runtime.tiers.peers.connection import Address, Answer, Listener, hear, keep_alive, say
 from airflow_elastic.runtime.tiers.peers.peer_client import Loan, Want
 from airflow_elastic.runtime.tiers.shared_memory import HEADER_BYTES, Slot
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch._C._distributed_c10d import TCPStore
 
-    from airflow_elastic.adapters.jobfiles import Members
+    from airflow_elastic.adapters.records.job_files import Members
     from airflow_elastic.runtime.tiers.worker import Worker
 
 log = logging.getLogger(__name__)

@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checksums
-from airflow_elastic.adapters.store import at_once
+from airflow_elastic.adapters.records import checksums
+from airflow_elastic.adapters.storage.store import at_once
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoints.index import BLOCK_BYTES, Blob, Index, Piece, blocks
+from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 from airflow_elastic.spec.codec import encode
-from airflow_elastic.spec.index import BLOCK_BYTES, Blob, Index, Piece, blocks
-from airflow_elastic.spec.manifest import Manifest, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_elastic.adapters.store import Pace, Store
+    from airflow_elastic.adapters.storage.store import Pace, Store
     from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
 
 

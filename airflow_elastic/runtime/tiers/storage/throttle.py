@@ -9,8 +9,8 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import page
-from airflow_elastic.core.throttle import Look, Throttle
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.core.checkpoints.throttle import Look, Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ _SHARE = 0.4  # of the time between two saves, within which one is sent: there i
 _LOOK_SECONDS = 0.25
 
 #: Words of ranks that do no step until something is written, or none any more.
-_HURRY = (page.WAITING, page.PARK, page.PARKED, page.FINISHED)
+_HURRY = (shared_page.WAITING, shared_page.PARK, shared_page.PARKED, shared_page.FINISHED)
 
 
 class Throttling:
@@ -133,14 +133,21 @@ class Throttling:
         """Whether somebody waits for what is sent: an agent that flushes, or ranks that stand still, or are to end."""
         if self._lifted.is_set():
             return True
-        words = (page.read_words(path) for path in self._pages())
+        words = (shared_page.read_words(path) for path in self._pages())
         return any(one[word] for one in words if one for word in _HURRY)
 
     def _look(self) -> Look | None:
         """None where there are no ranks that tell."""
         first = min(self._pages(), default=None)
-        words = page.read_words(first) if first is not None else None
+        words = shared_page.read_words(first) if first is not None else None
         if words is None:
             return None
-        began = words[page.FROM_STEP] + 1  # until then it starts up
-        return Look(str(first), time.monotonic(), words[page.STEP], words[page.STEPPING], self._sent, began)
+        began = words[shared_page.FROM_STEP] + 1  # until then it starts up
+        return Look(
+            str(first),
+            time.monotonic(),
+            words[shared_page.STEP],
+            words[shared_page.STEPPING],
+            self._sent,
+            began,
+        )

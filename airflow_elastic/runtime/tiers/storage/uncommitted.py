@@ -6,14 +6,14 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checkpoints
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError
 
 if TYPE_CHECKING:
-    from airflow_elastic.adapters.store import Store
+    from airflow_elastic.adapters.storage.store import Store
 
 #: Older states than so many no worker holds any more, also one that is a save behind: nobody can complete them.
 _HELD = shared_memory.COUNT + 1

@@ -10,13 +10,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters import checkpoints, checksums, keeping, page
-from airflow_elastic.adapters.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.jobfiles import attempt_of
-from airflow_elastic.adapters.linux import readable
-from airflow_elastic.adapters.page import Page
-from airflow_elastic.adapters.parts import Part, Superseded, check_there, tell
-from airflow_elastic.adapters.store import at_once
+from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.host.processes import readable
+from airflow_elastic.adapters.host.shared_page import Page
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, checksums
+from airflow_elastic.adapters.records.checkpoint_parts import Part, Superseded, check_there, tell
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.adapters.records.job_files import attempt_of
+from airflow_elastic.adapters.storage.store import at_once
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.shared_memory import IN_BETWEEN
 from airflow_elastic.runtime.tiers.storage.checkpoint_files import file_keys, manifest_of, write_files
@@ -182,9 +183,9 @@ class Persister:
     def _prune(self, also: list[int]) -> None:
         """Remove what is not to stay; told once where that may be the best, as nobody has said which one is."""
         store, policy = self._node.store, self._node.record.spec.checkpoint
-        if keeping.prune(store, policy, also) and not self._best_looked_for:
+        if checkpoint_retention.prune(store, policy, also) and not self._best_looked_for:
             self._best_looked_for = True
-            if why := keeping.without_best(store, policy):
+            if why := checkpoint_retention.without_best(store, policy):
                 log.warning("%s", why)
 
     def _check_grace(self, size: int, seconds: float) -> None:
@@ -207,7 +208,7 @@ class Persister:
         step = self._node.verified()
         if self._noted != generation:
             try:
-                keeping.note_verified(self._node.store, step)
+                checkpoint_retention.note_verified(self._node.store, step)
             except StoreFull as error:
                 log.warning("that checkpoint %s was read whole cannot be noted: %s", step, error)
                 return [] if step is None else [step]
@@ -282,9 +283,9 @@ class Persister:
         """A file is written: whoever waits for the rest of them does not stand still."""
         for path in self._node.pages():
             one = Page(path)
-            one.words[page.MOVED_AT] = max(one.words[page.MOVED_AT], time.time())
+            one.words[shared_page.MOVED_AT] = max(one.words[shared_page.MOVED_AT], time.time())
             one.close()
 
     def _tell_ranks(self, step: int, seconds: float, *, written: bool) -> None:
-        newest = {page.WRITTEN: float(step)} if written else {}
-        self._node.tell_ranks({page.WRITING: seconds, **newest, page.KEPT: float(step)})
+        newest = {shared_page.WRITTEN: float(step)} if written else {}
+        self._node.tell_ranks({shared_page.WRITING: seconds, **newest, shared_page.KEPT: float(step)})

@@ -9,7 +9,7 @@ from airflow_elastic.engines.kube.manifests.commands import Scope
 from airflow_elastic.engines.kube.manifests.making import Run
 from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_template
-from airflow_elastic.engines.kube.quantities import written
+from airflow_elastic.engines.kube.render.quantities import written
 from airflow_elastic.spec.errors import ABSENT
 
 _WORDS = {

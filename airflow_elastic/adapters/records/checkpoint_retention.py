@@ -1,0 +1,369 @@
+"""Which checkpoints a store goes on holding: what is pruned, pinned, set aside, or was never committed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from functools import cache, partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.adapters.records import checkpoints, journal
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged, OtherVersion
+from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox
+from airflow_elastic.core.checkpoints.retention import superfluous
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import StoreFull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_elastic.adapters.storage.store import Entry, Store
+    from airflow_elastic.spec.checkpoint import CheckpointPolicy
+    from airflow_elastic.spec.checkpoints.manifest import Manifest
+
+#: Between a claim and the end of its checkpoint lie a few requests.
+_CLAIM_SECONDS = 3600.0
+
+
+def quarantine(store: Store, step: int, reason: str) -> None:
+    """Set a damaged checkpoint aside: it does not exist any more, and its step can be saved again. Its files stay."""
+    manifest = store.get(layout.manifest(step))
+    record = {"step": step, "reason": reason, "manifest": (manifest or b"").decode(errors="replace")}
+    store.put(layout.quarantined(step), json.dumps(record, indent=1).encode())
+    store.delete([layout.manifest(step)])
+
+
+def set_aside(store: Store, trouble: CheckpointTrouble, *, by: str) -> None:
+    """Set a damaged checkpoint aside, and have the controller know.
+
+    Args:
+        store: where the run lies.
+        trouble: the checkpoint, what is wrong with it, and the one before.
+        by: whoever has found it.
+    """
+    mailbox = Mailbox(store)
+    # Before, as who is killed after the next line tells nobody any more; and after, as a controller that looks in
+    # between still finds it among the checkpoints.
+    mailbox.post("damaged", by=by, checkpoint=trouble)
+    quarantine(store, trouble.step, trouble.reason)
+    mailbox.post("damaged", by=by, checkpoint=trouble)
+
+
+def own_steps(store: Store, after: int) -> list[int]:
+    """The steps after this one that the run itself has saved, oldest first; another run's may have been copied there.
+
+    What another release has written is taken for its own; what is no manifest of its step is nobody's.
+    """
+    newer = [step for step in checkpoints.steps(store) if step > after]
+    if not newer:
+        return []
+    is_ours = journal.is_ours(store)
+
+    def is_own(step: int) -> bool:
+        try:
+            return is_ours(checkpoints.read(store, step))
+        except CheckpointDamaged as error:
+            return isinstance(error, OtherVersion)
+
+    return list(filter(is_own, newer))
+
+
+def quarantined(store: Store) -> dict[int, str]:
+    """What is wrong with the checkpoints that were set aside, by step."""
+    return {step: str(record.get("reason")) for step, record in _quarantine_records(store)}
+
+
+def _quarantine_records(store: Store) -> Iterable[tuple[int, dict[str, Any]]]:
+    for step in checkpoints.steps_below(store, layout.QUARANTINE):
+        with contextlib.suppress(ValueError):
+            record = json.loads(store.get(layout.quarantined(step)) or b"{}")
+            yield step, record if isinstance(record, dict) else {}
+
+
+def _data_of(step: int, record: dict[str, Any]) -> str | None:
+    """The folder of a quarantined checkpoint's files, where its manifest can be read, and is its own: a copy of another
+    one names files that may still be needed.
+    """
+    try:
+        manifest = checkpoints.parsed(str(record.get("manifest", "")).encode())
+        checkpoints.check_place(manifest, step, "what was set aside")
+    except CheckpointDamaged:
+        return None
+    return manifest.data
+
+
+def pin(store: Store, step: int, *, by: str) -> None:
+    """Keep a checkpoint whatever the policy says, as somebody refers to it.
+
+    Raises:
+        CheckpointDamaged: there is none, its manifest cannot be read, or it is being removed.
+    """
+    key = layout.pin(step)
+    new = store.create(key, json.dumps({"by": by}).encode())
+    if not new and _is_claim(store.get(key)):
+        raise CheckpointDamaged(f"the checkpoint of step {step} in {store.uri} is being removed")
+    try:
+        checkpoints.read(store, step)  # only now: it may be removed until it is pinned
+    except CheckpointDamaged:
+        if new:
+            unpin(store, step)
+        raise
+
+
+def unpin(store: Store, step: int) -> None:
+    """Leave a checkpoint to the policy again."""
+    store.delete([layout.pin(step)])
+
+
+def pinned(store: Store) -> list[int]:
+    """The steps that were pinned."""
+    steps = checkpoints.steps_below(store, layout.PINS)
+    return [step for step in steps if not _is_claim(store.get(layout.pin(step)))]
+
+
+def _claim(data: str) -> bytes:
+    """Stands where a pin would, while a checkpoint is removed: of a pin and a removal only one can come first. It says
+    where the files are, for whoever goes on where the manifest is gone already; and since when it stands.
+    """
+    return json.dumps({"removing": data, "at": time.time()}).encode()
+
+
+def _claimed(pin: bytes | None) -> tuple[str, float] | None:
+    """Where the files of a checkpoint are that is being removed, and since when; None where this is no claim."""
+    with contextlib.suppress(ValueError):
+        record = json.loads(pin or b"null")
+        if isinstance(record, dict) and isinstance(record.get("removing"), str):
+            at = record.get("at")
+            return record["removing"], at if isinstance(at, int | float) else 0.0
+    return None
+
+
+def _is_claim(pin: bytes | None) -> bool:
+    return _claimed(pin) is not None
+
+
+def note_verified(store: Store, step: int | None) -> None:
+    """Have it known that this checkpoint was read from storage, as ranks do that go on from it, and was what was
+    committed. It stays until that is known of another one. None, or one that is not there any more: of none.
+    """
+    if step is not None and step != verified(store) and step in checkpoints.steps(store):
+        store.put(layout.VERIFIED, json.dumps({"step": step}).encode())
+
+
+def verified(store: Store) -> int | None:
+    """The step of the checkpoint of which that was known last."""
+    with contextlib.suppress(ValueError):
+        record = json.loads(store.get(layout.VERIFIED) or b"null")
+        return record["step"] if isinstance(record, dict) and type(record.get("step")) is int else None
+    return None
+
+
+def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> list[int]:
+    """The steps whose checkpoints the policy does not keep, oldest first; the one that was verified last stays. Those
+    that cannot be read do not count, and are left alone: another release may read them. So are those of other runs.
+    What is in `also` stays, too.
+
+    Raises:
+        CheckpointDamaged: of those that would stay, none has all its files. The run would have nothing to go on from.
+    """
+    there = checkpoints.steps(store)
+    if len(there) <= policy.keep_last:
+        return []
+    is_ours = journal.is_ours(store)
+
+    @cache
+    def manifest(step: int) -> Manifest | None:
+        try:
+            found = checkpoints.read(store, step)
+        except CheckpointDamaged:
+            return None
+        return found if is_ours(found) else None
+
+    if policy.keep_best is not None:
+        saved = {step: found.metrics for step in there if (found := manifest(step))}
+    else:  # a thousand may be kept: only those are read that count as the newest, and those that are to go
+        newest = list(islice(filter(manifest, reversed(there)), policy.keep_last))
+        saved = {step: {} for step in there if step in newest or (newest and step < newest[-1])}
+    known, latest = verified(store), next(filter(None, map(manifest, reversed(there))), None)
+    # What phases that are complete have left is there for those that come after them.
+    ends = [one.to_step for one in latest.phases if one.complete] if latest else []
+    pins = [*pinned(store), *([] if known is None else [known]), *ends, *also]
+    removed = superfluous(saved, policy, pins)
+    # That of an interval which stays for those that go has to be one that can be read.
+    while unread := [step for step in _stand_ins(removed, saved, policy) if manifest(step) is None]:
+        saved = {step: metrics for step, metrics in saved.items() if step not in unread}
+        removed = superfluous(saved, policy, pins)
+    removed = [step for step in removed if manifest(step)]
+    kept = sorted(saved.keys() - {*removed})
+    newest_first = filter(None, map(manifest, reversed(kept)))
+    if removed and not any(checkpoints.is_complete(store, one) for one in newest_first):
+        steps = ", ".join(map(str, kept))
+        raise CheckpointDamaged(f"{store.uri}: nothing was removed, as what would stay ({steps}) is damaged")
+    return removed
+
+
+def without_best(store: Store, policy: CheckpointPolicy) -> str | None:
+    """What there is to say where no checkpoint has the metric by which the best one is to stay."""
+    if policy.keep_best is None:
+        return None
+    name = policy.keep_best.split()[1]
+    known = {metric for manifest in checkpoints.readable(store) for metric in manifest.metrics}
+    if name in known:
+        return None
+    told = f"they have {', '.join(sorted(known))}" if known else "they have none"
+    return (
+        f"old checkpoints are removed, and none has a value of {name!r}, by which the best one is to stay "
+        f"(checkpoint.keep_best); {told}. Give it to `run.step`, or name another one"
+    )
+
+
+def _stand_ins(removed: Iterable[int], saved: Iterable[int], policy: CheckpointPolicy) -> list[int]:
+    """Those that stay for others of the same `keep_every_steps`."""
+    if policy.keep_every_steps is None:
+        return []
+    intervals = {step // policy.keep_every_steps for step in removed}
+    gone = set(removed)
+    return [step for step in saved if step // policy.keep_every_steps in intervals and step not in gone]
+
+
+def prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> list[int]:
+    """Remove the checkpoints that neither the policy nor `also` keeps; returns their steps. Manifests go first.
+
+    Damaged ones that were set aside go when `keep_last` newer ones are there, and so does what a removal that was cut
+    off has left.
+
+    Files that belong to no manifest are left: `remove_uncommitted` knows when nobody can be writing them.
+
+    Raises:
+        CheckpointDamaged: as `to_prune`; nothing was removed.
+    """
+    removed = to_prune(store, policy, also)
+    _go_on(store)
+    if not removed:
+        return []
+    oldest = checkpoints.steps(store)[-policy.keep_last :][0]
+    for step, record in _quarantine_records(store):
+        if step < oldest:
+            files = [entry.key for entry in store.list(data)] if (data := _data_of(step, record)) else []
+            store.delete([*files, layout.quarantined(step)])
+    return [step for step in removed if _remove(store, step)]
+
+
+def _remove(store: Store, step: int) -> bool:
+    """Remove a checkpoint, unless somebody has pinned it since; whoever was killed at this has left its claim."""
+    key, data = layout.pin(step), _folder(store, step)
+    if data is None:  # somebody else has removed it meanwhile
+        return True
+    try:
+        mine, full = store.create(key, _claim(data)) or _is_claim(store.get(key)), False
+    except StoreFull:  # what makes room must not need any
+        mine, full = True, True
+    if not mine:
+        return False
+    # The step was saved again meanwhile; or somebody has read it back, and believes that it stays.
+    if _folder(store, step) not in (data, None) or step == verified(store):
+        if not full:
+            store.delete([key])
+        return False
+    found = store.get(key)
+    # It took so long that it was taken for nobody's any more; or somebody has pinned it, who had room.
+    if (found is not None) if full else not _is_claim(found):
+        return False
+    store.delete([layout.manifest(step)])
+    _remove_files(store, step, data)
+    return True
+
+
+def _folder(store: Store, step: int) -> str | None:
+    """Where the files of a checkpoint lie; None where there is none that can be read."""
+    with contextlib.suppress(CheckpointDamaged):
+        return checkpoints.read(store, step).data
+    return None
+
+
+def _remove_files(store: Store, step: int, data: str) -> None:
+    """Remove what a checkpoint leaves that has no manifest any more, the claim last."""
+    store.delete([entry.key for entry in store.list(data)])
+    store.delete([layout.pin(step)])
+
+
+def _go_on(store: Store) -> list[int]:
+    """Go on with removals that were cut off behind their manifests: storage has failed, or somebody was killed.
+
+    Returns:
+        The steps of other claims, of which it is too long ago that somebody may yet be at it.
+    """
+    there, old = set(checkpoints.steps(store)), []
+    for step in checkpoints.steps_below(store, layout.PINS):
+        data, at = _claimed(store.get(layout.pin(step))) or (None, 0.0)
+        # Of its own step, and no other's: whatever a claim says.
+        if data is not None and step not in there and _step_of(data) == step:
+            _remove_files(store, step, data)
+        elif data is not None and at < time.time() - _CLAIM_SECONDS:
+            old.append(step)
+    return old
+
+
+def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
+    """The files that attempts before this one left without committing them."""
+    there = checkpoints.steps(store)  # first: what is set aside meanwhile is among these, or has its record
+    committed = {manifest.step: manifest.data for manifest in checkpoints.readable(store, there)}
+    aside = {step: _data_of(step, record) for step, record in _quarantine_records(store)}
+    # What cannot be read may be of a newer release: nobody knows which files are its.
+    unknown = set(there) - committed.keys()
+    unknown.update(step for step, data in aside.items() if data is None)
+    needed = {*committed.values(), *aside.values()}
+    stale = []
+    for entry in store.list(layout.CHECKPOINT_DATA):
+        folder = _folder_of(entry.key)
+        if (
+            f"{layout.CHECKPOINT_DATA}{folder}/" not in needed
+            and _is_before(before_attempt, entry.key)
+            and int(folder.partition("-")[0]) not in unknown
+        ):
+            stale.append(entry)
+    return stale
+
+
+def _step_of(data: str) -> int | None:
+    """Whose files lie in this folder; None where it is none of a checkpoint's."""
+    folder, _, rest = data.removeprefix(layout.CHECKPOINT_DATA).partition("/")
+    number = folder.partition("-")[0]
+    return int(number) if data.startswith(layout.CHECKPOINT_DATA) and not rest and number.isdigit() else None
+
+
+def _folder_of(key: str) -> str:
+    return key.removeprefix(layout.CHECKPOINT_DATA).partition("/")[0]
+
+
+def _is_before(attempt: int, key: str) -> bool:
+    """Whether an attempt before this one wrote the checkpoint file of this key."""
+    wrote = _folder_of(key).partition("-a")[2].partition("-")[0]
+    return wrote.isdigit() and int(wrote) < attempt
+
+
+def _logged_by(key: str) -> int:
+    """The attempt whose output this is."""
+    number = key.removeprefix(layout.LOGS).partition("/")[0].removeprefix("attempt-")
+    return int(number) if number.isdigit() else 0
+
+
+def remove_uncommitted(store: Store, before_attempt: int) -> int:
+    """Remove files that attempts before this one left without committing them, or half-written; returns how many.
+
+    Only for a time when none of those attempts lives.
+    """
+    left = _go_on(store)  # first: what claims tell of is known from them alone
+    stale = uncommitted(store, before_attempt)
+    store.delete([*(entry.key for entry in stale), *map(layout.pin, left)])
+    store.abandon(layout.LOGS, lambda key: _logged_by(key) < before_attempt)
+    return len(stale) + store.abandon(layout.CHECKPOINTS, partial(_is_left, before_attempt))
+
+
+def _is_left(attempt: int, key: str) -> bool:
+    """Whether nobody is writing what is half-written there: what lies outside of an attempt's folder is small, and no
+    attempt before this one may commit any more.
+    """
+    return not key.startswith(layout.CHECKPOINT_DATA) or _is_before(attempt, key)

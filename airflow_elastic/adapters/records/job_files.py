@@ -1,0 +1,303 @@
+"""The files through which the local engine and its workers meet: one folder a job, on the machine they share.
+
+job.json               the job, created exclusively: who is first has made it
+closed                 nothing of this job may start any more
+members/0002.json      the workers of generation 2, created exclusively; and the attempt, where it is a later one
+rendezvous/0002.json   where generation 2 meets: address and port of its lead worker
+rendezvous/0002.began  all workers of generation 2 have come, and their ranks are being started
+node-1/agent.json      the agent of worker 1, created exclusively: a worker is started once
+node-1/result.json     how it ended; an agent that is gone without one was killed
+node-1/ended           it has nothing more to do than to copy its logs to the run's storage
+node-1/g0002-rank-3.*  a rank's page and its report
+node-1/g0002.failed    its ranks have failed, and its agent stands by
+node-1/restore-2/      what its ranks of generation 2 fetch for each other, while they read a checkpoint
+news                   a pipe that wakes whoever watches the job: agents say in it that something has changed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from airflow_elastic.adapters.host.processes import Process
+from airflow_elastic.spec.checkpoints.phases import PhaseRecord
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import RankError
+
+T = TypeVar("T")
+
+#: How long a worker that has ended may take to copy its logs to the run's storage.
+LOG_SECONDS = 30.0
+
+#: What the names of such folders begin with; a generation follows.
+RESTORE = "restore-"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """`job.json`: all that a worker needs to know, and what says whose job it is."""
+
+    name: str
+    run_uri: str
+    attempt: int
+    spec: RunSpec
+    digest: str
+    machine: str
+    python: str
+    standby: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The workers of one generation, in the order of their ranks; `awaited` are to join a later one.
+
+    `attempt`: the run's attempt that it belongs to; None: the one that the job was made for. `spent`: the numbers of
+    lost workers, which nobody has any more.
+    """
+
+    generation: int
+    nodes: tuple[int, ...]
+    at: float
+    awaited: tuple[int, ...] = ()
+    attempt: int | None = None
+    spent: tuple[int, ...] | None = None
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """Those that train, and those that are to."""
+        return (*self.nodes, *self.awaited)
+
+    def spending(self, numbers: Iterable[int]) -> Members:
+        """The same, where nobody has these numbers any more."""
+        return replace(self, spent=tuple(sorted({*(self.spent or ()), *numbers})) or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where a generation meets."""
+
+    addr: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """All workers of a generation have come. `at`: when its ranks were about to be started, epoch seconds."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a worker ended: `succeeded`, `failed`, `left` (sent away by a scale step), `stopped`, or `unattended`."""
+
+    outcome: str
+    at: float
+    errors: tuple[RankError, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankNote:
+    """What a rank says that has a name of its script's own; other numbers are in its page."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    phases: tuple[PhaseRecord, ...] = ()
+
+
+class JobFiles:
+    """The folder of one job.
+
+    Attributes:
+        folder: where it lies.
+        poll_seconds: how often whoever waits for a document may look.
+        standby_seconds: how often an agent may look that perhaps waits for long.
+    """
+
+    poll_seconds = 0.005
+    standby_seconds = 0.01
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._kept: dict[str, object] = {}
+
+    def node(self, index: int) -> Path:
+        """The folder of one worker."""
+        return self.folder / f"node-{index}"
+
+    def forget_fetched(self, node: str = "node-*") -> None:
+        """Remove what ranks had fetched and were killed at, of one worker or of all."""
+        for left in self.folder.glob(f"{node}/{RESTORE}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def create(self, name: str, document: object) -> bool:
+        """Write a document unless there is one; True to exactly one caller. Never seen half written."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(path, document)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        return True
+
+    def write(self, name: str, document: object) -> None:
+        """Write or replace a document at once."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _temporary(path, document).replace(path)
+
+    def read(self, name: str, kind: type[T]) -> T | None:
+        """A document; None where there is none that can be read."""
+        try:
+            return decode(kind, json.loads((self.folder / name).read_bytes()))
+        except (OSError, ValueError, SpecError):
+            return None
+
+    def keep(self, name: str, kind: type[T]) -> T | None:
+        """A document that never changes, once it is there: read once. Looking several times a second costs training."""
+        kept = self._kept.get(name)
+        if isinstance(kept, kind):
+            return kept
+        found = self.read(name, kind)
+        if found is not None:
+            self._kept[name] = found
+        return found
+
+    @property
+    def record(self) -> JobRecord | None:
+        """The job; None before it is made."""
+        return self.keep("job.json", JobRecord)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing may start any more."""
+        return (self.folder / "closed").exists()
+
+    def members(self, generation: int) -> Members | None:
+        """The workers of one generation; None while there is no such generation."""
+        return self.keep(f"members/{generation:04d}.json", Members)
+
+    def newest_members(self) -> Members | None:
+        """The workers of the newest generation."""
+        with contextlib.suppress(OSError):
+            names = [name for name in os.listdir(self.folder / "members") if name.endswith(".json")]
+            if names:
+                return self.keep(f"members/{max(names)}", Members)
+        return None
+
+    def superseded(self, generation: int) -> bool:
+        """Whether there is a newer generation. Asked for many times a second."""
+        return (self.folder / f"members/{generation + 1:04d}.json").exists()
+
+    def look_anew(self) -> None:
+        """Forget what was seen a moment ago: nothing is, in a folder."""
+
+    def begin(self, members: Members) -> bool:
+        """Begin a generation; False where somebody else has begun one of that number."""
+        return self.create(f"members/{members.generation:04d}.json", members)
+
+    def rejoin(
+        self,
+        attempt: int,
+        lost: Collection[int] = (),
+        fresh: Callable[[Members], Iterator[int]] | None = None,
+    ) -> None:
+        """Begin a generation of the same workers for this attempt. Nothing where there is one, or no such job.
+
+        Args:
+            attempt: number of the attempt.
+            lost: workers whose places, and so whose ranks, others have.
+            fresh: gives their numbers. Default: such that no worker of the job has ever had.
+        """
+        while not self.closed:
+            record, members = self.record, self.newest_members()
+            if record is None or members is None or attempt_of(record, members) >= attempt:
+                return
+            following = replace(members, generation=members.generation + 1, attempt=attempt)
+            if lost:
+                following = following.spending(lost)
+                others = fresh(following) if fresh else itertools.count(max(self.nodes()) + 1)
+                nodes = tuple(next(others) if node in lost else node for node in members.nodes)
+                following = replace(following, nodes=nodes)
+            self.begin(following)
+            self.look_anew()  # somebody may have begun another one, for what was before
+
+    def generations(self) -> list[Members]:
+        """All generations so far, oldest first."""
+        newest = self.newest_members()
+        found = (self.members(number) for number in range(1, newest.generation + 1)) if newest else ()
+        return [members for members in found if members]
+
+    def nodes(self) -> list[int]:
+        """Every worker the job ever had, in order."""
+        return sorted({node for members in self.generations() for node in members.all})
+
+    def meeting(self, generation: int) -> Meeting | None:
+        """Where a generation met; None before its lead worker has said so."""
+        return self.keep(f"rendezvous/{generation:04d}.json", Meeting)
+
+    def began(self, generation: int) -> Began | None:
+        """When all workers of a generation had come; None before."""
+        return self.keep(f"rendezvous/{generation:04d}.began", Began)
+
+    def stand_by(self, index: int, generation: int) -> None:
+        """Say that a worker's ranks of this generation have failed, and that its agent is there."""
+        self.create(f"node-{index}/g{generation:04d}.failed", {})
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # nobody watches just now
+            pipe = os.open(self.news, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.write(pipe, b".")
+            os.close(pipe)
+
+    def stands_by(self, index: int, generation: int) -> bool:
+        """Whether it has said so."""
+        return (self.node(index) / f"g{generation:04d}.failed").exists()
+
+    def end(self, index: int) -> None:
+        """Say that a worker, whose result is written, has nothing more to do than to copy its logs."""
+        self.create(f"node-{index}/ended", {})
+        self._wake()
+
+    def has_ended(self, index: int) -> bool:
+        """Whether it has said so: its process may be there for a while."""
+        return (self.node(index) / "ended").exists()
+
+    @property
+    def news(self) -> Path:
+        """The pipe, once somebody watches."""
+        return self.folder / "news"
+
+    def agent(self, index: int) -> Process | None:
+        """The agent of a worker, alive or not; None before it has started."""
+        return self.keep(f"node-{index}/agent.json", Process)
+
+    def result(self, index: int) -> Result | None:
+        """How a worker ended; None while it has not, or where it was killed."""
+        return self.read(f"node-{index}/result.json", Result)
+
+
+def attempt_of(record: JobRecord, members: Members | None) -> int:
+    """Number of the run's attempt that a generation belongs to."""
+    return record.attempt if members is None or members.attempt is None else members.attempt
+
+
+def _temporary(path: Path, document: object) -> Path:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(encode(document), file)
+    return Path(name)

@@ -1,0 +1,157 @@
+"""The output of ranks, read while it grows: in whole lines, at a bounded price, whatever a script prints.
+
+Who shows output shows it live: what is behind by more than is worth reading is left out there, and that is said in a
+line. All of it stays in the run. Reads block: call it where nothing is decided.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from airflow_elastic.spec import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from airflow_elastic.adapters.storage.store import Entry, Store
+
+#: Of a longer line so much is shown.
+LONGEST_LINE = 16 << 10
+
+#: What a live view is behind by, at most; beyond that only the newest eighth of it is shown.
+BEHIND_BYTES = 64 << 20
+
+_CHUNK_BYTES = 1 << 20
+
+
+class Output:
+    """One rank's output in one generation, read from where it was left.
+
+    Args:
+        store: where the run lies.
+        key: of the output: `layout.attempt_logs(…) + layout.rank_log(…)`.
+        at: the byte to begin with.
+        longest: bytes of a line that are kept of it.
+    """
+
+    def __init__(self, store: Store, key: str, at: int = 0, *, longest: int = LONGEST_LINE) -> None:
+        self._store, self.key, self._longest = store, key, longest
+        self._read = self._line_at = at
+        self._line, self._left, self._ended = b"", 0, False
+        self._skipping = False
+
+    @property
+    def at(self) -> int:
+        """The byte that the line begins with which comes next."""
+        return self._line_at
+
+    def parts(self, entries: Iterable[Entry] | None = None) -> list[Entry]:
+        """What it consists of by now, in order.
+
+        Args:
+            entries: what a store has listed. Default: ask ours.
+        """
+        entries = self._store.list(self.key) if entries is None else entries
+        return [entry for entry in entries if layout.is_part(entry.key, self.key)]
+
+    def news(self, parts: Sequence[Entry], *, behind: int | None = BEHIND_BYTES) -> Iterator[list[str]]:
+        """The lines that were ended meanwhile, some at a time; not those that are written while these are read.
+
+        Args:
+            parts: see `parts`.
+            behind: bytes that are read at the most; None for all.
+        """
+        until = sum(part.size for part in parts)
+        if behind is not None and until - self._read > behind:
+            yield self._skip(until - behind // 8)
+        while self._read < until and (lines := self._some(parts)) is not None:
+            yield lines
+
+    def rest(self) -> list[str]:
+        """What nobody has ended: when nothing is written any more."""
+        line, self._line_at = self._text(), self._read
+        empty = not self._line
+        self._line, self._left = b"", 0
+        return [] if empty else [line]
+
+    def tail(self, parts: Sequence[Entry], size: int) -> list[str]:
+        """Go to the newest `size` bytes; a line that says so, where there is something before them."""
+        until = sum(part.size for part in parts)
+        return self._skip(until - size) if until - size > self._read else []
+
+    def _skip(self, to: int) -> list[str]:
+        lines = self.rest()
+        left, self._read, self._skipping = to - self._read, to, True
+        self._line_at = to
+        return [
+            *lines,
+            f"({size_in_words(left)} left out here: all of it is in {self._store.uri}/{self.key})",
+        ]
+
+    def _some(self, parts: Sequence[Entry]) -> list[str] | None:
+        data = self._chunk(parts)
+        if not data:
+            return None
+        self._read += len(data)
+        if self._skipping:
+            before, ended, data = data.partition(b"\n")
+            self._skipping = not ended
+            self._line_at += len(before) + len(ended)
+        *ends, rest = data.split(b"\n")
+        lines = []
+        for end in ends:
+            self._add(end)
+            lines.append(self._text())
+            self._line, self._left, self._ended = b"", 0, False
+        if ends:
+            self._line_at = self._read - len(rest)
+        self._add(rest)
+        return lines
+
+    def _chunk(self, parts: Sequence[Entry]) -> bytes:
+        start = self._read
+        for part in parts:
+            if start < part.size:
+                return self._store.read_from(part.key, start, _CHUNK_BYTES)
+            start -= part.size
+        return b""
+
+    def _add(self, piece: bytes) -> None:
+        """Go on with a line. Progress bars go back to its beginning: what stands there at the end is what counts."""
+        if self._ended and piece.strip(b"\r"):
+            self._line, self._left = b"", 0
+        _, returned, last = piece.rstrip(b"\r").rpartition(b"\r")
+        if returned:
+            self._line, self._left = b"", 0
+        self._ended = piece.endswith(b"\r") or (self._ended and not piece)
+        room = max(0, self._longest - len(self._line))
+        self._line += last[:room]
+        self._left += max(0, len(last) - room)
+
+    def _text(self) -> str:
+        more = f"… ({size_in_words(self._left)} more of this line)" if self._left else ""
+        return self._line.decode(errors="replace") + more
+
+
+def ends_of(batches: Iterable[list[str]], lines: int, where: str) -> list[str]:
+    """The first and the last lines of many, with one between that says how many are left out.
+
+    Args:
+        batches: the lines.
+        lines: how many there may be.
+        where: all of them are.
+    """
+    first, last, count = list[str](), deque[str](maxlen=lines - lines // 2), 0
+    for batch in batches:
+        count += len(batch)
+        room = max(0, lines // 2 - len(first))
+        first += batch[:room]
+        last.extend(batch[room:])
+    left = count - len(first) - len(last)
+    return [*first, *([f"({left} more lines are in {where})"] if left else []), *last]
+
+
+def size_in_words(count: int) -> str:
+    """As megabytes, or as bytes where they are few."""
+    return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count:,} bytes"

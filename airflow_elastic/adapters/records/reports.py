@@ -1,0 +1,123 @@
+"""Small documents between the controller and the agents of an attempt: orders down, progress up, fences between."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.stacks import RankStack
+from airflow_elastic.spec.status import Progress, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_elastic.adapters.storage.store import Store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the controller wants of an attempt's agents.
+
+    Attributes:
+        save: names the newest request to save.
+        failed: the attempt has failed: its ranks are not waited for, and what they have staged is written.
+        stacks: names the newest question where ranks stand.
+    """
+
+    save: str | None = None
+    failed: bool | None = None
+    stacks: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """Where the ranks of a worker stand."""
+
+    ranks: tuple[RankStack, ...] = ()
+
+
+def write_progress(store: Store, progress: Progress) -> None:
+    """Replace the attempt's report. Losing one with the machine's power loses nothing: the next one says it all."""
+    store.put(layout.report(progress.attempt), json.dumps(encode(progress)).encode(), durable=False)
+
+
+def read_progress(store: Store, attempt: int) -> Progress | None:
+    """The attempt's newest report; None before the first, or where it cannot be read."""
+    return _read(store, layout.report(attempt), Progress)
+
+
+def write_orders(store: Store, attempt: int, orders: Orders) -> None:
+    """Replace the orders to an attempt's agents."""
+    store.put(layout.orders(attempt), json.dumps(encode(orders)).encode())
+
+
+def read_orders(store: Store, attempt: int) -> Orders:
+    """The newest orders; empty ones where there are none."""
+    return _read(store, layout.orders(attempt), Orders) or Orders()
+
+
+def order_stacks(store: Store, attempt: int, request: str) -> None:
+    """Ask an attempt's agents where their ranks stand. Other orders stay."""
+    write_orders(store, attempt, replace(read_orders(store, attempt), stacks=request))
+
+
+def write_stacks(store: Store, attempt: int, request: str, worker: str, told: Sequence[RankStack]) -> None:
+    """A worker's answer."""
+    data = json.dumps(encode(Stacks(tuple(told)))).encode()
+    store.put(f"{layout.stacks(attempt, request)}{worker}.json", data, durable=False)
+
+
+def read_stacks(store: Store, attempt: int, request: str) -> list[tuple[RankStack, ...]]:
+    """The answers so far, one of each worker."""
+    found = (_read(store, entry.key, Stacks) for entry in store.list(layout.stacks(attempt, request)))
+    return [one.ranks for one in found if one is not None]
+
+
+def write_status(store: Store, document: Mapping[str, Any]) -> None:
+    """Replace the status document. Whoever finds none, or an old one, after a loss of power reads the journal."""
+    store.put(layout.STATUS, json.dumps(document, indent=1).encode(), durable=False)
+
+
+def read_wait(store: Store, attempt: int, *, since: float = 0.0) -> Wait | None:
+    """What workers of an attempt wait for, as a controller says in the status document; None where nobody knows.
+
+    Only a controller hears the engine, and it journals nothing of this: there is no other place to have it from.
+
+    Args:
+        store: where the run lies.
+        attempt: number of the attempt.
+        since: what was written before, epoch seconds, is not believed any more.
+    """
+    data = store.get(layout.STATUS)
+    if data is None:
+        return None
+    try:
+        written = json.loads(data)
+        known = written["attempts"][-1]["number"] == attempt and written["at"] >= since
+        return decode(Wait, written["waiting"]) if known and written["waiting"] is not None else None
+    except (ValueError, LookupError, TypeError, SpecError):  # written by another release, or damaged
+        return None
+
+
+def raise_fence(store: Store, attempt: int) -> None:
+    """Say, for good, that the attempt was begun: earlier ones may commit nothing any more."""
+    store.create(layout.fence(attempt), b"")
+
+
+def newest_fence(store: Store) -> int:
+    """The newest attempt that was begun; 0 where none was."""
+    return max((int(entry.key.removeprefix(layout.FENCES)) for entry in store.list(layout.FENCES)), default=0)
+
+
+def _read(store: Store, key: str, kind: type[T]) -> T | None:
+    data = store.get(key)
+    try:
+        return None if data is None else decode(kind, json.loads(data))
+    except (ValueError, SpecError):  # written by another release: no news rather than wrong news
+        return None

@@ -1,0 +1,46 @@
+"""Whether a place may become a run's: nobody may find files of their own in between a run's, or removed with them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.adapters.storage.s3.store import S3Store
+from airflow_elastic.spec import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_elastic.adapters.storage.store import Store
+
+#: What may lie where a run is about to begin. Exact forms only: `checkpoints/mine.pt` is somebody's own.
+_OURS = re.compile(
+    r"control/[0-9]{20}-[0-9a-f]{8}\.json"  # a request that came early, or was left behind
+    # Copied from another run, to begin with: docs/how-to/troubleshooting.md says so.
+    r"|checkpoints/(manifests|pins|quarantine)/[0-9]{12}\.json"
+    rf"|{re.escape(layout.VERIFIED)}"
+    rf"|checkpoints/data/[0-9]{{12}}-a[0-9]{{4,}}-g[0-9]{{2,}}({layout.RECOVERED})?/.+"
+    r"|controller\.log"  # only ever appended to
+    r"|\.elastic-probe-[0-9a-f]{16}"  # of a probe at work, or one that was killed
+    r"|(.+/)?\.elastic-tmp-[^/]*"  # of a writer at work, or one that was killed
+    r"|(.+/)?\.nfs[0-9a-f]+",  # what NFS keeps of a removed file that somebody still reads
+    re.ASCII | re.DOTALL,
+)
+
+
+def foreign(store: Store) -> str | None:
+    """The name of something at `store` that is no part of a run about to begin; None where there is nothing.
+
+    Looks no further than that: what lies there may be somebody's home.
+
+    Raises:
+        StoreError: the storage is out of reach.
+    """
+    return next((name for name in _names(store) if not _OURS.fullmatch(name)), None)
+
+
+def _names(store: Store) -> Iterable[str]:
+    if isinstance(store, FolderStore | S3Store):
+        return store.names()
+    return (entry.key for entry in store.list())

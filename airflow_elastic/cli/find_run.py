@@ -1,0 +1,94 @@
+"""Finding a run, and whether anybody drives it."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import click
+
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.cli import console
+from airflow_elastic.control.runs import Run, open_run
+from airflow_elastic.spec import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from airflow_elastic.adapters.storage.store import Store
+    from airflow_elastic.core.state import RunState
+
+#: A controller writes the status document at least every 5 s, and may be out of reach of the storage for a while.
+SILENCE_SECONDS = 15.0
+
+
+def uri_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument URI of a command, as the parameter `uri`."""
+    return click.argument("uri")(function)
+
+
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The option --json of a command, as the parameter `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def find_run(uri: str) -> Run:
+    """The run at a URI. Raises RunMissing where there is none."""
+    return open_run(open_store(uri))
+
+
+def silent_since(store: Store) -> float | None:
+    """When a controller last wrote the status document, epoch seconds; None before the first time."""
+    data = store.get(layout.STATUS)
+    try:
+        return None if data is None else float(json.loads(data)["at"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def silence(store: Store, state: RunState) -> float | None:
+    """For how many seconds a run that goes on has had no word from a controller; None where all is well."""
+    if state.ended:
+        return None
+    silent = time.time() - (silent_since(store) or state.created_at)
+    return silent if silent > SILENCE_SECONDS else None
+
+
+def hint_of_silence(store: Store, state: RunState) -> str | None:
+    """What to tell somebody whose run nobody seems to drive."""
+    silent = silence(store, state)
+    if silent is None:
+        return None
+    carry_on = f"`{console.carry_on(store.uri)}`"
+    advice = f"carry it on with {carry_on}"
+    if of_a_task(state.owner):
+        advice = (
+            "it belongs to a task of Airflow: start a triggerer there (`airflow triggerer`; with deferrable=False, "
+            f"clear the task), which carries it on by itself; {carry_on} takes it from the task, which then cannot "
+            "stop it"
+        )
+    return (
+        f"no controller has written for {console.duration(silent)}: its workers, if it has any, train on, but nothing "
+        f"is restarted, scaled or stopped; {advice}"
+    )
+
+
+def of_a_task(owner: str | None) -> bool:
+    """Whether an owner is a task instance of Airflow, whose ids are UUIDs; that of a shell is `ada@laptop (…)`."""
+    try:
+        return owner is not None and bool(uuid.UUID(owner))
+    except ValueError:
+        return False
+
+
+def last_word(store: Store) -> str:
+    """When a controller last wrote, in words."""
+    at = silent_since(store)
+    return (
+        "none has written yet"
+        if at is None
+        else f"it last wrote {console.duration(max(0.0, time.time() - at))} ago"
+    )

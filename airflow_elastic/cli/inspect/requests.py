@@ -1,0 +1,135 @@
+"""`airflow-elastic scale`, `checkpoint` and `stop`: asking a run for something, through its mailbox."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.cli import console
+from airflow_elastic.cli.find_run import SILENCE_SECONDS, find_run, hint_of_silence, last_word, uri_argument
+from airflow_elastic.cli.help_text import Command
+from airflow_elastic.cli.number_types import SECONDS
+from airflow_elastic.core.event_sentences import workers as count_of
+from airflow_elastic.spec.errors import ElasticError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from airflow_elastic.control.runs import Run
+    from airflow_elastic.core.state import RunState
+
+_POLL_SECONDS = 0.2
+
+
+def _wait_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    timeout = click.option(
+        "--timeout", type=SECONDS, default=600.0, metavar="S", help="Wait at most S seconds.  [default: 600]"
+    )
+    return click.option("--wait", is_flag=True, help="Return when it is done.")(timeout(function))
+
+
+@click.command(cls=Command)
+@uri_argument
+@click.argument("workers", metavar="N", type=int)
+def scale(uri: str, workers: int) -> None:
+    """Ask a run for another number of workers.
+
+    Workers save and go on from there; a scale step costs nothing of the restart budget. N has to be within the
+    --min and --max of the run.
+
+    Example:
+      airflow-elastic scale /mnt/runs/mnist 4
+    """
+    run = find_run(uri)
+    before = run.state.target
+    run.ask_scale(workers, by=console.asker())
+    _asked(run, f"asked for {count_of(workers)}; wanted so far: {before}")
+
+
+@click.command("now", cls=Command)
+@uri_argument
+@_wait_options
+def checkpoint(uri: str, wait: bool, timeout: float) -> None:
+    """Ask a run for a checkpoint now.
+
+    The training script has to use our runtime for that, as it does to save at all.
+
+    Example:
+      airflow-elastic checkpoint /mnt/runs/mnist --wait
+    """
+    run = find_run(uri)
+    before = max(checkpoint_retention.own_steps(run.store, -1), default=-1)
+    run.ask_save(by=console.asker())
+    if not wait:
+        _asked(run, "asked for a checkpoint")
+        return
+    seen: set[int] = set()
+
+    def answered(state: RunState) -> bool:
+        # What was saved before may be committed only now; whatever comes after that was saved later, for any reason.
+        new = set(checkpoint_retention.own_steps(run.store, before)) - seen
+        seen.update(new)
+        return state.ended or len(seen) > 1 or any(_answers(run, step) for step in new)
+
+    state = _wait(run, timeout, "a new checkpoint", answered)
+    if not seen:
+        raise ElasticError(
+            f"{run.store.uri} ended without another checkpoint ({state.outcome}: {state.reason})"
+        )
+    click.echo(f"checkpoint {max(seen)} committed")
+
+
+@click.command(cls=Command)
+@uri_argument
+@_wait_options
+def stop(uri: str, wait: bool, timeout: float) -> int:
+    """Ask a run to save and end. It can be carried on later with `airflow-elastic run --uri URI`.
+
+    Example:
+      airflow-elastic stop /mnt/runs/mnist --wait
+    """
+    run = find_run(uri)
+    run.ask_stop(by=console.asker())
+    if not wait:
+        _asked(run, "asked to save and end")
+        return 0
+    state = _wait(run, timeout, "its end", lambda state: state.ended)
+    click.echo(f"{state.outcome} at step {run.status()['step']}: {state.reason}")
+    return 1 if state.outcome == "failed" else 0
+
+
+def _answers(run: Run, step: int) -> bool:
+    """Whether it was saved because that was asked for; or for a scale step, after which it is not saved once more."""
+    with contextlib.suppress(CheckpointDamaged):  # removed meanwhile
+        return checkpoints.read(run.store, step).reason in ("requested", "breakpoint")
+    return False
+
+
+def _asked(run: Run, text: str) -> None:
+    click.echo(f"{run.store.uri}: {text}; it is done when its controller reads it ({last_word(run.store)})")
+    if (hint := hint_of_silence(run.store, run.state)) is not None:
+        click.echo(hint, err=True)
+
+
+def _wait(run: Run, timeout: float, what: str, done: Callable[[RunState], bool]) -> RunState:
+    """Wait for a condition; say once if nobody seems to be there to bring it about."""
+    began, told = time.monotonic(), False
+    while not done(state := run.state):
+        waited = time.monotonic() - began
+        if waited > timeout:
+            raise ElasticError(
+                f"{run.store.uri}: waited {timeout:g} s for {what} in vain; the request stands, "
+                f"look with `{console.command('status', run.store.uri)}`"
+            )
+        hint = hint_of_silence(run.store, state) if not told and waited < SILENCE_SECONDS * 3 else None
+        if hint is not None:
+            click.echo(hint, err=True)
+            told = True
+        time.sleep(_POLL_SECONDS)
+    return state

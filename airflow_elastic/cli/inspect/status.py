@@ -1,0 +1,223 @@
+"""`airflow-elastic status`: where a run stands."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.cli import console as say
+from airflow_elastic.cli.find_run import (
+    find_run,
+    hint_of_silence,
+    json_option,
+    silence,
+    silent_since,
+    uri_argument,
+)
+from airflow_elastic.cli.help_text import Command
+from airflow_elastic.cli.inspect.run_table import summaries, table
+from airflow_elastic.core.event_sentences import restoring, sizes, waits, workers
+from airflow_elastic.core.goodput import ROWS
+from airflow_elastic.core.phases import named, told
+from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.errors import RunMissing
+from airflow_elastic.spec.status import Wait, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from airflow_elastic.adapters.storage.store import Store
+
+_COLOURS = {
+    "succeeded": "bold green",
+    "failed": "bold red",
+    "running": "bold cyan",
+    **dict.fromkeys(map(str, Waiting), "bold yellow"),
+}
+
+
+@click.command(cls=Command)
+@uri_argument
+@json_option
+def status(uri: str, as_json: bool) -> None:
+    """Show where a run stands, or list the runs of a folder.
+
+    That is its state, its attempts and why they ended, its checkpoints, and where the time went; and what to do where
+    the run goes on and no controller has written for 15 seconds. With --json it
+    prints the status document (docs/reference/status.md), and under `controller` when one last wrote, and for how many
+    seconds too long none has. Where URI holds no run, but runs are stored below it, each is shown in a line, with what
+    its controller last wrote; with --json as `runs`.
+
+    Examples:
+      airflow-elastic status /mnt/runs/mnist
+      airflow-elastic status /mnt/runs
+      airflow-elastic status s3://bucket/runs/mnist --json
+    """
+    try:
+        run = find_run(uri)
+    except RunMissing:
+        if not (runs := summaries(store := open_store(uri))):
+            raise
+        _several(store, runs, as_json=as_json)
+        return
+    state, document = run.state, run.status()
+    if as_json:
+        seen = {"written_at": silent_since(run.store), "silent_seconds": silence(run.store, state)}
+        say.print_json({**document, "controller": seen})
+        return
+    console = say.console()
+    _head(console, document, len(checkpoints.steps(run.store)))
+    _attempts(console, document)
+    _ranks(console, document)
+    if (hint := hint_of_silence(run.store, state)) is not None:
+        console.print(hint, style="yellow", soft_wrap=True)
+
+
+def _several(store: Store, runs: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        say.print_json({"uri": store.uri, "runs": runs})
+    else:
+        say.console().print(table(store, runs, _COLOURS))
+
+
+def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
+    run, label, now = document["run"], document["state"], document["at"]
+    console.print(
+        Text.assemble((run["name"], "bold"), "  ", (label, _COLOURS.get(label, "bold")), "  ", run["uri"]),
+        soft_wrap=True,
+    )
+    ended = document["ended_at"]
+    if document["reason"]:
+        console.print(f"why: {document['reason']}", soft_wrap=True)
+    if document["waiting"]:
+        console.print(Text(waits(decode(Wait, document["waiting"])), style="yellow"), soft_wrap=True)
+    if reading := document["restoring"]:
+        console.print(restoring(reading["bytes"], reading["of_bytes"]), soft_wrap=True)
+    if starting := document.get("starting"):
+        console.print(_start(starting, now), soft_wrap=True)
+    wanted = document["target_workers"]
+    ranks = document["world_size"]
+    more = f", {wanted} wanted" if wanted != document["workers"] and not ended else ""
+    lines = [
+        f"{run['engine']}, {run['launcher']}: {workers(document['workers'])}{more}, "
+        f"{ranks} rank{'' if ranks == 1 else 's'}",
+        _position(document),
+        *_trainings(document),
+        _saved(document, now, kept),
+        _time(document),
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _start(starting: Mapping[str, Any], now: float) -> str:
+    longest = starting["longest_seconds"]
+    usual = "" if longest is None else f", earlier starts took up to {say.duration(longest)}"
+    waited = say.duration(max(0.0, now - starting["since"]))
+    return f"no step for {waited} since its start, which may take {say.duration(starting['limit_seconds'])}{usual}"
+
+
+def _position(document: Mapping[str, Any]) -> str:
+    reached = max((attempt["last_step"] for attempt in document.get("attempts", ())), default=0)
+    if not document["step"] and not reached:
+        return "no step reported so far"
+    parts = [f"step {say.step_of(document)}", f"epoch {document['epoch']}"]
+    if not document["step"]:  # nothing was saved
+        parts[0] += f" again, after step {reached}"
+    if document["loss"] is not None:  # a script may give another number that it calls its loss
+        parts.append(f"step loss {say.number(document['loss'])}")
+    parts += [f"{name} {say.number(value)}" for name, value in document["metrics"].items()]
+    samples = document["samples"]
+    if samples["seen"]:
+        parts.append(f"{say.number(samples['seen'])} samples")
+    if samples["per_second"]:
+        over = " at last" if document["ended_at"] is not None else ""
+        parts.append(f"{say.number(samples['per_second'])} samples/s{over}")
+    return ", ".join(parts)
+
+
+def _trainings(document: Mapping[str, Any]) -> list[str]:
+    phases = document.get("phases", [])
+    over = document["ended_at"] is not None
+    return [told(one, number, over=over) for number, one in enumerate(phases)] if named(phases) else []
+
+
+def _saved(document: Mapping[str, Any], now: float, kept: int) -> str:
+    newest, restarts = document["checkpoints"]["newest"], document["restarts"]
+    saved = "no checkpoint"
+    if newest is not None:
+        count = document["checkpoints"]["committed"]
+        saved = (
+            f"{count} checkpoint{'' if count == 1 else 's'} committed, {kept} kept, "
+            f"the newest at step {newest['step']}, {say.duration(max(0.0, now - newest['at']))} ago"
+        )
+    if (unsaved := document["checkpoints"].get("unsaved")) is not None:
+        saved += f", and step {unsaved['step']} is not saved as it should be, says {unsaved['worker']}: "
+        saved += unsaved["reason"]
+    if (left_out := document["checkpoints"].get("left_out")) is not None:
+        saved += f", and the save of step {left_out['step']} was left out: {left_out['reason']}"
+    if (unpruned := document["checkpoints"].get("unpruned")) is not None:
+        saved += f", and old ones stay: {unpruned['reason']}"
+    if (copy := document["checkpoints"].get("bad_copy")) is not None:
+        saved += f", and {copy['worker']} refused a copy of that of step {copy['step']}: {copy['reason']}"
+    return f"{saved}; {restarts['used']} of {restarts['limit']} restarts used"
+
+
+def _time(document: Mapping[str, Any]) -> str:
+    seconds = document["seconds"]
+    rows = [(name, seconds[name]) for name in ROWS if seconds.get(name, 0.0) >= 0.05]
+    spent = ", ".join(f"{name} {say.duration(value)}" for name, value in rows)
+    # A script that reports no steps has no goodput that anybody could know.
+    known = f"goodput {100 * document['goodput']:.0f} % of " if document["step"] else ""
+    return f"{known}{say.duration(seconds['wall'])}" + (f": {spent}" if spent else "")
+
+
+def _attempts(console: Console, document: Mapping[str, Any]) -> None:
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name, justify in (("attempt", "right"), ("workers", "right"), ("steps", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("began", no_wrap=True)
+    table.add_column("took", justify="right", no_wrap=True)
+    table.add_column("ended because")
+    for attempt in document["attempts"]:
+        began = attempt["submitted_at"] or attempt["planned_at"]
+        end = attempt["ended_at"] or document["ended_at"] or time.time()
+        failure = attempt["failure"]
+        cause = attempt["cause"] or ("" if document["ended_at"] else document["state"])
+        table.add_row(
+            str(attempt["number"]),
+            sizes(attempt),
+            f"{attempt['from_step']} → {attempt['last_step']}",
+            say.moment(began),
+            say.duration(max(0.0, end - began)),
+            f"{cause}: {failure['reason']}" if failure else cause,
+        )
+    console.print(table)
+
+
+def _ranks(console: Console, document: Mapping[str, Any]) -> None:
+    if not document["ranks"]:
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("rank", "worker", "step", "s/step", "step loss", "memory", "heard"):
+        table.add_column(name, justify="left" if name == "worker" else "right", no_wrap=True)
+    for rank in document["ranks"]:
+        loss, at = rank.get("loss"), rank.get("at") or 0.0
+        table.add_row(
+            str(rank["rank"]),
+            rank["worker"],
+            str(rank["step"]),
+            f"{rank.get('step_seconds', 0.0):.3f}",
+            "" if loss is None else say.number(loss),
+            say.size(rank.get("memory_bytes", 0)),
+            f"{say.duration(max(0.0, document['at'] - at))} ago" if at else "not yet",
+        )
+    console.print(table)

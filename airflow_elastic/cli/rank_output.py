@@ -1,0 +1,91 @@
+"""The output of ranks, read as it grows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_elastic.adapters.records.rank_output import BEHIND_BYTES, Output, ends_of
+from airflow_elastic.spec import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_elastic.adapters.storage.store import Entry, Store
+
+_LOG = re.compile(re.escape(layout.LOGS) + r"attempt-(\d+)/g(\d+)-rank-(\d+)\.log")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Log:
+    """One file of output: of one rank, in one generation of an attempt. Sorts by age."""
+
+    attempt: int
+    generation: int
+    rank: int
+
+    @property
+    def key(self) -> str:
+        """Where it lies."""
+        return layout.attempt_logs(self.attempt) + layout.rank_log(self.generation, self.rank)
+
+
+def find_logs(store: Store, attempt: int | None = None) -> list[Log]:
+    """The output there is, of one attempt or of all, oldest first."""
+    return _logs(_entries(store, attempt))
+
+
+def _entries(store: Store, attempt: int | None) -> list[Entry]:
+    return store.list(layout.LOGS if attempt is None else layout.attempt_logs(attempt))
+
+
+def _logs(entries: Iterable[Entry]) -> list[Log]:
+    matches = (_LOG.fullmatch(entry.key) for entry in entries)
+    return sorted(Log(int(m[1]), int(m[2]), int(m[3])) for m in matches if m)
+
+
+class Tail:
+    """Reads output from where it was left, in whole lines.
+
+    Args:
+        store: where the run lies.
+        rank: only this rank's; None for all.
+    """
+
+    def __init__(self, store: Store, *, rank: int | None = None) -> None:
+        self._store, self._rank = store, rank
+        self._outputs: dict[Log, Output] = {}
+
+    def skip(self) -> None:
+        """Leave out all that there is already."""
+        entries = _entries(self._store, None)
+        for log in self._mine(entries):
+            size = sum(part.size for part in Output(self._store, log.key).parts(entries))
+            self._outputs[log] = Output(self._store, log.key, size)
+
+    def news(
+        self, attempt: int | None = None, *, last: bool = False, live: bool = False, most: int | None = None
+    ) -> Iterator[tuple[Log, list[str]]]:
+        """New lines, some at a time.
+
+        Args:
+            attempt: only of this one.
+            last: also those that nobody has ended.
+            live: leave out, and say so, what nobody could read in time.
+            most: likewise what is more than so many lines of one rank.
+        """
+        entries = _entries(self._store, attempt)
+        for log in self._mine(entries):
+            output = self._outputs.setdefault(log, Output(self._store, log.key))
+            batches = output.news(output.parts(entries), behind=BEHIND_BYTES if live else None)
+            if most is not None:
+                batches = iter([ends_of(batches, most, f"{self._store.uri}/{log.key}")])
+            for lines in batches:
+                if lines:
+                    yield log, lines
+            if last and (rest := output.rest()):
+                yield log, rest
+
+    def _mine(self, entries: Iterable[Entry]) -> list[Log]:
+        return [log for log in _logs(entries) if self._rank in (None, log.rank)]

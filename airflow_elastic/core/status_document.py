@@ -1,0 +1,189 @@
+"""The status document: everything a person or a program wants to know of a run, as plain JSON values.
+
+Its form is described in docs/reference/status.md and has a version; fields may be added within one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.core.goodput import goodput
+from airflow_elastic.core.health.start_times import start_limit
+from airflow_elastic.core.health.stragglers import stragglers
+from airflow_elastic.core.state import Phase
+from airflow_elastic.spec.codec import encode
+
+if TYPE_CHECKING:
+    from airflow_elastic.core.state import Attempt, RunState
+    from airflow_elastic.spec.checkpoints.phases import PhaseRecord
+    from airflow_elastic.spec.status import Progress, Wait
+
+STATUS_VERSION = 1
+
+
+def word(state: RunState, progress: Progress | None, wait: Wait | None) -> str:
+    """The state in one word, for whoever looks: while workers wait and no rank has started yet, what they wait for.
+
+    A run that trains while further workers wait (after a scale step) is running.
+    """
+    if state.attempt.wait is not None and state.attempt.phase is Phase.SUBMITTING:
+        return str(state.attempt.wait.state)
+    if wait is None or state.attempt.phase is not Phase.LIVE:
+        return state.label
+    told = _told(state, progress)
+    return state.label if told is not None and told.stretches else str(wait.state)
+
+
+def document(
+    uri: str, state: RunState, progress: Progress | None, now: float, wait: Wait | None = None
+) -> dict[str, Any]:
+    """The status document of a run at `now` (epoch seconds).
+
+    Args:
+        uri: the run URI.
+        state: from the journal.
+        progress: newest report of the current attempt; None where there is none.
+        now: the moment it is made for.
+        wait: what workers of the current attempt wait for, as its engine last said.
+    """
+    attempt = state.attempt
+    told = _told(state, progress)
+    stood = _stood(state, told)
+    spent = goodput(state, told, now)
+    newest = state.checkpoint
+    return {
+        "version": STATUS_VERSION,
+        "at": now,
+        "run": {
+            "uri": uri,
+            "name": state.spec.name,
+            "engine": state.spec.engine,
+            "launcher": state.spec.launcher,
+        },
+        "state": word(state, progress, wait),
+        "outcome": state.outcome if state.ended else None,
+        "reason": state.reason,
+        "created_at": state.created_at,
+        "ended_at": state.ended_at,
+        "owner": state.owner,
+        "workers": attempt.workers,
+        "target_workers": state.target,
+        "waiting": _wait({Phase.LIVE: wait, Phase.SUBMITTING: attempt.wait}.get(attempt.phase)),
+        "restoring": None if told is None or state.ended else _restoring(told),
+        "starting": None if told is None or attempt.phase is not Phase.LIVE else _starting(state, told),
+        "world_size": told.world_size
+        if told and told.world_size
+        else attempt.workers * state.spec.workers.procs,
+        "step": max(told.step if told else 0, newest.step if newest else 0),
+        "total_steps": _last(state, told, "total_steps"),
+        "epoch": stood.epoch if stood else 0,
+        "phases": [encode(phase) for phase in _phases(state, told)],
+        "loss": _last(state, told, "loss"),
+        "metrics": dict(_last(state, told, "metrics", {}) or {}),
+        "samples": {
+            "seen": stood.samples if stood else 0,
+            "per_second": _per_second(state, told),
+        },
+        "attempts": [_attempt(a, told if a is attempt else a.progress) for a in state.attempts],
+        "restarts": {"used": state.restarts_used, "limit": state.spec.restart.backoff_limit},
+        "checkpoints": {
+            "committed": state.checkpoints,
+            "newest": None if newest is None else encode(newest),
+            "unsaved": None if state.unsaved is None else encode(state.unsaved),
+            "left_out": None if state.left_out is None else encode(state.left_out),
+            "unpruned": None if state.unpruned is None else encode(state.unpruned),
+            "bad_copy": None if state.bad_copy is None else encode(state.bad_copy),
+        },
+        "ranks": [encode(rank) for rank in told.ranks] if told and not state.ended else [],
+        "stragglers": [rank.rank for rank in stragglers(told.ranks)] if told and not state.ended else [],
+        "goodput": spent["training"] / spent["wall"] if spent["wall"] else 0.0,
+        "seconds": spent,
+    }
+
+
+def _told(state: RunState, progress: Progress | None) -> Progress | None:
+    """The newest report of the current attempt."""
+    return progress if progress and progress.attempt == state.attempt.number else state.attempt.progress
+
+
+def _stood(state: RunState, told: Progress | None) -> Progress | None:
+    """The newest report of ranks that stood somewhere: those of a new attempt tell nothing until they have restored."""
+    reports = (told, *(attempt.progress for attempt in reversed(state.attempts)))
+    return next((one for one in reports if one and (one.step or one.samples)), None)
+
+
+def _wait(wait: Wait | None) -> dict[str, Any] | None:
+    return (
+        None
+        if wait is None
+        else {
+            "state": str(wait.state),
+            "workers": wait.workers,
+            "of": wait.of,
+            "reason": wait.reason,
+        }
+    )
+
+
+def _restoring(told: Progress) -> dict[str, int] | None:
+    """How much of its checkpoint the attempt has read, while it does."""
+    newest = told.stretches[-1] if told.stretches else None
+    if newest is None or not newest.is_restoring:
+        return None
+    return {"bytes": newest.restored_bytes, "of_bytes": newest.to_restore_bytes}
+
+
+def _starting(state: RunState, told: Progress) -> dict[str, float | None] | None:
+    """Since when ranks have been started and made no step, for how long they may, and what earlier starts took."""
+    newest = told.stretches[-1] if told.stretches else None
+    if newest is None or newest.first_step_at is not None or not told.attached:
+        return None
+    limit = start_limit(state, told)
+    since = max(newest.started_at, told.moved_at)
+    return {"since": since, "limit_seconds": limit.seconds, "longest_seconds": limit.longest}
+
+
+def _last(state: RunState, told: Progress | None, field: str, empty: Any = None) -> Any:
+    """A value that only ranks know: from the newest report that has it, as a new attempt begins without (`empty`)."""
+    for progress in (told, *(attempt.progress for attempt in reversed(state.attempts))):
+        value = getattr(progress, field, None)
+        if value is not None and value != empty:
+            return value
+    return None
+
+
+def _per_second(state: RunState, told: Progress | None) -> float:
+    """Of the ranks that train, 0 before their first step; where none do, of those that did last."""
+    if state.attempt.phase is Phase.LIVE and not state.ended:
+        return told.samples_per_second if told else 0.0
+    return _last(state, told, "samples_per_second", 0.0) or 0.0
+
+
+def _phases(state: RunState, told: Progress | None) -> tuple[PhaseRecord, ...]:
+    """Of the newest report that has come furthest: a new attempt goes through those that are complete once more."""
+    reports = [report for report in (told, *(attempt.progress for attempt in state.attempts)) if report]
+    return max((report.phases for report in reports), key=_far, default=())
+
+
+def _far(phases: tuple[PhaseRecord, ...]) -> tuple[int, int]:
+    return len(phases), phases[-1].steps if phases else 0
+
+
+def _attempt(attempt: Attempt, progress: Progress | None) -> dict[str, Any]:
+    failure = attempt.failure
+    return {
+        "number": attempt.number,
+        "job": attempt.job,
+        "in_place": attempt.home is not None,
+        "phase": str(attempt.phase),
+        "workers": attempt.workers,
+        "from_step": replace(attempt, progress=progress or attempt.progress).restored_at,
+        "last_step": max(attempt.last_step, progress.step if progress else 0),
+        "planned_at": attempt.planned_at,
+        "submitted_at": attempt.submitted_at,
+        "ended_at": attempt.ended_at,
+        "cause": None if attempt.cause is None else str(attempt.cause),
+        "failure": None if failure is None else encode(failure),
+        "stretches": [encode(stretch) for stretch in progress.stretches] if progress else [],
+    }

@@ -1,0 +1,105 @@
+"""ElasticJobs as they are installed: DLRover publishes CRDs of two forms, and one lacks what we write.
+
+`helm_install/crds` has labels and annotations in templates, and `suspend`. `manifests/bases`, which its documents tell
+to apply, has neither; its templates have no metadata at all. DLRover needs none there: it labels its pods itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.adapters.kube import Forbidden
+from airflow_elastic.adapters.kube.resources import Resource
+from airflow_elastic.engines.api import Finding
+from airflow_elastic.engines.kube.render.crd_schema import takes
+from airflow_elastic.spec.errors import SubmitRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_elastic.adapters.kube import Client
+    from airflow_elastic.engines.kube.options import KubeOptions
+
+log = logging.getLogger(__name__)
+
+_GROUP, _VERSION, _NEEDS = "elastic.iml.github.io", "v1alpha1", "the DLRover operator"
+ELASTICJOBS = Resource(_GROUP, _VERSION, "elasticjobs", "ElasticJob", needs=_NEEDS)
+
+_METADATA = ("labels", "annotations")
+
+#: Of options, the fields that only some versions have.
+_FIELDS = {
+    "suspend": "suspend",
+    "enable_dynamic_sharding": "enableDynamicSharding",
+    "enable_elastic_scheduling": "enableElasticScheduling",
+}
+
+_BETTER = "the CRD in helm_install/crds of DLRover has them, the one in manifests/bases has not"
+
+Rendered = list[tuple[Resource, dict[str, Any]]]
+
+
+async def fitted(client: Client, rendered: Rendered, options: KubeOptions) -> Rendered:
+    """Rendered objects without what the installed kind lacks, and DLRover does not need.
+
+    Args:
+        client: of the cluster.
+        rendered: what is to be created.
+        options: that they were rendered with.
+
+    Raises:
+        SubmitRefused: they are to be queued, and Kueue could not find the pods.
+    """
+    lacking = _lacking(await _schema(client))
+    if not lacking:
+        return rendered
+    what = " and ".join(lacking)
+    if options.by_kueue:
+        raise SubmitRefused(
+            f"engine_options.queue cannot be used: ElasticJobs of {client.server} have no {what} in their templates, "
+            f"by which Kueue finds the workers; {_BETTER}"
+        )
+    asked = options.labels or options.annotations or options.pod_template.get("metadata")
+    level, words = (
+        logging.WARNING if asked else logging.INFO,
+        "ElasticJobs of %s have no %s in their templates; %s",
+    )
+    log.log(level, f"{words}: pods go without those of engine_options", client.server, what, _BETTER)
+    return [(resource, _without(body, lacking)) for resource, body in rendered]
+
+
+async def findings(client: Client, namespace: str) -> list[Finding]:
+    """What `doctor` tells of the installed kind, in whatever namespace."""
+    schema = await _schema(client)
+    found = []
+    if lacking := _lacking(schema):
+        text = f"there are no {' and '.join(lacking)}: pods go without ours, and queue is refused; {_BETTER}"
+        found.append(Finding("elasticjob: templates", False, text, needed=False, part=True))
+    if absent := [option for option, theirs in _FIELDS.items() if not takes(schema, "spec", theirs)]:
+        text = f"the installed kind has no {', '.join(absent)}"
+        found.append(Finding("elasticjob: options", False, text, needed=False, part=True))
+    return found
+
+
+async def _schema(client: Client) -> dict[str, Any]:
+    """Of the installed kind; empty where it may not be asked for."""
+    try:
+        return await client.schema(ELASTICJOBS)
+    except Forbidden:
+        return {}
+
+
+def _lacking(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the metadata of templates cannot hold."""
+    where = ("spec", "replicaSpecs", "worker", "template", "metadata")
+    return tuple(word for word in _METADATA if not takes(schema, *where, word))
+
+
+def _without(body: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    body = copy.deepcopy(body)
+    for one in body["spec"]["replicaSpecs"].values():
+        for word in words:
+            one["template"]["metadata"].pop(word, None)
+    return body

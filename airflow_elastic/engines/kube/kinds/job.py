@@ -1,0 +1,197 @@
+"""Engine `job`: an Indexed Job of batch/v1, which every cluster has.
+
+What it can do: scale in place (parallelism = completions), queues of Kueue and Volcano, gangs of Kubernetes' own. Its
+controller never replaces a pod, as `backoffLimitPerIndex` is 0: the run decides what follows a failure. Seen on
+Kubernetes 1.36: a worker sent away by a scale step does not count as a failed index, however it ends, and the same
+index may come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from airflow_elastic.adapters.kube import KubeError, Missing
+from airflow_elastic.adapters.kube.hub import Hub, hub
+from airflow_elastic.adapters.kube.resources import JOBS, PODS, SERVICES, Resource
+from airflow_elastic.engines.api import Finding, Job
+from airflow_elastic.engines.kube.checks import doctor
+from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.kind import Change, Object
+from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.queues import found, kueue, native
+from airflow_elastic.engines.kube.render.pod import JOB_LABEL, named, owner_labels, pod_template
+from airflow_elastic.engines.kube.worker_places import fresh, size_of
+from airflow_elastic.spec.errors import Problem, SubmitRefused
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import Waiting, WorkerPhase, WorkerStatus
+
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+
+
+class JobKind:
+    """batch/v1 Job."""
+
+    name = "job"
+    options = KubeOptions
+    resource = JOBS
+    container = "trainer"
+    pod_label = JOB_LABEL
+    longest_name = 57  # pods are named <job>-<index>, of which 63 letters become a host name
+    scales_in_place = True
+
+    def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
+        """Nothing beyond what holds for every cluster engine."""
+        return []
+
+    def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
+        """The Job, and a headless Service that gives its pods names."""
+        index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}}
+        template = pod_template(job, options, container=self.container, index=index)
+        template["spec"].setdefault("subdomain", job.name)
+        metadata = named(job, options)
+        annotations = kueue.annotated(metadata["annotations"], job, options)
+        owner = {**metadata, "labels": owner_labels(job, options), "annotations": annotations}
+        body = {
+            "apiVersion": JOBS.api_version,
+            "kind": JOBS.kind,
+            "metadata": owner,
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": job.workers,
+                "parallelism": job.workers,
+                "backoffLimitPerIndex": 0,
+                "ttlSecondsAfterFinished": options.ttl_seconds,
+                **native.scheduling(job, options),
+                "template": template,
+            },
+        }
+        service = {
+            "apiVersion": SERVICES.api_version,
+            "kind": SERVICES.kind,
+            "metadata": metadata,
+            # Names must be there before a worker is ready: it becomes ready by meeting the others.
+            "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": True,
+                "selector": {JOB_LABEL: job.name},
+            },
+        }
+        return [(JOBS, body), (SERVICES, service)]
+
+    def workers(self, owner: Object) -> int:
+        """`completions`."""
+        return int(owner["spec"]["completions"])
+
+    def index(self, pod: Object) -> int | None:
+        """The pod's completion index."""
+        value = pod["metadata"].get("labels", {}).get(INDEX_ANNOTATION)
+        return None if value is None else int(value)
+
+    def scaled(self, owner: Object, workers: int) -> Change:
+        """Both numbers together, as they must be equal; and no gang may need more."""
+        numbers = {"parallelism": workers, "completions": workers}
+        return Change({"spec": {**numbers, **native.scaled(owner, workers)}})
+
+    def held(self, owner: Object) -> str | None:
+        """Suspended: by a queue, or by a person."""
+        return "the Job is suspended" if owner["spec"]["suspend"] else None
+
+    def gone(self, owner: Object, index: int) -> WorkerStatus | None:
+        """Complete and failed indexes stay so when their pods are removed; others may not have been let in."""
+        name, status = f"node-{index}", owner["status"]
+        if index in _indexes(status["completedIndexes"]):
+            return WorkerStatus(name, WorkerPhase.SUCCEEDED)
+        if index in _indexes(status["failedIndexes"]):
+            return WorkerStatus(name, WorkerPhase.LOST, reason="its pod was deleted")
+        if status["failed"] is not None:
+            return WorkerStatus(name, WorkerPhase.LOST, reason=f"the Job has failed: {status['failed']}")
+        if index >= (room := owner["spec"]["admitted"]):
+            reason = f"the queue has admitted {room} of {owner['spec']['completions']} workers"
+            return WorkerStatus(name, WorkerPhase.PENDING, waiting=Waiting.QUEUED, reason=reason)
+        return None
+
+    def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
+        """Workers and how many a queue has let in, suspension, indexes, the terminal condition; and whether its
+        controller makes no more pods.
+        """
+        status, suspend = owner.get("status", {}), owner["spec"].get("suspend", False)
+        conditions = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
+        failed = conditions.get("Failed")
+        completions = owner["spec"].get("completions", 0)
+        admitted = owner["spec"].get("parallelism", completions) if kueue.has_taken(owner) else completions
+        return {
+            "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
+            "spec": {
+                "completions": completions,
+                "admitted": admitted,
+                "suspend": suspend,
+                "queued": kueue.has_taken(owner),
+                "gang": native.gang_of(owner),
+            },
+            "status": {
+                "completedIndexes": status.get("completedIndexes", ""),
+                "failedIndexes": status.get("failedIndexes", ""),
+                "failed": failed.get("message", failed.get("reason")) if failed else None,
+                "quiet": bool(conditions.keys() & {"Complete", "Failed"})
+                or (suspend and "Suspended" in conditions),
+            },
+        }
+
+
+def _indexes(text: str) -> set[int]:
+    """`"1,3-5"` as numbers."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found |= {*range(int(first), int(last or first) + 1)}
+    return found
+
+
+class JobEngine(KubeEngine):
+    """Workers as the pods of an Indexed Job."""
+
+    kind = JobKind()
+
+    def doctor(self, namespace: str | None = None) -> list[Finding]:
+        """As for every kind; and what gangs the cluster can make of Jobs."""
+        return doctor(self.kind, self._access, namespace, look=found.findings)
+
+    def _may_replace(self, job: Job, options: KubeOptions, owner: Object) -> bool:
+        """Not where a queue has admitted so many pods, and one more may be one too many; nor where it has to be beside
+        the others, and there may be no room: a new job can go elsewhere.
+        """
+        queued = owner["spec"]["queued"] or options.queueing == "volcano"
+        may = not queued and native.lets_replace(owner["spec"]["gang"], job)
+        return job.standby and may and options.topology is None
+
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+        """Begin a generation that belongs to this attempt; lost workers' pods go, and pods of further indexes come."""
+        if not lost:
+            await super().rejoin(job, attempt)
+            return
+        options = options_of(job.spec, self.kind.options)
+        async with hub(self._reach(options)) as shared:
+            try:
+                await self._replace(shared, job, options, attempt, lost)
+            except Missing:
+                pass  # somebody has deleted the Job: whoever watches it is told so
+            except KubeError as error:
+                if error.is_final:
+                    raise SubmitRefused(str(error)) from error
+                raise
+
+    async def _replace(
+        self, shared: Hub, job: Job, options: KubeOptions, attempt: int, lost: tuple[int, ...]
+    ) -> None:
+        files, place = self._files(job), (JOBS, options.namespace, job.name)
+        pods = [pod for pod in await self._pods(shared, job, options) if self.kind.index(pod) in lost]
+        await self._keep_logs(shared, job, options, pods)
+        for index in lost:  # it may be on a node that does not answer, or on its way out
+            labels = f"{JOB_LABEL}={job.name},{INDEX_ANNOTATION}={index}"
+            await shared.client.delete_all(PODS, options.namespace, labels=labels, grace_seconds=0)
+        owner = await shared.client.get(*place)
+        await asyncio.to_thread(files.rejoin, attempt, lost, fresh)
+        members = await asyncio.to_thread(files.newest_members)
+        if members is not None and self.kind.workers(owner) < (size := size_of(members)):
+            await shared.client.patch(*place, self.kind.scaled(owner, size).body)

@@ -1,0 +1,203 @@
+"""One scale step after the other: a cluster is done with the last one before the next one begins.
+
+Numbers of workers come again, and so two pods of one number may be there: the one that was sent away, and saves, and
+the one that is to come. Whoever asks a controller for the second while there is the first is told that the number has
+failed (a Job with `backoffLimitPerIndex`, a PyTorchJob), and gets none. Nor is a worker taken back before its pod was
+made: the controller, which hears of a change a moment later, would make it and delete it at once, and so let its number
+fail.
+
+Of a PyTorchJob any pod that ends, or is to, is a failure of the whole job, if fewer run than it is to have. So workers
+are sent away when those that stay run; and others come when all that have left are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.adapters.kube.resources import PODS
+from airflow_elastic.engines.kube.kind import asked
+from airflow_elastic.engines.kube.render.pod import MARGIN_SECONDS
+from airflow_elastic.engines.kube.worker_places import meet_anew, sized
+from airflow_elastic.spec.errors import EngineError
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.kube import Client
+    from airflow_elastic.adapters.records.job_files import JobFiles, Members
+    from airflow_elastic.engines.kube.kind import Kind, Object
+
+#: A controller makes a pod within this, if nothing is in its way.
+_MADE_SECONDS = 5.0
+
+#: What a controller hears of pods and what it hears of jobs are no more apart than that.
+_HEARD_SECONDS = 0.3
+
+_LOOK_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the pods of a job are.
+
+    Attributes:
+        client: of the cluster.
+        namespace: theirs.
+        kind: of the object that holds the number of workers.
+        name: of that object.
+        pods: lists them, slim, as they are now.
+        number: of a pod's worker.
+        grace_seconds: what a worker that is sent away has to save.
+        awaits_all: whether a step waits for all pods, and not just for those of the numbers that come.
+    """
+
+    client: Client
+    namespace: str
+    kind: Kind
+    name: str
+    pods: Callable[[], Awaitable[Sequence[dict[str, Any]]]]
+    number: Callable[[Object], int | None]
+    grace_seconds: float
+    awaits_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """What a step waits for.
+
+    Attributes:
+        goes: workers that are to have pods.
+        stays: workers whose pods are to run.
+        comes: workers that are to have no pods yet.
+        beyond: if not None, no worker of this number or a higher one is to have a pod yet.
+        is_held: whether the job is suspended, and has no pods.
+    """
+
+    goes: set[int]
+    stays: set[int]
+    comes: set[int]
+    beyond: int | None
+    is_held: bool
+
+    def has_left(self, index: int | None) -> bool:
+        """Whether the pod of this worker is to be gone."""
+        return index is not None and (
+            index in self.comes or (self.beyond is not None and index >= self.beyond)
+        )
+
+    def are_on_their_way(self, pods: Mapping[int, dict[str, Any]], waited: float, patience: float) -> bool:
+        """Whether to wait for pods that are to be made, or to run: some that are on no node may find no room."""
+        if self.is_held:
+            return False
+        if waited < _MADE_SECONDS and not self.goes <= pods.keys():
+            return True
+        found = [pods.get(index) for index in self.stays]
+        pending = [pod for pod in found if pod is None or pod["status"]["phase"] == "Pending"]
+        on_nodes = [pod for pod in pending if pod is not None and pod["spec"]["nodeName"] is not None]
+        return waited < (patience if on_nodes else _MADE_SECONDS if pending else 0.0)
+
+
+class Steps:
+    """What was seen of the scale steps of an engine's jobs.
+
+    Args:
+        clock: seconds, monotonic.
+        sleep: waits for so many of them.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._former: dict[str, dict[str, int]] = {}  # by job: of workers that were sent away, uid and number
+
+    def of_workers(
+        self, job: str, pods: Sequence[dict[str, Any]], seen: dict[int, str]
+    ) -> list[dict[str, Any]]:
+        """The pods without those of workers that were sent away, which are forgotten in `seen`, too.
+
+        What a watch shows of a job, and what it shows of its pods, is not of the same moment.
+        """
+        former = self._former.get(job, {})
+        for index in [index for index, uid in seen.items() if uid in former]:
+            del seen[index]
+        return [pod for pod in pods if pod["metadata"]["uid"] not in former]
+
+    async def change(self, place: Place, files: JobFiles, job: str, workers: int) -> None:
+        """Change a job to so many workers, once the cluster is done with the step before.
+
+        Raises:
+            EngineError: there is no such job, or what is left of former workers does not go.
+        """
+        members = await asyncio.to_thread(files.newest_members)
+        going = {} if members is None else await self._settle(place, job, members, workers)
+        files.look_anew()
+        found = await place.client.get(place.kind.resource, place.namespace, place.name)
+        size = await asyncio.to_thread(meet_anew, files, job, lambda now: sized(now, workers))
+        slim = place.kind.slim(found)
+        if place.kind.workers(slim) != size or asked(slim, size) is not None:
+            body, part = place.kind.scaled(found, size)
+            await place.client.patch(place.kind.resource, place.namespace, place.name, body, part)
+        self._former.setdefault(job, {}).update(going)
+
+    async def _settle(self, place: Place, job: str, members: Members, workers: int) -> dict[str, int]:
+        """Wait until that can be done; then the pods of those that will go, by uid, with their number."""
+        now, then = set(members.all), set(sized(members, workers)[0])
+        if now == then:
+            return {}
+        owner = place.kind.slim(await place.client.get(place.kind.resource, place.namespace, place.name))
+        grows = len(then) > len(now)
+        waits = _Waits(
+            goes=now - then,
+            stays=now & then if place.awaits_all and not grows else set(),
+            comes=set() if place.awaits_all else then - now,
+            # By the job itself, which others may have scaled: their pods are there, and are no former ones.
+            beyond=place.kind.workers(owner) if place.awaits_all and grows else None,
+            is_held=place.kind.held(owner) is not None,
+        )
+        again = any(waits.has_left(index) for index in self._former.get(job, {}).values())
+        found = await self._settled(place, waits, again=again)
+        return {uid: index for uid, index in found.items() if index in waits.goes}
+
+    async def _settled(self, place: Place, waits: _Waits, *, again: bool) -> dict[str, int]:
+        """Wait until the pods are as they are to be; then all pods' numbers, by uid.
+
+        Args:
+            place: where the pods are.
+            waits: for what.
+            again: whether to look again, a moment later, as the controller may not know yet that pods are gone.
+        """
+        began, patience = self._clock(), place.grace_seconds + 2 * MARGIN_SECONDS
+        seen_free = False
+        while True:
+            pods = await place.pods()
+            numbers = {
+                pod["metadata"]["uid"]: index for pod in pods if (index := place.number(pod)) is not None
+            }
+            left = [pod for pod in pods if waits.has_left(numbers.get(pod["metadata"]["uid"]))]
+            waited = self._clock() - began
+            by_index = {numbers[uid]: pod for pod in pods if (uid := pod["metadata"]["uid"]) in numbers}
+            again = again or bool(left)
+            free = not left and not waits.are_on_their_way(by_index, waited, patience)
+            if free and (seen_free or not again):
+                return numbers
+            if left and waited > patience + 2 * MARGIN_SECONDS:
+                names = ", ".join(pod["metadata"]["name"] for pod in left)
+                raise EngineError(
+                    f"{place.name} cannot be scaled: pods of workers that have left do not go ({names})"
+                )
+            for pod in left:
+                # The one has ended by itself, before it was deleted, and stays; the other's node does not answer.
+                ended = (
+                    pod["status"]["phase"] in ("Succeeded", "Failed")
+                    and "deletionTimestamp" not in pod["metadata"]
+                )
+                if ended or waited > patience:
+                    name = f"metadata.name={pod['metadata']['name']}"
+                    await place.client.delete_all(PODS, place.namespace, fields=name, grace_seconds=0)
+            seen_free = free
+            await self._sleep(_HEARD_SECONDS if free else _LOOK_SECONDS)
