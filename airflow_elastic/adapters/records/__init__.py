@@ -1,5 +1,9 @@
-"""The documents of a run, each with its own reader and writer, on top of `storage`.
+"""The documents of a run, each with its reader and writer, on top of `storage`.
 
-`journal` is the truth and the lock; `mailbox` has requests of people, `reports` what controller and agents tell each
-other, `checkpoints` the index of checkpoints and `checkpoint_retention` their removal. This room decides nothing.
+- `journal`: the truth, and the lock.
+- `mailbox`: requests of people. `reports`: orders and progress between controller and agents.
+- `checkpoints`: the index of checkpoints. `checkpoint_retention`: their removal. `checkpoint_parts`: their commit.
+- `job_files`, `job_objects`: how an engine and its agents meet.
+
+This room decides nothing.
 """

@@ -1,6 +1,8 @@
-"""Decisions about checkpoints: when to save, which stay, which copies a run goes on from. Pure.
+"""Decisions about checkpoints. Pure.
 
-`save_interval` weighs what a save costs against how often the run fails, `retention` says what may be removed,
-`recovery_choice` picks among states found on disks, `throttle` how fast to upload, `sample_accounts` whether every
-sample counts once.
+- `save_interval`: how often to save, from the cost of a save and the rate of failures.
+- `retention`: which checkpoints stay.
+- `recovery_choice`: which of the states on the workers' disks the run goes on from.
+- `throttle`: how fast to upload beside training.
+- `sample_accounts`: whether every sample counts once.
 """

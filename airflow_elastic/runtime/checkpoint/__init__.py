@@ -1,6 +1,9 @@
-"""Checkpoints, as ranks write and read them: layout, saving, reading, restoring.
+"""Checkpoints, as ranks write and read them.
 
-`format` says what the bytes mean, `tensors` what a tensor is, `optimizers` what an optimizer keeps. `read` fills a
-state from files, `save` copies a state into memory of the agent, and `restore` finds the newest whole checkpoint and
-loads it. `tiers`, not this room, copies from memory to storage, disk or a buddy.
+- `format`: the meaning of the bytes. `tensors`: kinds and names of tensors. `optimizers`: their states.
+- `read`: fills a state from files, at any number of ranks.
+- `save`: copies a state into the agent's shared memory.
+- `restore`: finds the newest whole checkpoint and loads it.
+
+`tiers`, not this room, copies from shared memory to storage, disk or a buddy.
 """

@@ -73,5 +73,5 @@ class Worker(Protocol):
         ...
 
     def stop(self) -> None:
-        """Note that the worker is to end."""
+        """Note that the worker must end."""
         ...

@@ -1,5 +1,5 @@
-"""What an agent reports, and what it is told.
+"""Reports of an agent, and orders to it.
 
-Up: progress, stacks, logs, and evidence of how ranks ended. Down: orders, and whether a controller still holds its
-lease on the run. This room decides nothing about a run.
+Up go progress, stacks, logs, and evidence of how ranks ended. Down come orders. `controller_lease` knows whether a
+controller still drives the run. This room decides nothing about a run.
 """

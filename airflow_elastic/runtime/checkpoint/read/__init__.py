@@ -1,5 +1,9 @@
-"""Reading entries of a checkpoint into tensors, whatever number of ranks wrote them (resharding).
+"""Reads entries of a checkpoint into tensors, whatever number of ranks wrote them (resharding).
 
-`read_plan` decides which part goes where, `load` and `fill` read and check it with threads; `fetch_once` has one rank
-of a worker fetch what several need. `reader` is the way in. This room must not decide which checkpoint is read.
+- `reader`: the way in.
+- `read_plan`: which part goes where.
+- `load`, `fill`: read and verify the parts with threads.
+- `fetch_once`: one rank of a worker fetches what several need.
+
+This room must not choose the checkpoint.
 """

@@ -1,5 +1,8 @@
-"""Restoring: the newest checkpoint that is whole is found, read and put into a script's objects.
+"""Finds the newest checkpoint that is whole, and puts it into the objects of a script.
 
-`available` lists what there is, `restore` reads it and goes back to the one before where it is damaged, `load_model`
-and `weights` read it outside training. This room must not know when a run saves.
+- `available`: the checkpoints there are.
+- `restore`: reads one, and goes back to the one before where it is damaged.
+- `load_model`, `weights`: read one outside training.
+
+This room must not know when a run saves.
 """

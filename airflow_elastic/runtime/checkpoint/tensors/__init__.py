@@ -1,5 +1,8 @@
-"""What a tensor is and what it is called: sharded, wrapped, shared, lazy, or removed.
+"""Kinds and names of tensors.
 
-`sharding` tells kinds of tensors apart, `parameter_names` gives the names of a state dict, and `shared_storage` finds
-tensors that are the same memory. This room must not know of files.
+- `sharding`: sharded tensors, and tensors that wrap others. `shared_storage`, `overlap`: tensors in the same memory.
+- `parameter_names`: their names in a state dict.
+- `lazy_modules`, `removed_parameters`: those not yet, or no longer, there.
+
+This room must not know of files.
 """

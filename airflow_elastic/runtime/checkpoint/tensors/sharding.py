@@ -15,8 +15,8 @@ from torch.masked import MaskedTensor
 SHARDED_TENSOR = "{} is a ShardedTensor, of the first FSDP: shard the model with fully_shard"
 
 WRAPPER = (
-    "{} is a {}, which is made of other tensors (a quantised one, for example): what it stands for would be saved in "
-    "its place, and could not be put back. Keep it in a dtype of torch's own"
+    "{} is a {}, which is made of other tensors (a quantised one, for example). What it stands for would be saved in "
+    "its place, and could not be put back. Keep it in one of torch's dtypes"
 )
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -37,7 +37,7 @@ def offsets_of(tensor: DTensor) -> tuple[int, ...]:
     return offsets(tensor.shape, tensor.device_mesh, tensor.placements)
 
 
-@cache  # optimizers have several tensors for each of the model's, and torch takes as long as a small copy
+@cache  # an optimizer has several tensors for each parameter, and torch's own call costs as much as a small copy
 def offsets(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> tuple[int, ...]:
     """As the parts are cut. torch's own answer is another one where FSDP has cut what tensor parallelism has not cut
     evenly.

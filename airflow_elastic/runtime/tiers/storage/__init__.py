@@ -1,5 +1,5 @@
 """Staged states on their way to the run's storage, beside training.
 
-`writer` is the agent's thread, `checkpoint_files` the layout of what one worker writes, `throttle` how fast it may
-send, and `uncommitted` remembers files of saves that are not checkpoints.
+- `writer`: the agent's thread. `checkpoint_files`: the files that one worker writes.
+- `throttle`: how fast it may send. `uncommitted`: files of saves that are not checkpoints.
 """
