@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters import linux
+from airflow_elastic.adapters.host import processes
 from airflow_elastic.testing.ports import free_port
 from tests.support.pages import DOCS, ROOT, Block, blocks_of
 
@@ -113,7 +113,7 @@ class Reader:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(20)
-        for one in linux.marked("AIRFLOW_ELASTIC_TUTORIAL", str(self.folder)):
+        for one in processes.marked("AIRFLOW_ELASTIC_TUTORIAL", str(self.folder)):
             one.send(signal.SIGKILL)
 
 

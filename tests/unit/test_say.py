@@ -7,8 +7,8 @@ import sys
 
 SCRIPT = """
 import sys
-from airflow_elastic.cli import say
-console = say.console()
+from airflow_elastic.cli.console import console as make
+console = make()
 for at in range(3):
     console.print("line", at)
 sys.stderr.write("went on")
