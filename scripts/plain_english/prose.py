@@ -42,7 +42,9 @@ def markdown(text: str) -> Iterator[Passage]:
     for token in _MARKDOWN.parse(text):
         if token.type == "html_block":
             region = "<!-- generated:" in token.content or (region and "<!-- end" not in token.content)
-        elif token.type == "inline":
+        elif token.type == "inline" and not token.content.startswith(
+            "::: "
+        ):  # for mkdocstrings, and no prose
             kind = _kind(parents)
             line = (token.map[0] if token.map and kind != "cell" else row) + 1
             yield Passage(line, kind, _inline(token), generated or region)
