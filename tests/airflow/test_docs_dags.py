@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.pages import Block
-from tests.unit.test_docs_blocks import DAGS
+from tests.unit.project.test_docs_blocks import DAGS
 
 pytest.importorskip("airflow")
 

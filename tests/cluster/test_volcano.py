@@ -211,7 +211,7 @@ async def test_a_queue_that_was_closed_meanwhile_takes_the_job_when_it_is_open(
     client: Client,
     closing: Callable[[bool], None],
 ) -> None:
-    """The controller tries again; see tests/unit/test_held_attempts.py."""
+    """The controller tries again; see tests/unit/core/test_held_attempts.py."""
     engine = JobEngine()
     spec = pod_spec("job", {**pod_options, "queueing": "volcano", "queue": "team"}, "forever.py")
     job = Job(str(shared_folder / "run"), spec, 2, 2)

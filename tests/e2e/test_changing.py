@@ -35,7 +35,7 @@ async def ended(script: str, folder: Path, kind: str, *die: int) -> dict[str, to
 CASES = [
     pytest.param(
         "finetuning", (14,), marks=pytest.mark.slow
-    ),  # tests/unit/test_changing.py is the short form
+    ),  # tests/unit/runtime/model_changes/test_changing_models.py is the short form
     *(
         pytest.param(kind, (14, 21), marks=pytest.mark.slow, id=f"{kind}-more")
         for kind in ("finetuning", "pruning", "global", "averaging", "own")

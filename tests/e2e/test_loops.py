@@ -1,7 +1,7 @@
 """Each loop of the documentation, the examples and the DAGs, by real ranks, one of which is killed in a later epoch.
 
 The end is that of a run that nobody disturbs, to the bit: model, optimizers, schedules, generators. What is printed
-once an epoch is printed once for each. Their short form is tests/unit/test_loops.py.
+once an epoch is printed once for each. Their short form is tests/unit/runtime/session/test_loops.py.
 """
 
 from __future__ import annotations
