@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument(
         "command", nargs="?", choices=["stop"], help="end the Airflow that KEEP=1 has left running"
     )
-    parser.add_argument("--folder", type=Path, default=CHECKOUT / ".demo", help="where everything of it lies")
+    parser.add_argument("--folder", type=Path, default=CHECKOUT / ".demo", help="the folder of the demo")
     options = parser.parse_args()
     place, screen = Place(options.folder.absolute()), Screen()
     signal.signal(signal.SIGTERM, _interrupt)

@@ -161,7 +161,7 @@ def last_words(run: Run, state: RunState, document: dict[str, object]) -> list[s
         saved = (
             f"stopped at step {document['step']}, checkpoint {state.checkpoint.step} is saved"
             if state.checkpoint
-            else "stopped, and no checkpoint is saved: a script that keeps none of its own begins anew"
+            else "stopped, and no checkpoint is saved: a script that keeps none of its own starts again"
         )
         lines.append(f"{saved}; carry it on with `{console.carry_on(uri)}`")
     elif state.outcome == "failed":
@@ -170,7 +170,7 @@ def last_words(run: Run, state: RunState, document: dict[str, object]) -> list[s
         lines.append(
             "a run keeps its arguments: with others begin a new one, under another --uri"
             if refused and not state.checkpoint
-            else f"look with `{console.command('status', uri)}`; when it is mended carry it on with "
+            else f"look with `{console.command('status', uri)}`; when it is fixed, carry it on with "
             f"`{console.carry_on(uri)}`"
         )
     return lines

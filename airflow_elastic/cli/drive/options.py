@@ -208,7 +208,7 @@ def check_secrets(spec: RunSpec) -> None:
     for secret in spec.secrets:
         if secret.source == "env" and secret.key not in os.environ:
             raise InvalidInput(
-                f"the secret {secret.name} is to come from the environment variable {secret.key}, which is not set "
+                f"the secret {secret.name} must come from the environment variable {secret.key}, which is not set "
                 "in this shell: set it first"
             )
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option(
     "--uri",
     "--run-uri",
-    help="Where the run lies; a new one: an empty or new folder or prefix.  [default: ./elastic-runs/NAME-TIME]",
+    help="Where the run is stored; a new one: an empty or new folder or prefix.  [default: ./elastic-runs/NAME-TIME]",
 )
 @click.option(
     "--spec", "spec_path", metavar="SPEC.yaml", help="What the run is; options override its values."

@@ -115,7 +115,7 @@ def secrets(spec: RunSpec, environment: Mapping[str, str]) -> dict[str, str]:
         if secret.source == "env":
             if secret.key not in environment:
                 raise SubmitRefused(
-                    f"the secret {secret.name} is to come from the environment variable {secret.key}, which is not set "
+                    f"the secret {secret.name} must come from the environment variable {secret.key}, which is not set "
                     "where the run is submitted from (with Airflow: the triggerer, and the worker): set it there"
                 )
             values[secret.name] = environment[secret.key]

@@ -50,7 +50,7 @@ _CODES: dict[tuple[str, ...], tuple[type[StoreError], str, str]] = {
         "IllegalLocationConstraintException",
     ): (
         StoreUnfit,
-        "the bucket {bucket!r} lies in another region",
+        "the bucket {bucket!r} is in another region",
         "set AWS_DEFAULT_REGION to the bucket's region",
     ),
     ("NotImplemented", "MethodNotAllowed", "501", "405"): (
