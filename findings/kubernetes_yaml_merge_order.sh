@@ -3,11 +3,13 @@
 # keys, and the strict reader of the same library takes neither.
 #
 # Versions: k8s.io/apimachinery 0.36.0 and sigs.k8s.io/yaml 1.6.0, beside go.yaml.in/yaml/v3 3.0.4.
-# Expected: a mapping's own keys win over merged ones in any order, as YAML's text on the merge key has it, and as
+# Guess: a mapping's own keys win over merged ones in any order, as YAML's text on the merge key has it, and as
 #   go.yaml.in/yaml/v3 and PyYAML read it.
 # Seen: with `<<` first the mapping's own value wins; with `<<` after it the merged value replaces it, without a word
 #   (kubectl 1.37.2 prints the same). UnmarshalStrict refuses both as `key "gpus" already set in map`, so a merge can add
 #   keys there and never be overridden.
+# Why it matters: manifests share the resources of workers by an anchor and override the number of GPUs. kubectl then
+#   starts workers with other GPUs than a reader that follows YAML's rules would tell.
 #
 # Exits 0 while that is so, 1 when it is not, 2 where it could not be tried.
 set -euo pipefail

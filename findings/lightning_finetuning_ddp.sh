@@ -2,12 +2,14 @@
 # Lightning's BackboneFinetuning, with DDP: layers that thaw are trained by each rank alone, and nothing says so.
 #
 # Versions: lightning 2.6.6, torch 2.15.0, Python 3.11, two processes with gloo on CPUs.
-# Expected: from the epoch in which the backbone thaws on, its gradients are averaged over ranks as the head's are: after
+# Guess: from the epoch in which the backbone thaws on, its gradients are averaged over ranks as the head's are: after
 #   each step all ranks have the same weights. Or an error or a warning says that they do not.
 # Seen: DDP's reducer knows the parameters that required gradients when `fit` wrapped the model, which are the head's. The
 #   backbone thaws in epoch 1, its optimizer steps with each rank's own gradients, and at the end ranks have the same head
 #   and other backbones. `fit` ends without a word; a checkpoint keeps rank 0's backbone.
 # The same model that is thawed from the beginning has equal weights on both ranks.
+# Why it matters: what was trained depends on the number of ranks, and a checkpoint that one rank writes for all has the
+#   work of one rank only.
 #
 # Exits 0 while that is so, 1 when it is not, 2 where it could not be tried.
 set -euo pipefail

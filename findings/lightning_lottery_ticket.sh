@@ -2,11 +2,13 @@
 # Lightning's ModelPruning with use_lottery_ticket_hypothesis: only the first pruning resets the weights.
 #
 # Versions: lightning 2.6.6, torch 2.15.0, Python 3.11, one process on a CPU.
-# Expected: whenever parameters are pruned, those that are left get the values back that they had before training, as the
+# Guess: whenever parameters are pruned, those that are left get the values back that they had before training, as the
 #   callback's documentation says of the hypothesis.
 # Seen: after the first pruning the weights are those from before training. After the second and the third they are what
 #   training had made of them. The reset gives the parameter the very memory of the copy that the callback keeps, so the
 #   next epoch trains that copy, too, and later resets copy a tensor onto itself. Nothing says so.
+# Why it matters: after a restart that copy has memory of its own again. A restarted run that resets each time differs
+#   from an undisturbed one that resets once.
 #
 # Exits 0 while that is so, 1 when it is not, 2 where it could not be tried.
 set -euo pipefail
