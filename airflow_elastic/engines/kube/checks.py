@@ -59,8 +59,8 @@ def refuse_unreachable(kind: Kind, job: Job, options: KubeOptions) -> None:
     mounts = [m["mountPath"].rstrip("/") for c in template["containers"] for m in c.get("volumeMounts", ())]
     if not any(f"{job.run_uri}/".startswith(f"{mount}/") for mount in mounts):
         raise SubmitRefused(
-            f"the run is stored in the folder {job.run_uri}, which cluster workers do not see: use s3://bucket/prefix, "
-            "or mount a shared volume at the same path (engine_options.volumes)"
+            f"the run is stored in the folder {job.run_uri}, which workers on a cluster do not see: use "
+            "s3://bucket/prefix, or mount a shared volume at the same path (engine_options.volumes)"
         )
 
 
