@@ -1,7 +1,7 @@
 """Writes what can be generated in docs/: `python docs/generate.py`; with `--check` it only says what is stale.
 
-Whole pages of reference/: spec.md, operator.md, cli.md. Regions of other pages, between `<!-- generated: NAME -->` and
-`<!-- end -->`: see REGIONS. Airflow is read, not imported: it may be missing.
+PAGES are whole pages. REGIONS are parts of other pages, between `<!-- generated: NAME -->` and `<!-- end -->`.
+Airflow is read, not imported: it may be missing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from generator.airflow import operator_page
 from generator.commands import cli_page
 from generator.diagrams import attempt_states, packages
 from generator.kube import owned_names, owner_fields
+from generator.options import options_page
 from generator.records import journal_events, status_example, status_seconds
 from generator.rules import failure_classes, restart_rules
 from generator.spec import spec_page
@@ -25,6 +26,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/spec.md": spec_page,
     "reference/operator.md": operator_page,
     "reference/cli.md": cli_page,
+    "reference/options.md": options_page,
 }
 
 REGIONS: Mapping[str, tuple[tuple[str, Callable[[], str]], ...]] = {
