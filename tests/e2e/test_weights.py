@@ -312,7 +312,7 @@ DYING = """
 import os, signal, sys
 from itertools import count
 from airflow_elastic.adapters import s3_bulk
-from airflow_elastic.runtime import weights
+from airflow_elastic.runtime.checkpoint.restore import weights
 
 def dies(call, after):
     def dying(*args):
