@@ -146,6 +146,7 @@ async def test_a_worker_that_is_done_comes_back_where_a_peer_fails_at_the_very_e
     assert child.with_suffix(".gone").exists(), "the second attempt's rank did not come to its end"
 
 
+@pytest.mark.real_start
 async def test_ranks_that_follow_have_torch_when_they_start(tmp_path: Path) -> None:
     """Once ranks train, each worker keeps a process for each of its own that has imported it ahead."""
     spec = training("--epochs=1000", "--step-seconds=0.05")
