@@ -39,7 +39,9 @@ async def test_a_lead_that_is_lost_takes_nothing_along(tmp_path: Path) -> None:
 
 async def test_the_ring_follows_a_scale_step(tmp_path: Path) -> None:
     policy = CheckpointPolicy(every_steps=1000, memory_every_steps=2, buddies=True)
-    spec = training("--epochs=12", "--step-seconds=0.05", checkpoint=policy, workers=Workers(2, min=1, max=3))
+    spec = training(
+        "--epochs=400", "--step-seconds=0.05", checkpoint=policy, workers=Workers(2, min=1, max=3)
+    )
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(6)
         await driven.scaled(3)
