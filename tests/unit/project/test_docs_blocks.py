@@ -197,7 +197,7 @@ def commands(block: Block) -> Iterator[list[str]]:
     text = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace("\n", " "), block.text.replace("\\\n", " "))
     for line in text.splitlines():
         words = shlex.split(line, comments=True)
-        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]) and len(words) > 1:
+        while words and re.fullmatch(r"[A-Z_]+=[^$]*", words[0]) and len(words) > 1:
             words = words[1:]  # variables in front of a command
         for sign in ("|", "&&", ";", ">", "&"):
             words = words[: words.index(sign)] if sign in words else words
