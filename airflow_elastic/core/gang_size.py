@@ -1,6 +1,7 @@
 """Which of its workers an attempt trains with, where a cluster has room for some of them only.
 
-Pure: the controller passes in what the engine shows, has the workers meet anew, and journals that.
+The fewest workers that the specification allows are its quorum. Pure: the controller passes in what the engine shows,
+starts a new generation of workers, and journals that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether and when a run goes on after an attempt has ended. This is the place that decides a restart.
+"""Decides a restart: whether a run is tried again (retry) after an attempt has ended, and after which backoff.
 
 Ordered rules, the first one that matches wins, as in JobSet's failure policy.
 """

@@ -1,4 +1,4 @@
-"""What a rank finds in its environment: torchrun's words and ours."""
+"""The environment variables of a rank: those of torchrun (rank, world size), and our own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """The agent of a worker on a cluster: `python -P -m airflow_elastic.runtime.pod`, the first process of its container.
 
-What it is to do stands in the job's documents under the run URI; its environment says only which worker of which job it
-is. A worker has one life in an attempt: a pod that an operator makes in place of a former one, and a container that is
+Its environment says only which worker of which job it is. What it has to do is in the job's documents under the run
+URI. On SIGTERM, which Kubernetes sends when it ends a pod, the ranks save and end (`agent.agent`).
+
+A worker has one life in an attempt: a pod that an operator makes in place of a former one, and a container that is
 started again, end at once, because whether and how a run goes on is the run's own decision. How it ended stands in the
 container's termination message, where whoever watches the pod sees it without another look.
 """

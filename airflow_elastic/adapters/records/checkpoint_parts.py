@@ -1,4 +1,4 @@
-"""How a checkpoint comes to be out of what several workers write: each tells its part, and who is last commits."""
+"""Several workers write the parts of a checkpoint, and the last one commits it. A fence stops an earlier attempt."""
 
 from __future__ import annotations
 

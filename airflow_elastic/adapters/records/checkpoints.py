@@ -1,4 +1,4 @@
-"""Checkpoints as the store holds them: manifests, their verification, and what may be removed.
+"""Checkpoints as the store holds them: the commit of a manifest, its verification, and what may be removed.
 
 A checkpoint exists when, and only when, its manifest exists. Nothing here opens a checkpoint's files but to compare
 sizes and checksums, and nothing is unpickled.

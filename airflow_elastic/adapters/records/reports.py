@@ -1,4 +1,4 @@
-"""Small documents between the controller and the agents of an attempt: orders down, progress up, fences between."""
+"""Small documents between controller and agents: orders down, progress up. A fence stops agents of earlier attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clock has to say about a run: silence that counts as a failure, planned scale steps, the deadline.
+"""What the clock finds in a run: a hang (no rank advances for too long), a planned scale step, the deadline.
 
 Pure: the controller passes the time in, and journals the events that come out.
 """

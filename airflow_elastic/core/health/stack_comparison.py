@@ -1,4 +1,4 @@
-"""Which rank stands elsewhere than the others: comparing the stacks that ranks have printed. Pure."""
+"""Finds the rank that holds up the others in a hang: compares the stacks that ranks have printed. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The agent of one worker: registers, runs its ranks, and writes down how that ended.
 
-Called in a process of its own, which the node host has forked. An agent that ends without a result was killed: that is
-how losing a node is told from a failure of what ran on it.
+On SIGTERM its ranks save and end. It runs in a process of its own, which the node host has forked. An agent that ends
+without a result was killed: that shows a lost node, and no failure of the script on it.
 """
 
 from __future__ import annotations

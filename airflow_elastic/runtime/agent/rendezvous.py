@@ -1,9 +1,9 @@
 """Rendezvous by generation: the ranks of a job meet when, and as, the engine says.
 
 torch's own rendezvous finds out by waiting who is there, which costs 30 s of "last call" whenever fewer than the most
-workers come, and keeps one store over all restarts, whose old keys make a restart fail now and then. Here the set of
-workers is known beforehand: a generation is a list of workers, made exclusively by the engine. All of them come, its
-first one opens a fresh store on a free port, and that is the meeting.
+workers come, and keeps one store over all restarts, whose old keys make a restart fail now and then. Here no quorum
+has to be found: the engine alone makes the list of a generation's workers beforehand. All of them come. The first one
+opens a fresh store on a free port, and there they meet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One worker, seen from inside its agent: where it stands, its ranks' pages, and what it has been told to do."""
+"""One worker, seen from inside its agent: its ranks' pages, and the orders to it (SIGTERM is one: save, and end)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This rank among the others: the few collectives that the runtime needs, none of them where there is only one rank."""
+"""The process group of this rank: barrier, broadcast, gather and the world size. One rank alone needs no collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's own account of what it consumes: of what was really fetched, not of what a sampler means to give."""
+"""A rank's account of the samples that it consumes. A sample that was prefetched, and not used, does not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How S3 clients are made: patient with servers that stumble, and never shared across a fork."""
+"""Makes S3 clients: they retry a failed request, with backoff and jitter, and no fork shares one."""
 
 from __future__ import annotations
 

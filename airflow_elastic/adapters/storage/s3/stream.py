@@ -1,4 +1,4 @@
-"""Reading a range of an object of S3 into somebody else's memory, over answers that break off."""
+"""Reads a range of an S3 object into memory of the caller. It retries, with backoff, where an answer breaks off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why there is no job, as the API server answers; or no pods: its operator was refused them, and tells in events."""
+"""Why there is no job, or why it has no pods: the API server refuses them (rights, webhooks, a full quota)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a pod was ended by the platform and not by its own containers: its conditions, and its status' own reason.
+"""Why the platform ended a pod (preempted, evicted, its node lost): its conditions, and the reason in its status.
 
 A pod that its node ends for using more than a limit of its own is told apart from one that is taken away for a better
 use: the first comes again with the same program, as memory that runs out does.

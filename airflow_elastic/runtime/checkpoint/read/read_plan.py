@@ -1,4 +1,4 @@
-"""Which part of what a checkpoint holds goes where in a state, whatever number of ranks has saved it.
+"""The read plan: which bytes of a checkpoint go where in a state. It reshards: the world size may have changed.
 
 A tensor is stored in pieces that do not overlap; a rank needs those parts of them that lie within its own part of it.
 torch.distributed.checkpoint plans the same from metadata of its own, which took as long as a fifth of the reading.
