@@ -57,6 +57,7 @@ def same(curve: Curve, expected: Curve) -> None:
     assert curve == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize(
     ("kind", "ranks", "words"),
     [

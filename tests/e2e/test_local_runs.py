@@ -164,7 +164,7 @@ async def test_launchers_that_do_not_scale_in_place_are_resubmitted(launcher: st
 
 
 async def test_several_ranks_a_worker(tmp_path: Path) -> None:
-    spec = training("--epochs=3", "--step-seconds=0.02", workers=Workers(1, procs=2))
+    spec = training("--epochs=20", "--step-seconds=0.02", workers=Workers(1, procs=2))
     async with driving(tmp_path, spec) as driven:
         await driven.at_step(7)
         driven.kill_rank(1)
