@@ -1,7 +1,7 @@
 """Runs that former versions have written are read, and carried on to the end that they would have come to.
 
 Their checkpoints name classes of ours by the modules that these were in then: `Held`, `HeldArray` and `Rest` of
-`airflow_elastic.runtime.checkpoint.format.tensor_split`. Wherever these are now, those names are read for ever.
+`airflow_elastic.runtime.apart`. Wherever these are now, those names are read for ever.
 """
 
 from __future__ import annotations
