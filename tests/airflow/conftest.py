@@ -18,7 +18,7 @@ os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-home-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 from airflow_elastic.testing.standalone import Standalone
-from tests.support.tries import Try
+from tests.support.machine.tries import Try
 
 DAGS = Path(__file__).parent / "dags"
 

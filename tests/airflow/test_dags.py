@@ -22,7 +22,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.runs import open_run
 from airflow_elastic.testing.standalone import Standalone
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.s3 import s3_server
 
 DAGS = Path(__file__).parents[2] / "dags"

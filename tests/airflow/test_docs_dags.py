@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pages import Block
+from tests.support.runs.pages import Block
 from tests.unit.project.test_docs_blocks import DAGS
 
 pytest.importorskip("airflow")

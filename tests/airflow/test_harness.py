@@ -16,7 +16,7 @@ import pytest
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import AirflowError, AirflowTimeoutError, poll
 from airflow_elastic.testing.standalone import MARK, PARTS, Standalone
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 DAGS = Path(__file__).parent / "dags"
 

@@ -19,8 +19,8 @@ from airflow_elastic.core.state import Cause
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
-from tests.support.patience import PATIENCE_SECONDS
-from tests.support.tries import FOREVER, TASK, TICKS, Try
+from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.machine.tries import FOREVER, TASK, TICKS, Try
 
 
 @pytest.fixture(scope="module")

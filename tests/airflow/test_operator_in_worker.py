@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.testing.airflow_rest import poll
-from tests.support.patience import PATIENCE_SECONDS
-from tests.support.tries import FOREVER, TASK, Try
+from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.machine.tries import FOREVER, TASK, Try
 
 
 @pytest.fixture(scope="module")

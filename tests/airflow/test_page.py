@@ -10,7 +10,7 @@ import pytest
 
 from airflow_elastic.testing.standalone import Standalone
 from tests.airflow.conftest import EDITOR
-from tests.support.tries import TASK, Try
+from tests.support.machine.tries import TASK, Try
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,10 @@ from airflow_elastic.runtime.tiers.peers.connection import Neighbour
 from airflow_elastic.runtime.tiers.shared_memory import DISK, MEMORY
 from airflow_elastic.runtime.tiers.storage.writer import Persister
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.bench.clients import a_run
-from tests.bench.figures import count, heading, interval, median, verdict
+from tests.bench.support.clients import a_run
+from tests.bench.support.figures import count, heading, interval, median, verdict
 from tests.bench.test_checkpoint import DEVICE, build, settle, size_of
-from tests.support.saving import Worker
+from tests.support.training.saving import Worker
 
 ROUNDS = count("ROUNDS", 5)
 STEP_SECONDS = 0.01

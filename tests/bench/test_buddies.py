@@ -17,10 +17,10 @@ from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.peers.connection import fill
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY
-from tests.bench.figures import count, heading, median, spread
+from tests.bench.support.figures import count, heading, median, spread
 from tests.bench.test_checkpoint import build, size_of
-from tests.support.buddies import borrowed_by_a_third, pair
-from tests.support.patience import until
+from tests.support.machine.patience import until
+from tests.support.training.buddies import borrowed_by_a_third, pair
 
 ROUNDS = count("ROUNDS", 5)
 

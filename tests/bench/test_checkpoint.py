@@ -32,10 +32,10 @@ from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Statef
 from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.testing.ports import free_port
-from tests.bench.figures import count, heading, median, spread, verdict
-from tests.bench.models import TENSORS, layers, stepped
-from tests.bench.worlds import of_ranks
-from tests.support.saving import Worker
+from tests.bench.support.figures import count, heading, median, spread, verdict
+from tests.bench.support.models import TENSORS, layers, stepped
+from tests.bench.support.worlds import of_ranks
+from tests.support.training.saving import Worker
 
 MEGABYTES = count("MEGABYTES", 1024)
 ROUNDS = count("ROUNDS", 5)

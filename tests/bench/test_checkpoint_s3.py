@@ -16,10 +16,10 @@ from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.collectives.process_group import Ranks
-from tests.bench.clients import PART, Obstore, a_bucket
-from tests.bench.figures import count, heading, median, spread, verdict
+from tests.bench.support.clients import PART, Obstore, a_bucket
+from tests.bench.support.figures import count, heading, median, spread, verdict
 from tests.bench.test_checkpoint import build, size_of, timed
-from tests.support.saving import Worker
+from tests.support.training.saving import Worker
 
 ROUNDS = count("ROUNDS", 5)
 

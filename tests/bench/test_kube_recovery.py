@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_elastic.adapters.kube import Access, Client
-from tests.bench.figures import count, heading, median, spread, verdict
-from tests.bench.kube_recovery import (
+from tests.bench.support.figures import count, heading, median, spread, verdict
+from tests.bench.support.kube_recovery import (
     LOSSES_OF_A_RUN,
     OURS,
     STAGES,
@@ -21,9 +21,9 @@ from tests.bench.kube_recovery import (
     plain_jobs,
     rests,
 )
-from tests.bench.kube_training import Training
-from tests.support import kube
-from tests.support.faults import Faults
+from tests.bench.support.kube_training import Training
+from tests.support.kubernetes import kube
+from tests.support.runs.faults import Faults
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
 ENGINES = ("job", "pytorchjob", "trainjob")

@@ -18,11 +18,11 @@ from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.kinds.job import JobKind
 from airflow_elastic.engines.kube.options import options_of
-from tests.bench.figures import count, heading, median, spread, verdict
 from tests.bench.scripts.watching import job, pod
-from tests.support import kube
-from tests.support.cluster import documented_rights
-from tests.support.faults import Faults
+from tests.bench.support.figures import count, heading, median, spread, verdict
+from tests.support.kubernetes import kube
+from tests.support.kubernetes.cluster import documented_rights
+from tests.support.runs.faults import Faults
 
 CHECKOUT = Path(__file__).parents[2]
 PROVIDER = "apache-airflow-providers-cncf-kubernetes"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.runtime.checkpoint.save.save import Position
-from tests.bench.clients import a_run
-from tests.bench.figures import count, heading, median, spread, verdict
+from tests.bench.support.clients import a_run
+from tests.bench.support.figures import count, heading, median, spread, verdict
 from tests.bench.test_checkpoint import build, size_of
-from tests.support.saving import Worker
+from tests.support.training.saving import Worker
 
 ROUNDS = count("ROUNDS", 5)
 

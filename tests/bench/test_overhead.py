@@ -24,7 +24,7 @@ import pytest
 
 from airflow_elastic.adapters.host import processes as linux
 from airflow_elastic.runtime.agent.spares import WAITING
-from tests.bench.figures import count, heading, interval, spread, verdict
+from tests.bench.support.figures import count, heading, interval, spread, verdict
 
 SCRIPT = Path(__file__).parent / "scripts/pace.py"
 PROCS = count(

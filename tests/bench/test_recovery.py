@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.figures import count, heading, median, spread, verdict
-from tests.bench.recovery import KINDS, STAGES, Kill, recoveries, torchrun_restarts
+from tests.bench.support.figures import count, heading, median, spread, verdict
+from tests.bench.support.recovery import KINDS, STAGES, Kill, recoveries, torchrun_restarts
 
 
 def tell(kills: list[Kill], floors: list[float]) -> None:

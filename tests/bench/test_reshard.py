@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.clients import a_bucket
-from tests.bench.figures import count, heading, median, spread, verdict
-from tests.bench.worlds import of_ranks
+from tests.bench.support.clients import a_bucket
+from tests.bench.support.figures import count, heading, median, spread, verdict
+from tests.bench.support.worlds import of_ranks
 
 MEGABYTES = count("MEGABYTES", 1024)
 ROUNDS = count("ROUNDS", 5)

@@ -17,8 +17,8 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
-from tests.bench.figures import count, heading, spread
 from tests.bench.scripts.report import report
+from tests.bench.support.figures import count, heading, spread
 
 HERE = Path(__file__).parent
 POLL_SECONDS = 2.0  # the operator's default

@@ -22,9 +22,9 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kinds.tensorstack import PYTORCHTRAININGJOBS
 from airflow_elastic.spec.errors import EngineError
-from tests.support import dlrover, kube
-from tests.support.cluster import ClusterEngine, documented_rights
-from tests.support.faults import Faults
+from tests.support.kubernetes import dlrover, kube
+from tests.support.kubernetes.cluster import ClusterEngine, documented_rights
+from tests.support.runs.faults import Faults
 
 CRDS = Path(__file__).parents[1] / "support" / "crds"
 

@@ -21,11 +21,11 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
-from tests.cluster.test_node_faults import DLROVER_TYPE, apart
-from tests.support import kube
-from tests.support.cluster import documented_rights
-from tests.support.faults import Faults
-from tests.support.patience import PATIENCE_SECONDS, until_async
+from tests.cluster.faults.test_node_faults import DLROVER_TYPE, apart
+from tests.support.kubernetes import kube
+from tests.support.kubernetes.cluster import documented_rights
+from tests.support.machine.patience import PATIENCE_SECONDS, until_async
+from tests.support.runs.faults import Faults
 from tests.support.s3 import S3Server, s3_server
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from typing import Any
 
 from airflow_elastic.adapters.kube import Access, Client
 from airflow_elastic.adapters.kube.resources import PODS
-from tests.support.faults import Faults
-from tests.support.kube import Kubectl, namespace_name, phase_of
+from tests.support.kubernetes.kube import Kubectl, namespace_name, phase_of
+from tests.support.runs.faults import Faults
 
 
 def pod(options: dict[str, Any], code: str) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from airflow_elastic.adapters.kube import client as client_module
 from airflow_elastic.adapters.kube import hub as hub_module
 from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from airflow_elastic.adapters.kube.resources import EVENTS, JOBS, PODS
-from tests.support.faults import Faults
-from tests.support.kube import Account, Door
-from tests.support.patience import PATIENCE_SECONDS, until_async
+from tests.support.kubernetes.kube import Account, Door
+from tests.support.machine.patience import PATIENCE_SECONDS, until_async
+from tests.support.runs.faults import Faults
 
 MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 WIDGETS = Resource("widgets.example.org", "v1", "widgets", "Widget", needs="the widget operator")

@@ -14,7 +14,7 @@ from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.kinds.job import JobEngine
 from airflow_elastic.spec.run import Workers
 from tests.support.cli import Shell
-from tests.support.cluster import pod_spec
+from tests.support.kubernetes.cluster import pod_spec
 
 
 async def test_jobs_of_runs_that_are_gone_or_further_go_and_live_ones_stay(

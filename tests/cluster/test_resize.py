@@ -16,8 +16,8 @@ from airflow_elastic.engines.kube.render.pod import JOB_LABEL
 from airflow_elastic.engines.kube.render.quantities import number_of
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.testing.engine_conformance import running, until
-from tests.support.cluster import documented_rights, pod_spec
-from tests.support.kube import Account
+from tests.support.kubernetes.cluster import documented_rights, pod_spec
+from tests.support.kubernetes.kube import Account
 
 NODES = Resource("", "v1", "nodes", "Node")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_elastic.spec.run import Health, RunSpec, Workers
-from tests.cluster.test_training import training, world
-from tests.support.cluster import on_engines_that_scale
+from tests.cluster.kinds.test_training import training, world
 from tests.support.driving import driving
+from tests.support.kubernetes.cluster import on_engines_that_scale
 
 #: Seconds from one wish to the next: all at once; faster than pods end; and such that each is done.
 PACES = [0.0, 0.4, 2.0]

@@ -25,11 +25,12 @@ from airflow_elastic.engines.kube.render.pod import ATTEMPT_LABEL, MANAGED_BY, M
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
-from tests.support import kube, postgres
-from tests.support.cluster import SCRIPTS, documented_rights
-from tests.support.faults import Faults
-from tests.support.patience import PATIENCE_SECONDS
-from tests.support.traces import trained_once
+from tests.support.kubernetes import kube
+from tests.support.kubernetes.cluster import SCRIPTS, documented_rights
+from tests.support.machine import postgres
+from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.runs.faults import Faults
+from tests.support.runs.traces import trained_once
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import ROOT
+from tests.support.runs.pages import ROOT
 
 MKDOCS = ROOT / ".docs/bin/mkdocs"
 

@@ -18,7 +18,7 @@ import pytest
 from airflow_elastic.testing.airflow_rest import poll
 from demo.place import Place
 from demo.verify import Evidence, checks
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_elastic.adapters.host import processes
 from airflow_elastic.testing.ports import free_port
-from tests.support.pages import DOCS, ROOT, Block, blocks_of
+from tests.support.runs.pages import DOCS, ROOT, Block, blocks_of
 
 #: A block that is repeated until something has happened, as its reader does, or that goes on in the background.
 PATIENCE_SECONDS = 180.0

@@ -16,7 +16,7 @@ from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
 from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.support.saving import Worker
+from tests.support.training.saving import Worker
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -16,7 +16,7 @@ import torch
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Workers
-from tests.e2e.test_frameworks import (
+from tests.e2e.training.test_frameworks import (
     FRAMEWORKS,
     STANDING,
     each_sample_once,
@@ -24,10 +24,10 @@ from tests.e2e.test_frameworks import (
     left_behind,
     undisturbed,
 )
-from tests.support import leaks
 from tests.support.doom import PHASES, Doom, order
 from tests.support.driving import driving, left_over, plain, training
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine import leaks
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

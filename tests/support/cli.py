@@ -17,7 +17,7 @@ from airflow_elastic.adapters.records.job_files import JobFiles
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control.runs import Run
 from airflow_elastic.engines.local.host import RUN_MARK
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 COUNT, FAIL, HOLD = (str(SCRIPTS / name) for name in ("count.py", "fail_at_once.py", "hold.py"))

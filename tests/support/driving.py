@@ -32,7 +32,7 @@ from airflow_elastic.spec.status import JobStatus, Stretch
 from airflow_elastic.testing.fake_engine import FakeEngine
 from airflow_elastic.testing.processes import has_environment, read
 from tests.support.builders import spec
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

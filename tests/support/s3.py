@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.storage.open import open_store
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

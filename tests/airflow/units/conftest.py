@@ -11,7 +11,7 @@ import pytest
 from airflow_elastic.adapters import plugins
 from airflow_elastic.operators import ElasticTrainOperator
 from airflow_elastic.triggers import ElasticRunTrigger
-from tests.support.surface import FakeHook, FakeTask
+from tests.support.runs.surface import FakeHook, FakeTask
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,8 @@ from airflow_elastic.triggers.abandoned import end_if_abandoned
 from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.plain import require_plain
 from airflow_elastic.triggers.task import GONE
-from tests.support.patience import PATIENCE_SECONDS
-from tests.support.surface import OWN_TASK, FakeHook, FakeTask, Log, begun, ended, operator
+from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.runs.surface import OWN_TASK, FakeHook, FakeTask, Log, begun, ended, operator
 
 # -- triggers ----------------------------------------------------------------------------------------------------------
 

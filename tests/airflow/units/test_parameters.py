@@ -20,7 +20,7 @@ from airflow_elastic.operators.parameters import PATHS, build_spec, slug
 from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError
-from tests.support.surface import FakeHook, FakeTask, operator
+from tests.support.runs.surface import FakeHook, FakeTask, operator
 
 
 def test_bad_values_are_refused_when_the_dag_is_parsed_each_under_its_own_name() -> None:

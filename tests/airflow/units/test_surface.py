@@ -34,7 +34,7 @@ from airflow_elastic.spec.status import (
     Waiting,
 )
 from airflow_elastic.triggers.target import OutOfReach, Target, reached
-from tests.support.surface import FakeHook, FakeTask, begun, ended, operator
+from tests.support.runs.surface import FakeHook, FakeTask, begun, ended, operator
 
 # -- hook, link, sensor ------------------------------------------------------------------------------------------------
 

@@ -28,8 +28,8 @@ from airflow_elastic.testing.fake_engine import FakeEngine
 from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.observer import TaskObserver
 from airflow_elastic.triggers.output import LINES, RankOutput
-from tests.support.patience import PATIENCE_SECONDS, until_async
-from tests.support.surface import FakeHook, Log, begun
+from tests.support.machine.patience import PATIENCE_SECONDS, until_async
+from tests.support.runs.surface import FakeHook, Log, begun
 
 
 def _at(run: Run, *stretches: int, attempt: int = 1) -> tuple[RunState, Progress]:

@@ -29,8 +29,8 @@ from airflow_elastic.spec.errors import RunDiffers
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.triggers.observer import TaskObserver
 from airflow_elastic.triggers.task import task_key
-from tests.support.patience import PATIENCE_SECONDS
-from tests.support.surface import SPEC, FakeHook, FakeTask, Log, begun, ended, operator
+from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.runs.surface import SPEC, FakeHook, FakeTask, Log, begun, ended, operator
 
 # -- what a try works on -----------------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
-from tests.bench.clients import Obstore
 from tests.bench.scripts.sharded import build, join, together
-from tests.support.saving import Worker
+from tests.bench.support.clients import Obstore
+from tests.support.training.saving import Worker
 
 uri, what, rounds, megabytes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 ranks = join()

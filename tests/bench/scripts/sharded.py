@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.collectives.process_group import Ranks
-from tests.bench.models import layers, stepped
+from tests.bench.support.models import layers, stepped
 
 
 def join() -> Ranks:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
 from tests.bench.scripts.sharded import build, join, together
-from tests.support.saving import Worker
+from tests.support.training.saving import Worker
 
 uri, rounds, megabytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 ranks = join()

@@ -2,7 +2,7 @@
 
 With --die its last rank dies once; with --signs FOLDER that does so in attempt N when FOLDER/die-N is there, and it
 counts on, without end, until FOLDER/enough is. It writes a line to trace.jsonl with every step, so that a test can see
-which attempts lived when: see `tests.support.traces`.
+which attempts lived when: see `tests.support.runs.traces`.
 """
 
 import argparse

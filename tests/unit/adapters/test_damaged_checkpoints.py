@@ -25,7 +25,7 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import RunSpec
-from tests.support.saving import Worker, objects, restorer, same, save, spoil
+from tests.support.training.saving import Worker, objects, restorer, same, save, spoil
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "extend", "manifest", "deep manifest"])

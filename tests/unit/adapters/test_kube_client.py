@@ -25,7 +25,7 @@ from airflow_elastic.adapters.kube import (
 )
 from airflow_elastic.adapters.kube.errors import error_of
 from airflow_elastic.spec.errors import EngineError
-from tests.support.kube_server import THINGS, ApiServer, api_server, kubeconfig, status
+from tests.support.kubernetes.kube_server import THINGS, ApiServer, api_server, kubeconfig, status
 
 
 @pytest.fixture

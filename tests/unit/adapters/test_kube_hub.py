@@ -17,8 +17,8 @@ import pytest
 from airflow_elastic.adapters.kube import KubeError, NoSuchKind, connect
 from airflow_elastic.adapters.kube import hub as hub_module
 from airflow_elastic.adapters.kube.hub import Hub, Query, hub
-from tests.support.kube_server import KEY, THINGS, ApiServer, api_server, kubeconfig, status
-from tests.support.patience import PATIENCE_SECONDS, until
+from tests.support.kubernetes.kube_server import KEY, THINGS, ApiServer, api_server, kubeconfig, status
+from tests.support.machine.patience import PATIENCE_SECONDS, until
 
 Snapshot = list[dict[str, Any]]
 

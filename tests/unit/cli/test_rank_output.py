@@ -21,7 +21,7 @@ from airflow_elastic.cli.drive import printer as module
 from airflow_elastic.cli.drive.printer import Showing
 from airflow_elastic.cli.rank_output import Tail, find_logs
 from airflow_elastic.spec import layout
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 KEY = layout.attempt_logs(1) + layout.rank_log(1, 0)
 

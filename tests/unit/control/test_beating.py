@@ -16,7 +16,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import spec
 from tests.support.driving import Listener, controlled
-from tests.support.patience import until_async
+from tests.support.machine.patience import until_async
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from airflow_elastic.spec.status import JobStatus, Wait, Waiting
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import at_step, job, lost, story, worker
 from tests.support.driving import Listener, controlled
-from tests.support.patience import until_async
+from tests.support.machine.patience import until_async
 
 
 def shown(run: Run) -> tuple[object, object]:

@@ -21,7 +21,7 @@ from airflow_elastic.spec.status import Progress, WorkerPhase, WorkerStatus
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import rank, spec, story, worker
 from tests.support.driving import Listener, controlled
-from tests.support.patience import until_async
+from tests.support.machine.patience import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -22,7 +22,7 @@ from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerS
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import spec
 from tests.support.driving import Listener, controlled
-from tests.support.patience import until_async
+from tests.support.machine.patience import until_async
 
 R, Q, C, P, S = "running", "queued", "capacity", "pulling", "starting"
 _WAITING = {Q: Waiting.QUEUED, C: Waiting.CAPACITY, P: Waiting.PULLING, S: Waiting.STARTING}

@@ -21,7 +21,7 @@ from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import LIVE, lost, story
 from tests.support.driving import Listener, controlled
-from tests.support.patience import until_async
+from tests.support.machine.patience import until_async
 
 CLOSED = "the cluster refuses to create podgroups: can only submit PodGroup to queue with state `Open`"
 CLOSED_FOR = ev.SubmitRefusedByEngine(5.0, 2, CLOSED, for_now=True)

@@ -21,8 +21,8 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.status import Progress
-from tests.support.attempts import Killed, to_the_end
 from tests.support.builders import lost, story
+from tests.support.runs.attempts import Killed, to_the_end
 from tests.unit.runtime.session.test_phases_and_epochs import Fate, net, train
 
 FIRST = PhaseRecord("pretrain", 0, 40, complete=True, sealed=True, results={"accuracy": 0.98, "best": "b"})

@@ -14,7 +14,7 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Scale
 from airflow_elastic.spec.errors import EngineError, StoreError
 from airflow_elastic.spec.run import RunSpec, Workers
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState

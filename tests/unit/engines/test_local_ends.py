@@ -18,7 +18,7 @@ from airflow_elastic.engines.local import engine as module
 from airflow_elastic.engines.local.watch import read
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import RankError, WorkerPhase
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 
 @dataclass

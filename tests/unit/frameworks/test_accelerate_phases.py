@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.support.attempts import attempt, to_the_end
+from tests.support.runs.attempts import attempt, to_the_end
 from tests.unit.runtime.session.test_phases_and_epochs import Fate
 
 pytestmark = pytest.mark.skipif(

@@ -18,7 +18,7 @@ from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.support.attempts import attempt, die_at, to_the_end
+from tests.support.runs.attempts import attempt, die_at, to_the_end
 from tests.unit.runtime.session.test_phases_and_epochs import (
     EVERY_3,
     KILLS,

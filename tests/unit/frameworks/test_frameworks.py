@@ -13,7 +13,7 @@ import torch
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.attempts import Killed, to_the_end
+from tests.support.runs.attempts import Killed, to_the_end
 
 ACCELERATE = pytest.mark.skipif(
     importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.frameworks import Kept
+from tests.support.training.frameworks import Kept
 
 HUGGING_FACE = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.frameworks import Kept, Lost
+from tests.support.training.frameworks import Kept, Lost
 
 LIGHTNING = pytest.mark.skipif(
     importlib.util.find_spec("lightning") is None, reason="lightning is not installed"

@@ -16,8 +16,8 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.attempts import attempt, die_at, to_the_end
-from tests.support.frameworks import put_joined_back
+from tests.support.runs.attempts import attempt, die_at, to_the_end
+from tests.support.training.frameworks import put_joined_back
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("lightning") is None, reason="lightning is not installed"

@@ -18,8 +18,8 @@ from torch.nn.utils import prune
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.attempts import attempt, die_at, to_the_end
-from tests.support.frameworks import put_joined_back
+from tests.support.runs.attempts import attempt, die_at, to_the_end
+from tests.support.training.frameworks import put_joined_back
 
 #: Every step is one that a run goes on from.
 POLICY = CheckpointPolicy(every_steps=1)

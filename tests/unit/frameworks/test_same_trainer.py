@@ -15,8 +15,8 @@ from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.support.attempts import attempt, die_at, to_the_end
-from tests.support.frameworks import put_joined_back
+from tests.support.runs.attempts import attempt, die_at, to_the_end
+from tests.support.training.frameworks import put_joined_back
 from tests.unit.frameworks.test_hugging_face_passes import Net
 
 POLICY = CheckpointPolicy(every_steps=5)

@@ -17,7 +17,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Controller, start_run
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.testing.fake_engine import FakeEngine
-from tests.support.pages import DOCS, PAGES, ROOT, blocks
+from tests.support.runs.pages import DOCS, PAGES, ROOT, blocks
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def cluster_tests() -> set[str]:
     """The tests of clusters, and of the suites that they are made of; read, as some need what may be absent."""
     files = [
         *(ROOT / "tests/cluster").glob("test_*.py"),
-        ROOT / "tests/support/cluster.py",
+        ROOT / "tests/support/kubernetes/cluster.py",
         ROOT / "airflow_elastic/testing/engine_conformance.py",
     ]
     nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text())))

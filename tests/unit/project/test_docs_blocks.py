@@ -27,9 +27,9 @@ from airflow_elastic.launchers import find_launcher
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RunSpec
-from tests.support.attempts import attempt
-from tests.support.loops import shown, whole
-from tests.support.pages import DOCS, ROOT, Block, blocks
+from tests.support.runs.attempts import attempt
+from tests.support.runs.pages import DOCS, ROOT, Block, blocks
+from tests.support.training.loops import shown, whole
 
 #: Languages that a block may have. A block in `text` is the output of the commands before it; tutorials compare it.
 LANGUAGES = {"python", "sh", "yaml", "json", "toml", "dockerfile", "text", "mermaid"}
@@ -44,7 +44,7 @@ def where(block: Block) -> tuple[Path, int]:
 
 LOOPS = {
     where(block) for block in (*shown(), *whole())
-}  # tests/unit/runtime/session/test_loops.py, tests/e2e/test_loops.py
+}  # tests/unit/runtime/session/test_loops.py, tests/e2e/training/test_loops.py
 DAGS = [  # tests/airflow/test_docs_dags.py
     block
     for block in blocks("python")

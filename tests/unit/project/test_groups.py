@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.groups import group_of
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize(
     ("nodeid", "group"),
     [
-        ("tests/cluster/test_job.py::TestJob::test_success", "cluster"),
+        ("tests/cluster/kinds/test_job.py::TestJob::test_success", "cluster"),
         ("tests/bench/test_kube_watch.py::test_a_few", "cluster"),
         ("tests/airflow/test_dags.py::test_x[a::b]", "airflow"),
         ("tests/e2e/test_demo.py::test_x", "airflow"),

@@ -10,7 +10,7 @@ from scripts.plain_english import ratchet
 from scripts.plain_english.prose import CODE, markdown, passages, python, sentences, words
 from scripts.plain_english.readability import reading_ease, syllables
 from scripts.plain_english.rules import check, offences
-from tests.support.pages import DOCS, PAGES, ROOT
+from tests.support.runs.pages import DOCS, PAGES, ROOT
 
 EASE = 50
 WORDS_ALLOWED = 28_500  # may only fall

@@ -12,7 +12,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.checkpoints.resumed import Resumed, resumed_from
-from tests.support.saving import objects, restorer, same, save
+from tests.support.training.saving import objects, restorer, same, save
 
 
 def damage(uri: Path, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Reports, as JSON in the folder $FACTS, what a script can see of its process; tests/e2e/test_parity.py compares.
+"""Reports, as JSON in the folder $FACTS, what a script can see of its process: `test_parity.py` compares.
 
 Under a run of ours: the first attempt fails once it has reported; of the second, ranks wait to be ended, by a scale
 step; those of a third generation are done. Two ranks of one worker are done at once. Anywhere else it fails.

@@ -21,7 +21,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.manifest import MANIFEST_VERSION, Manifest, StoredFile
 from airflow_elastic.spec.errors import SpecError, StoreError, StoreFull
-from tests.support.forging import of_release
+from tests.support.training.forging import of_release
 
 POLICY = CheckpointPolicy(keep_last=2)
 LOSSES = {10: 0.9, 20: 0.2, 30: 0.5, 40: 0.4, 50: 0.6}

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_elastic.core.machine import evolve, replay
 from airflow_elastic.spec.events import event_from_dict, event_to_dict
-from tests.support.world import World
+from tests.support.runs.world import World
 
 BATCHES, SCHEDULES = 20, 600
 

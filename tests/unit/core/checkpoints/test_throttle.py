@@ -21,9 +21,9 @@ from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
 from airflow_elastic.runtime.tiers.shared_memory import DISK, MEMORY
 from airflow_elastic.runtime.tiers.storage.throttle import Throttling
 from airflow_elastic.spec import layout
-from tests.support.machines import Machines, save
-from tests.support.patience import PATIENCE_SECONDS, until
-from tests.support.saving import Worker, objects
+from tests.support.machine.machines import Machines, save
+from tests.support.machine.patience import PATIENCE_SECONDS, until
+from tests.support.training.saving import Worker, objects
 
 MB = 1_000_000
 PART = 16 * MB

@@ -19,9 +19,9 @@ from airflow_elastic.engines.kube.kinds import pytorchjob, tensorstack
 from airflow_elastic.engines.kube.scale_steps import Steps
 from airflow_elastic.spec.run import Health, RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
-from tests.support import virtual_time
-from tests.support.job_world import GRACE_SECONDS, TICK_SECONDS, JobWorld
-from tests.support.operators import OPERATORS
+from tests.support.kubernetes.operators import OPERATORS
+from tests.support.machine import virtual_time
+from tests.support.runs.job_world import GRACE_SECONDS, TICK_SECONDS, JobWorld
 
 BEGIN = 3
 

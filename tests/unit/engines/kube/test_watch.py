@@ -20,8 +20,8 @@ from airflow_elastic.engines.kube.watch.events import newest_of, with_words
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 from tests.support.builders import spec
-from tests.support.kube_objects import Objects, kube_objects
-from tests.support.kube_pods import condition, ended, pod, running, waiting, worker
+from tests.support.kubernetes.kube_objects import Objects, kube_objects
+from tests.support.kubernetes.kube_pods import condition, ended, pod, running, waiting, worker
 
 ISTIO = {"initContainers": [{"name": "istio-proxy", "image": "istio:1", "restartPolicy": "Always"}]}
 

@@ -12,7 +12,7 @@ from airflow_elastic.runtime.agent.last_save import keep_last
 from airflow_elastic.runtime.agent.worker import Stopped
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError, StoreFull, StoreUnfit
 from airflow_elastic.spec.run import Health
-from tests.support.saving import Worker
+from tests.support.training.saving import Worker
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from airflow_elastic.runtime.agent.reporting.log_copies import LogCopies
 from airflow_elastic.runtime.agent.reporting.stdout_copy import Echo
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
-from tests.support.patience import PATIENCE_SECONDS, until
+from tests.support.machine.patience import PATIENCE_SECONDS, until
 
 
 class FarStore:

@@ -11,7 +11,7 @@ from airflow_elastic.adapters.host.shared_page import Page
 from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.adapters.records.reports import Orders, write_orders
 from airflow_elastic.runtime.agent.reporting.reporter import Reporter
-from tests.support.saving import Worker
+from tests.support.training.saving import Worker
 
 
 class Agent:

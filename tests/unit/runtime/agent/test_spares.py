@@ -24,8 +24,8 @@ from airflow_elastic.runtime.agent.spares import WAITING, Spares
 from airflow_elastic.runtime.agent.worker import Node
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
-from tests.support.patience import PATIENCE_SECONDS, until
-from tests.support.saving import Worker
+from tests.support.machine.patience import PATIENCE_SECONDS, until
+from tests.support.training.saving import Worker
 
 #: What a script can see of the process that it runs in.
 SCRIPT = """

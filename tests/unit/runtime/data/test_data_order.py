@@ -15,7 +15,7 @@ from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.runtime.data.share import Feed
 from airflow_elastic.runtime.data.stream import ShardedStream
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.saving import objects, restorer, save
+from tests.support.training.saving import objects, restorer, save
 
 State = dict[str, Any]
 

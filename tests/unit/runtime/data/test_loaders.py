@@ -12,7 +12,7 @@ import torch
 from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.runtime.data.share import Feed
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.streams import stream_of
+from tests.support.training.streams import stream_of
 
 
 class Endless(torch.utils.data.IterableDataset[int]):

@@ -21,8 +21,8 @@ from airflow_elastic.runtime.data.sampler import order_of
 from airflow_elastic.runtime.data.stream import Plan, ShardedStream, epoch_of
 from airflow_elastic.runtime.data.stream_plan import Spot
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.streams import stream_of
-from tests.support.threads import together
+from tests.support.machine.threads import together
+from tests.support.training.streams import stream_of
 
 DATA = Path(__file__).parents[4] / "docs/how-to/stream-data.md"
 

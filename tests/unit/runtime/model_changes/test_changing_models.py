@@ -14,10 +14,10 @@ from airflow_elastic.runtime.model_changes.rebuild import rebuilt, replaced
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.changing import CHANGED, KINDS, Dropped, GroupAdded, Swapped, Training
-from tests.support.optimizers import equal
-from tests.support.saving import Worker, restorer
-from tests.support.threads import together
+from tests.support.machine.threads import together
+from tests.support.training.changing import CHANGED, KINDS, Dropped, GroupAdded, Swapped, Training
+from tests.support.training.optimizers import equal
+from tests.support.training.saving import Worker, restorer
 
 END = 7
 

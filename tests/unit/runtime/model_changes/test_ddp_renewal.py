@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime.model_changes.ddp_renewal import Renewal, follow
-from tests.support.threads import process_group
+from tests.support.machine.threads import process_group
 
 
 class Adapter(nn.Module):

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 from airflow_elastic.runtime.model_changes.rollback import PutBack
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.threads import process_group
+from tests.support.machine.threads import process_group
 
 
 def layer() -> Any:

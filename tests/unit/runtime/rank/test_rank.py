@@ -17,7 +17,7 @@ from airflow_elastic.launchers import TORCHRUN, Place
 from airflow_elastic.runtime.agent.reporting.evidence import recorded
 from airflow_elastic.runtime.rank.error_file import LastError, _line
 from airflow_elastic.spec.run import RunSpec
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.machine.patience import PATIENCE_SECONDS
 
 
 class Rank:

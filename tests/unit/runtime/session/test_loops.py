@@ -1,6 +1,6 @@
 """Each loop that the documentation shows, killed in later epochs: it ends with the bits of one that nobody disturbs.
 
-This is the short form, with one rank in this process; tests/e2e/test_loops.py has real ones.
+This is the short form, with one rank in this process; tests/e2e/training/test_loops.py has real ones.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 import airflow_elastic.runtime as elastic
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.support.attempts import Killed, to_the_end
-from tests.support.loops import STEPS, dressed, framework, shown, supply
+from tests.support.runs.attempts import Killed, to_the_end
+from tests.support.training.loops import STEPS, dressed, framework, shown, supply
 
 #: In the second epoch, with its last step, in the third; and, where a second training follows, in the same of that.
 KILLS = (STEPS + 1, 2 * STEPS, 2 * STEPS + 2, 3 * STEPS + 4, 3 * STEPS + 6)
@@ -74,7 +74,7 @@ def test_killed_in_later_epochs_it_ends_as_undisturbed(
 
 
 def test_there_are_loops_to_try() -> None:
-    """Somebody who writes them otherwise has to tell `tests.support.loops`."""
+    """Somebody who writes them otherwise has to tell `tests.support.training.loops`."""
     pages = {one.page.name for one in shown()}
     assert pages >= {
         "README.md",

@@ -21,7 +21,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.attempts import Killed, attempt, to_the_end
+from tests.support.runs.attempts import Killed, attempt, to_the_end
 
 QUICK = settings(
     max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None

@@ -22,8 +22,8 @@ from airflow_elastic.runtime.model_changes.rollback import PutBack
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.attempts import Killed, attempt, to_the_end
-from tests.support.threads import process_group
+from tests.support.machine.threads import process_group
+from tests.support.runs.attempts import Killed, attempt, to_the_end
 from tests.unit.runtime.session.test_phases_and_epochs import Fate, digest, net, train
 
 PLACES = ("before restore", "before the loop", "head of an epoch", "between steps", "end of an epoch", "end")

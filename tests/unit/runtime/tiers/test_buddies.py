@@ -20,8 +20,8 @@ from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.peers import buddy_memory, buddy_sender
 from airflow_elastic.runtime.tiers.peers.connection import Answer, Given, hear, say
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY
-from tests.support.buddies import Pair, objects, pair, speaking, staged
-from tests.support.patience import PATIENCE_SECONDS, until
+from tests.support.machine.patience import PATIENCE_SECONDS, until
+from tests.support.training.buddies import Pair, objects, pair, speaking, staged
 
 
 def test_what_has_not_come_to_the_neighbours_is_not_overwritten(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError, StoreError
 from airflow_elastic.spec.run import RunSpec
-from tests.support.machines import Far, Machines, flip, save, take
-from tests.support.patience import PATIENCE_SECONDS
-from tests.support.saving import Worker, objects, same
+from tests.support.machine.machines import Far, Machines, flip, save, take
+from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.training.saving import Worker, objects, same
 
 
 @pytest.fixture

@@ -28,9 +28,9 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import InvalidInput, StoreError
 from airflow_elastic.spec.run import Health
-from tests.support.machines import Machines, come, cut, flip, save
-from tests.support.saving import Worker, objects, same
-from tests.support.saving import save as saved
+from tests.support.machine.machines import Machines, come, cut, flip, save
+from tests.support.training.saving import Worker, objects, same
+from tests.support.training.saving import save as saved
 
 
 @pytest.fixture

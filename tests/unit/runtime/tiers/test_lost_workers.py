@@ -22,8 +22,8 @@ from airflow_elastic.runtime.tiers.peers import buddy_memory
 from airflow_elastic.runtime.tiers.peers.connection import Answer, Given, Hello, hear, say
 from airflow_elastic.runtime.tiers.storage import writer
 from airflow_elastic.spec.errors import StoreError
-from tests.support.buddies import Pair, objects, pair, speaking, staged
-from tests.support.patience import PATIENCE_SECONDS, until
+from tests.support.machine.patience import PATIENCE_SECONDS, until
+from tests.support.training.buddies import Pair, objects, pair, speaking, staged
 
 
 def test_what_a_lost_worker_had_in_memory_becomes_a_checkpoint(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from airflow_elastic.runtime.tiers.shared_memory import MEMORY, Note
 from airflow_elastic.spec.checkpoints.index import Index
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
-from tests.support.buddies import pair
+from tests.support.training.buddies import pair
 
 
 @given(units=st.integers(2, 6), unit=st.integers(1, 4))

@@ -20,11 +20,11 @@ from airflow_elastic.runtime.tiers.peers.connection import Answer, hear, say
 from airflow_elastic.runtime.tiers.peers.peer_client import ENVIRONMENT, Loan, Want, borrowed, found_loans
 from airflow_elastic.runtime.tiers.shared_memory import HEADER_BYTES, Slot
 from airflow_elastic.runtime.tiers.tiered_files import Nearby, Nearest
-from tests.support.buddies import Pair, borrowed_by_a_third, pair
-from tests.support.machines import Far
-from tests.support.patience import until
-from tests.support.saving import objects, same
-from tests.support.threads import together
+from tests.support.machine.machines import Far
+from tests.support.machine.patience import until
+from tests.support.machine.threads import together
+from tests.support.training.buddies import Pair, borrowed_by_a_third, pair
+from tests.support.training.saving import objects, same
 
 STEP = 3
 

@@ -23,9 +23,9 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import StoreError, StoreFull
 from airflow_elastic.spec.run import Health
-from tests.support.patience import PATIENCE_SECONDS, until
-from tests.support.saving import Worker, objects, restorer, same, save
-from tests.support.small_disk import small_disk
+from tests.support.machine.patience import PATIENCE_SECONDS, until
+from tests.support.machine.small_disk import small_disk
+from tests.support.training.saving import Worker, objects, restorer, same, save
 
 
 def written_by_the_thread(worker: Worker, step: int) -> list[int]:

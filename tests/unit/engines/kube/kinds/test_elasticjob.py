@@ -1,4 +1,4 @@
-"""ElasticJobs rendered and read purely; whether an API server takes them, tests/cluster/test_elasticjob.py shows."""
+"""ElasticJobs rendered and read purely. `tests/cluster/kinds` asks a real API server."""
 
 from __future__ import annotations
 

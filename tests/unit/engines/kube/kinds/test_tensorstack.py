@@ -13,7 +13,7 @@ from airflow_elastic.engines.kube.kinds.tensorstack import TensorStackEngine, Te
 from airflow_elastic.spec.errors import EngineError, SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import Waiting, WorkerPhase
-from tests.support.cluster import SCRIPTS
+from tests.support.kubernetes.cluster import SCRIPTS
 
 KIND = TensorStackKind()
 AGENT = ["-P", "-m", "airflow_elastic.runtime.pod"]

@@ -21,7 +21,7 @@ from airflow_elastic.engines.kube.manifests import from_manifest
 from airflow_elastic.engines.kube.render.quantities import written
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
-from tests.support.random_manifests import KINDS, damaged, made
+from tests.support.kubernetes.random_manifests import KINDS, damaged, made
 
 Plain = dict[str, Any]
 

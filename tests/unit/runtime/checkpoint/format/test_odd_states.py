@@ -25,8 +25,8 @@ from airflow_elastic.runtime.checkpoint.save.staging import Place, lay_out
 from airflow_elastic.runtime.checkpoint.tensors.sharding import offsets_of
 from airflow_elastic.spec.checkpoints.index import Blob, Piece
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.fake_ranks import as_ranks
-from tests.support.saving import Worker, restorer, save
+from tests.support.runs.fake_ranks import as_ranks
+from tests.support.training.saving import Worker, restorer, save
 
 
 def cut_by_both(rows: int, dp: int, tp: int) -> tuple[list[int], tuple[int, ...]]:

@@ -16,8 +16,8 @@ from airflow_elastic.runtime.checkpoint.format.tensor_split import Held, HeldArr
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.forging import Hostile, forging
-from tests.support.saving import objects, restorer, save, spoil, wide
+from tests.support.training.forging import Hostile, forging
+from tests.support.training.saving import objects, restorer, save, spoil, wide
 
 
 def test_a_hostile_pickle_beside_a_good_checkpoint_is_never_opened(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from airflow_elastic.runtime.checkpoint.optimizers.composite import saved_in_pla
 from airflow_elastic.runtime.checkpoint.save.overlapped_copy import wait_before_steps
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.optimizers import equal, network
-from tests.support.saving import restorer, save
+from tests.support.training.optimizers import equal, network
+from tests.support.training.saving import restorer, save
 
 
 class Several(optim.Optimizer):

@@ -13,7 +13,8 @@ from torch.distributed.fsdp import fully_shard
 
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.optimizers import (
+from tests.support.machine.threads import process_group
+from tests.support.training.optimizers import (
     MAKERS,
     Make,
     NeedsGradients,
@@ -23,8 +24,7 @@ from tests.support.optimizers import (
     stateful,
     train,
 )
-from tests.support.saving import restorer, save
-from tests.support.threads import process_group
+from tests.support.training.saving import restorer, save
 
 
 def test_groups_are_told_apart_by_their_parameters(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import make_room
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.saving import restorer, save
+from tests.support.training.saving import restorer, save
 
 optim = torch.optim
 

@@ -19,9 +19,18 @@ from airflow_elastic.runtime.checkpoint.optimizers import states_by_name
 from airflow_elastic.runtime.checkpoint.optimizers.states_by_name import states_of
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.optimizers import MAKERS, Make, NeedsGradients, equal, kept, network, stateful, train
-from tests.support.saving import Worker, restorer, save
-from tests.support.threads import process_group
+from tests.support.machine.threads import process_group
+from tests.support.training.optimizers import (
+    MAKERS,
+    Make,
+    NeedsGradients,
+    equal,
+    kept,
+    network,
+    stateful,
+    train,
+)
+from tests.support.training.saving import Worker, restorer, save
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)

@@ -36,7 +36,7 @@ from airflow_elastic.runtime.tiers.storage import checkpoint_files
 from airflow_elastic.spec.checkpoints import index
 from airflow_elastic.spec.checkpoints.index import Index, Piece
 from airflow_elastic.spec.codec import decode
-from tests.support.saving import Worker
+from tests.support.training.saving import Worker
 
 
 class Near(FolderStore):

@@ -18,7 +18,7 @@ from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.environment import Surroundings
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.saving import objects, restorer, save
+from tests.support.training.saving import objects, restorer, save
 
 optim = torch.optim
 

@@ -21,9 +21,9 @@ from airflow_elastic.runtime.checkpoint.save import save as saving
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec import events as ev
-from tests.support.machines import Far
-from tests.support.saving import Worker, objects, restorer, same, save, wide
-from tests.support.threads import together
+from tests.support.machine.machines import Far
+from tests.support.machine.threads import together
+from tests.support.training.saving import Worker, objects, restorer, same, save, wide
 
 
 def test_what_the_agent_still_has_in_memory_is_not_read_from_storage(tmp_path: Path) -> None:

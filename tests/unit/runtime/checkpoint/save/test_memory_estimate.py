@@ -16,8 +16,8 @@ from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.saving import Worker
-from tests.support.threads import together
+from tests.support.machine.threads import together
+from tests.support.training.saving import Worker
 
 GB = 10**9
 

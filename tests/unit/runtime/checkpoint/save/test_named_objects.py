@@ -18,8 +18,8 @@ from torch.optim.swa_utils import AveragedModel
 from airflow_elastic.runtime.checkpoint.save.named_objects import NamedObjects
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.saving import restorer, save
-from tests.support.threads import process_group
+from tests.support.machine.threads import process_group
+from tests.support.training.saving import restorer, save
 
 
 def net(seed: int) -> nn.Module:

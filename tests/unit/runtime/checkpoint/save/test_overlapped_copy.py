@@ -18,8 +18,8 @@ from airflow_elastic.runtime.checkpoint.save.staging import Layout
 from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
-from tests.support.saving import Worker
-from tests.support.threads import process_group
+from tests.support.machine.threads import process_group
+from tests.support.training.saving import Worker
 
 OVERLAP = CheckpointPolicy(overlap=True)
 

@@ -21,11 +21,11 @@ from airflow_elastic.runtime.environment import Surroundings
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.attempts import Killed, attempt, to_the_end
-from tests.support.changing import CHANGED, Grown, Swapped
-from tests.support.optimizers import equal
-from tests.support.saving import spoil
-from tests.support.threads import process_group
+from tests.support.machine.threads import process_group
+from tests.support.runs.attempts import Killed, attempt, to_the_end
+from tests.support.training.changing import CHANGED, Grown, Swapped
+from tests.support.training.optimizers import equal
+from tests.support.training.saving import spoil
 
 END = 7
 EACH = CheckpointPolicy(every_steps=1, keep_last=20)

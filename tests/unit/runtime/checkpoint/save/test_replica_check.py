@@ -11,8 +11,8 @@ from airflow_elastic.runtime.checkpoint.save.replica_check import COMPARED, chec
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
 from airflow_elastic.runtime.collectives.process_group import Ranks
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.saving import Worker
-from tests.support.threads import together
+from tests.support.machine.threads import together
+from tests.support.training.saving import Worker
 
 
 def tensors() -> dict[str, torch.Tensor]:

@@ -31,8 +31,8 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoints.manifest import MANIFEST_VERSION
 from airflow_elastic.spec.errors import StoreError, StoreFull
 from tests.support.builders import created
-from tests.support.forging import of_release
-from tests.support.saving import Worker, objects, restorer, same, save
+from tests.support.training.forging import of_release
+from tests.support.training.saving import Worker, objects, restorer, same, save
 
 
 def test_what_is_saved_is_what_is_restored(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
-from tests.support.saving import restorer, save
+from tests.support.training.saving import restorer, save
 
 
 def lazy(seed: int) -> Any:

@@ -12,7 +12,7 @@ from torch import nn
 from airflow_elastic.runtime.checkpoint.restore.load_model import load_model
 from airflow_elastic.runtime.checkpoint.restore.weights import export_weights, load_weights
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
-from tests.support.saving import restorer, save
+from tests.support.training.saving import restorer, save
 
 
 class Blur(nn.Module):

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_of, weights_of
 from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.fake_ranks import as_ranks
+from tests.support.runs.fake_ranks import as_ranks
 
 
 class Scaled(torch.nn.Linear):

@@ -18,8 +18,8 @@ from airflow_elastic.runtime.checkpoint.format.tensor_split import take_apart
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.checkpoint.tensors import in_place
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.saving import network, objects, restorer, same, save, trained
-from tests.support.threads import process_group
+from tests.support.machine.threads import process_group
+from tests.support.training.saving import network, objects, restorer, same, save, trained
 
 
 class OfItsOwn(torch.nn.Linear):

@@ -16,9 +16,9 @@ from airflow_elastic.runtime.checkpoint.restore.weights import export_weights, l
 from airflow_elastic.runtime.checkpoint.save import save as saving
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
-from tests.support.optimizers import equal
-from tests.support.saving import Worker, restorer, save
-from tests.support.threads import process_group
+from tests.support.machine.threads import process_group
+from tests.support.training.optimizers import equal
+from tests.support.training.saving import Worker, restorer, save
 
 WIDE = 64 << 10
 

@@ -20,9 +20,9 @@ from airflow_elastic.runtime.checkpoint.save.save import Saver
 from airflow_elastic.runtime.checkpoint.save.staging import Place
 from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory
 from airflow_elastic.runtime.collectives.process_group import Ranks
-from tests.support.fake_ranks import as_ranks
-from tests.support.saving import Worker, restorer, save, trained
-from tests.support.threads import process_group
+from tests.support.machine.threads import process_group
+from tests.support.runs.fake_ranks import as_ranks
+from tests.support.training.saving import Worker, restorer, save, trained
 
 
 def state_of(model: Any) -> dict[str, torch.Tensor]:

@@ -1,0 +1,121 @@
+"""The real controller on the real local engine, killed at every journal write and every engine call."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_elastic.adapters.host import processes
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.control import Run, open_run, start_run
+from airflow_elastic.spec.run import RestartPolicy, RunSpec, ScaleStep, Workers
+from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.runs.traces import trained_once
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "tests/support/scripts/steps.py"
+NEVER = 10_000
+
+
+def begin(uri: Path, **changes: Any) -> Run:
+    defaults: dict[str, Any] = {
+        "command": (str(SCRIPT), "--die"),
+        "launcher": "python",
+        "workers": Workers(2, min=1, max=3),
+        "restart": RestartPolicy(backoff_limit=2),
+    }
+    return start_run(open_store(str(uri)), RunSpec(**{**defaults, **changes}))
+
+
+def controller(uri: Path, point: int = NEVER) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.support.runs.crashing", str(uri), str(point)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finish(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, output.decode()
+
+
+def check(run: Run, uri: Path, attempts: int) -> None:
+    """The same end as if nothing had happened to the controller."""
+    state = run.state
+    assert (state.outcome, len(state.attempts)) == ("succeeded", attempts), state.reason
+    assert state.restarts_used == 1
+    assert checkpoints.steps(run.store) == [5, 10, 15, 20]
+    assert processes.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{uri}/local") == []
+    trained_once(uri)
+
+
+def points() -> range:
+    """As many as an undisturbed run has, and a few more, which then kill nobody."""
+    return range(int(os.environ.get("ELASTIC_TEST_CRASH_POINTS", "46")))
+
+
+@pytest.mark.siblings
+@pytest.mark.parametrize(
+    "point", [pytest.param(point, marks=pytest.mark.slow) if point % 8 else point for point in points()]
+)
+def test_killed_at_every_point_and_replaced(point: int, tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    code, output = finish(controller(tmp_path, point))
+    assert code in (-9, 0), output
+    code, output = finish(controller(tmp_path))
+    assert code == 0, output
+    check(run, tmp_path, attempts=2)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(point, marks=pytest.mark.slow) if point % 24 != 3 else point for point in points()[3::6]],
+)
+def test_killed_beside_another_one(point: int, tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    one, other = controller(tmp_path, point), controller(tmp_path)
+    code, output = finish(other)
+    assert code == 0, output
+    code, output = finish(one)
+    assert code in (-9, 0), output
+    check(run, tmp_path, attempts=2)
+
+
+def test_the_points_cover_the_whole_run(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    code, output = finish(controller(tmp_path))
+    assert code == 0, output
+    assert int(output) <= len(points()), "an undisturbed run has more points than are tried"
+    check(run, tmp_path, attempts=2)
+
+
+@pytest.mark.siblings
+@pytest.mark.parametrize("point", [4, 5, 6, 7])
+def test_killed_around_a_scale_step(point: int, tmp_path: Path) -> None:
+    """The python launcher cannot scale in place, so the step is a new attempt, which costs no restart."""
+    run = begin(tmp_path, command=(str(SCRIPT),), scaling=(ScaleStep(1, after_seconds=0.3),))
+    finish(controller(tmp_path, point))
+    code, output = finish(controller(tmp_path))
+    assert code == 0, output
+    assert (run.state.outcome, run.state.restarts_used) == ("succeeded", 0)
+    assert open_run(str(tmp_path)).state.attempts[-1].workers == 1
+    assert processes.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{tmp_path}/local") == []
+
+
+@pytest.mark.siblings
+@pytest.mark.parametrize(
+    "point", [9, 13, *(pytest.param(point, marks=pytest.mark.slow) for point in (8, 10, 11, 12, 14, 15))]
+)
+def test_killed_around_a_restart_in_place(point: int, tmp_path: Path) -> None:
+    """With the launcher torchrun the agents outlive the rank that dies, and the next attempt begins in their job."""
+    # Its ranks do not meet: they have to start at once, and not when each of them has torch, which it never asks for.
+    run = begin(tmp_path, launcher="torchrun", launcher_options={"spares": False})
+    finish(controller(tmp_path, point))
+    code, output = finish(controller(tmp_path))
+    assert code == 0, output
+    check(run, tmp_path, attempts=2)
+    assert run.state.attempt.home == 1
