@@ -1,4 +1,4 @@
-"""`@task.elastic_train`: a function that says what to train."""
+"""`@task.elastic_train`: a task whose function returns the command to train with."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ElasticTrainDecoratedOperator(DecoratedOperator, ElasticTrainOperator):
     """Trains with the command that the decorated function returns.
 
     Args:
-        python_callable: the function; called in a worker at each try, and to return the same command each time.
+        python_callable: the function. A worker calls it at each try; it must return the same command each time.
         op_args: its positional arguments.
         op_kwargs: its keyword arguments.
-        kwargs: everything else is ElasticTrainOperator's.
+        kwargs: arguments of ElasticTrainOperator.
     """
 
     template_fields: Sequence[str] = (
@@ -59,7 +59,7 @@ class ElasticTrainDecoratedOperator(DecoratedOperator, ElasticTrainOperator):
         )
 
     def execute(self, context: Context) -> Any:
-        """Ask the function for the command, then train. A resumed task does not ask again."""
+        """Call the function for the command, then train. A resumed task does not call it again."""
         context_merge(context, self.op_kwargs)
         kwargs = determine_kwargs(self.python_callable, self.op_args, context)
         command = self.python_callable(*self.op_args, **kwargs)
@@ -74,7 +74,7 @@ class ElasticTrainDecoratedOperator(DecoratedOperator, ElasticTrainOperator):
 
 
 def elastic_train_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
-    """Make a task of a function that returns the command to train with; `kwargs` are ElasticTrainOperator's.
+    """Make a training task of a function that returns the command to train with.
 
         @task.elastic_train(workers=2, checkpoint_every_seconds=60)
         def train(epochs: int) -> list[str]:
@@ -82,7 +82,7 @@ def elastic_train_task(python_callable: Callable[..., Any] | None = None, **kwar
 
     Args:
         python_callable: the function.
-        kwargs: see ElasticTrainOperator.
+        kwargs: arguments of ElasticTrainOperator.
     """
     return task_decorator_factory(
         python_callable=python_callable,

@@ -1,4 +1,4 @@
-"""Hooks: credentials and clients out of Airflow connections."""
+"""Hooks: credentials and clients from Airflow connections."""
 
 from __future__ import annotations
 

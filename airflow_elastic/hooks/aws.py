@@ -1,4 +1,4 @@
-"""S3 credentials out of Airflow's AWS connections: for our own clients, and for workers on this machine."""
+"""S3 credentials from Airflow's AWS connections, for S3 clients here and for workers on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def client_factory(conn_id: str) -> Callable[[Any], Any]:
-    """What makes S3 clients with the credentials and the endpoint of an AWS connection."""
+    """Return a function that makes S3 clients with the credentials and the endpoint of an AWS connection."""
 
     def make(config: Any) -> Any:
         return _hook(conn_id, config).get_conn()
@@ -23,9 +23,9 @@ def client_factory(conn_id: str) -> Callable[[Any], Any]:
 
 
 def environment(conn_id: str) -> dict[str, str]:
-    """The same as environment variables, for processes that know nothing of Airflow.
+    """The credentials and the endpoint as environment variables, for processes without Airflow.
 
-    Temporary credentials are handed on as they are: workers cannot renew them, so a role should outlive the run.
+    Workers cannot renew temporary credentials, so the session of a role should last longer than the run.
     """
     hook = _hook(conn_id, None)
     credentials = hook.get_credentials()
@@ -44,8 +44,8 @@ def _hook(conn_id: str, config: Any) -> AwsGenericHook[Any]:
         from airflow.providers.amazon.aws.hooks.base_aws import AwsGenericHook
     except ImportError:
         raise InvalidInput(
-            f"aws_conn_id {conn_id!r} needs the Amazon provider, which is not installed here: "
-            "pip install 'airflow-elastic[aws]', or leave it out and let boto3 find credentials itself"
+            f"aws_conn_id {conn_id!r} needs the Amazon provider, which is not installed here. "
+            "Run pip install 'airflow-elastic[aws]', or leave it out and let boto3 find credentials itself"
         ) from None
-    BaseHook.get_connection(conn_id)  # AwsGenericHook would go on without credentials where there is none
+    BaseHook.get_connection(conn_id)  # raises; AwsGenericHook would go on without credentials
     return AwsGenericHook(aws_conn_id=conn_id, client_type="s3", config=config)

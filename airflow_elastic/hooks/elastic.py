@@ -1,4 +1,4 @@
-"""Where runs lie and where their workers run, out of Airflow's connections."""
+"""Open the storage of runs and their engines, with the settings of Airflow's connections."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an `elastic` connection may say; every other key of its extra is ignored.
+    """The fields of an `elastic` connection's extra. Other keys are ignored.
 
     Attributes:
-        run_root: the URI below which runs lie that are given none of their own.
-        engine: the engine of tasks that name none.
-        aws_conn_id: the AWS connection whose credentials serve `s3://` run URIs.
+        run_root: runs without a URI of their own are stored below this URI. Default: see `ElasticHook.run_root`.
+        engine: the engine of tasks that name none. Default: local.
+        aws_conn_id: the AWS connection with the credentials for `s3://` run URIs. Default: boto3's own chain.
         kubernetes_conn_id: the Kubernetes connection of engines whose workers are pods. Default: the usual kubeconfig.
     """
 
@@ -42,13 +42,13 @@ class Settings:
 
 
 class ElasticHook(BaseHook):
-    """Opens run URIs and engines with what an `elastic` connection says.
+    """Opens run URIs and engines with the settings of an `elastic` connection.
 
-    No lookup is made before something of the connection is needed.
+    It reads the connection when a setting is first needed.
 
     Args:
-        elastic_conn_id: the connection. The default one need not exist: then the defaults of `Settings` hold.
-        aws_conn_id: credentials for `s3://` run URIs, in place of the connection's own; None leaves it at those.
+        elastic_conn_id: the connection. The default one need not exist: then the defaults of `Settings` apply.
+        aws_conn_id: the AWS connection for `s3://` run URIs. Default: the one of the `elastic` connection.
     """
 
     conn_name_attr = "elastic_conn_id"
@@ -62,16 +62,16 @@ class ElasticHook(BaseHook):
         self._aws_conn_id = aws_conn_id
 
     def get_conn(self) -> Settings:
-        """What the connection says."""
+        """The settings of the connection."""
         return self.settings
 
     @cached_property
     def settings(self) -> Settings:
-        """What the connection says.
+        """The settings of the connection.
 
         Raises:
             AirflowNotFoundException: there is no such connection, and it is not the default one.
-            InvalidInput: a field holds something else than text.
+            InvalidInput: a field is not text.
         """
         try:
             extra = self.get_connection(self.elastic_conn_id).extra_dejson
@@ -89,7 +89,7 @@ class ElasticHook(BaseHook):
 
     @property
     def run_root(self) -> str:
-        """Where runs lie: the connection's `run_root`, else `[elastic] run_root`, else AIRFLOW_HOME/elastic-runs."""
+        """Root of all runs: the connection's `run_root`, else `[elastic] run_root`, else AIRFLOW_HOME/elastic-runs."""
         configured: str | None = self.settings.run_root or conf.get("elastic", "run_root", fallback=None)
         if configured:
             return configured.rstrip("/") or "/"
@@ -98,27 +98,27 @@ class ElasticHook(BaseHook):
 
     @cached_property
     def aws_conn_id(self) -> str | None:
-        """The AWS connection in use; None where boto3's usual chain applies."""
+        """The AWS connection in use; None if boto3 finds credentials itself."""
         return self._aws_conn_id or self.settings.aws_conn_id
 
     def open_store(self, uri: str) -> Store:
-        """The store at a run URI. Raises InvalidInput where it is no such URI."""
+        """The store at a run URI. Raises InvalidInput if the URI is not valid."""
         return open_store(uri, s3_client_factory=self._client_factory(uri))
 
     def engine(self, name: str, uri: str = "") -> Engine:
         """A new instance of an engine.
 
         Args:
-            name: from the engine registry.
-            uri: of the run it is for: workers of a run on S3 get the credentials to reach it.
+            name: name of an installed engine.
+            uri: URI of the run. Workers of a run on S3 get its credentials.
 
         Raises:
-            SpecError: there is none of that name.
+            SpecError: there is no engine of that name.
         """
         if name == LocalEngine.name:
             return LocalEngine(environment=self._worker_environment(uri), open_store=self.open_store)
         engine = find_engine(name)
-        # Here, not above: each parse of a DAG file would wait a second for a client it does not need.
+        # Imported here: the Kubernetes client takes a second to import, which each parse of a DAG file would pay.
         from airflow_elastic.engines.kube.engine import KubeEngine
         from airflow_elastic.hooks import kube
 
@@ -128,12 +128,12 @@ class ElasticHook(BaseHook):
         return engine
 
     def test_connection(self) -> tuple[bool, str]:
-        """What the Test button shows: whether `run_root` can carry runs, and whether the engine can run workers."""
+        """The result of the Test button: whether `run_root` can store runs, and whether the engine can run workers."""
         try:
             root = self.run_root
             store = describe(root, s3_client_factory=self._client_factory(root))
             findings = self.engine(self.settings.engine, root).doctor()
-        except Exception as error:  # the button shows whatever it is
+        except Exception as error:  # the button shows any error
             return False, str(error)
         lines = [(store.fit, f"{store.uri}: {store.detail}")]
         lines += [(finding.ok, f"{finding.subject}: {finding.text}") for finding in findings]

@@ -1,4 +1,4 @@
-"""How to reach a cluster, out of an Airflow connection of the type `kubernetes`."""
+"""How to reach a cluster, from an Airflow connection of the type `kubernetes`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from airflow_elastic.spec.errors import InvalidInput
 
 
 def access(conn_id: str) -> Access:
-    """What the connection says, in the words of Airflow's own Kubernetes provider.
+    """Read the connection. Its fields have the names of Airflow's own Kubernetes provider.
 
-    Of its extra are read: `in_cluster`, `kube_config_path`, `kube_config` (a kubeconfig, as an object or as text) and
-    `cluster_context`. With none of them the usual places hold: KUBECONFIG, `~/.kube/config`, the pod's own account.
+    These keys of its extra are read: `in_cluster`, `kube_config_path`, `kube_config` (a kubeconfig, as an object or as
+    text) and `cluster_context`. Without them the usual places apply: KUBECONFIG, `~/.kube/config`, the pod's service
+    account.
 
     Raises:
         AirflowNotFoundException: there is no such connection.
-        InvalidInput: it says two things at once.
+        InvalidInput: more than one of the first three keys is set.
     """
     extra = BaseHook.get_connection(conn_id).extra_dejson
     given = {name: _field(extra, name) for name in ("in_cluster", "kube_config_path", "kube_config")}
@@ -36,5 +37,5 @@ def access(conn_id: str) -> Access:
 
 
 def _field(extra: dict[str, Any], name: str) -> Any:
-    """A field, also under the long name that old connections have."""
+    """A field, also under its long name in old connections."""
     return extra.get(name, extra.get(f"extra__kubernetes__{name}"))

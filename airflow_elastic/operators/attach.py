@@ -1,4 +1,4 @@
-"""Which run a try of a task works on: the one that is there, wherever that is possible."""
+"""Choose the run that a try of a task works on: the existing one, if possible."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 
 def attach(hook: ElasticHook, uri: str, spec: RunSpec, owner: str, task: str | None = None) -> Run:
-    """Create the run at `uri`, take it over, or reopen it; a fresh one beside it where it was done and delivered.
+    """Create the run at `uri`, take it over, or reopen it.
 
-    A run that has succeeded while nobody had yet taken its result is returned as it is: a retry after a spurious
-    failure must not train again. One whose result was taken is trained anew, as `<uri>~2`, then `~3`, and so on:
-    somebody has cleared a task that had succeeded.
+    A run that has succeeded is returned as it is, if no task has taken its result yet. So a retry after a failure of
+    Airflow does not train again. If a task has taken the result, somebody has cleared a task that succeeded. Then a new
+    run is created beside it, at `<uri>~2`, then `~3`, and so on.
 
     Args:
         hook: opens runs and engines.
-        uri: where the run lies, or is to lie.
-        spec: what it is.
-        owner: id of the task instance that owns it from now on.
-        task: which task instance that is a try of.
+        uri: where the run is or will be stored.
+        spec: the run's specification.
+        owner: id of the task instance that owns the run from now on.
+        task: key of that task instance, the same for all its tries.
 
     Raises:
-        InvalidInput: the specification cannot be carried out, or another run lies there. Nothing was created.
-        StoreError: the storage is out of reach, or cannot carry a run.
+        InvalidInput: the specification cannot be carried out, or another run is stored there. No run was created.
+        StoreError: the storage cannot be reached, or cannot store a run.
     """
     store = current(hook, uri)
     return start_run(store, spec, owner=owner, task=task, engine=hook.engine(spec.engine, store.uri))
 
 
 def current(hook: ElasticHook, uri: str) -> Store:
-    """Where the task's run is stored, or is to be: the first of `<uri>`, `<uri>~2`, … whose result nobody has taken.
+    """The store of the task's current or next run: the first of `<uri>`, `<uri>~2`, … without a result taken.
 
     Raises:
-        StoreError: the storage is out of reach.
+        StoreError: the storage cannot be reached.
     """
     for candidate in _candidates(uri):
         store = hook.open_store(candidate)
@@ -55,7 +55,7 @@ def current(hook: ElasticHook, uri: str) -> Store:
 
 
 def acknowledge(run: Run, owner: str) -> None:
-    """Note that the task has taken the run's result."""
+    """Record that the task has taken the run's result."""
     run.store.create(layout.ACKNOWLEDGED + owner, b"")
 
 

@@ -1,4 +1,4 @@
-"""A run driven inside a worker, for `deferrable=False`."""
+"""Drive a run inside a worker of Airflow, for `deferrable=False`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from airflow_elastic.hooks import ElasticHook
     from airflow_elastic.triggers.observer import Log, TaskObserver
 
-#: After `on_kill` has returned, Airflow kills the worker's process within about five seconds.
+#: Seconds that `on_kill` waits. When it has returned, Airflow kills the worker's process within about five seconds.
 KILL_SECONDS = 4.0
 
 
 class Foreground:
     """Drives a run in a thread of its own, which goes on while Airflow interrupts the main thread.
 
-    Airflow ends a task by calling `on_kill` inside a signal handler, on top of whatever the main thread is doing, and
-    kills the process a few seconds later without running a single `finally`. So the main thread does nothing but wait.
+    Airflow ends a task by calling `on_kill` inside a signal handler, which interrupts the main thread. A few seconds
+    later it kills the process, without running any `finally`. So the main thread only waits.
 
     Args:
         hook: opens the run and its engine.
         run: the run.
         owner: id of the task instance.
-        observer: is told what happens.
+        observer: is called for each event and each look.
         log: the task's log.
-        poll_seconds: how often requests, reports and checkpoints are looked for.
+        poll_seconds: seconds between two looks for requests, reports and checkpoints.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Foreground:
         self._over = False
         self._state: RunState | None = None
         self._error: BaseException | None = None
-        # The context holds which task the log lines and the SDK calls belong to.
+        # From the context, Airflow knows to which task log lines and SDK calls belong.
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=lambda: context.run(self._work), name="elastic", daemon=True)
 
     def drive(self) -> RunState:
-        """Drive the run to its end; ends the run where it is interrupted, by Airflow's timeout for instance.
+        """Drive the run to its end. If Airflow interrupts this (a timeout, for instance), the run is ended.
 
         Raises:
-            InvalidInput: there is no run any more.
+            InvalidInput: the run was removed.
         """
         self._thread.start()
         try:
@@ -76,26 +76,26 @@ class Foreground:
         return self._state
 
     def stop(self, by: str, *, seconds: float = KILL_SECONDS) -> bool:
-        """Have the run save and end, and wait for that; whether it has ended in time.
+        """Ask the run to save and end, and wait for it. Returns whether it has ended in time.
 
-        Where it has not, its workers have been told: they save, and end by themselves.
+        If it has not, its workers already have the request: they save, and end by themselves.
 
         Args:
-            by: who asks, in words that the record of the run will show.
-            seconds: how long to wait.
+            by: who asks; the run's journal keeps this text.
+            seconds: how long to wait. Default: 4.
         """
         if self._over:
             return True
-        # In a thread: this may run inside a signal handler, where nothing may be done that takes a lock.
+        # In a thread: this may run inside a signal handler, which must not take a lock.
         asking = threading.Thread(target=self._ask, args=(by,), daemon=True)
         asking.start()
         return self._wait(seconds)
 
     def _wait(self, seconds: float | None) -> bool:
-        """Wait for the end of the run; False where that took too long.
+        """Wait for the end of the run. Returns False if `seconds` have passed before.
 
-        It polls. `Thread.join` takes a thread for dead in which an exception of a signal handler has interrupted it
-        (Python 3.11), and any other primitive has a lock that the handler may find held by the code it interrupts.
+        It polls. If an exception of a signal handler interrupts `Thread.join`, Python 3.11 takes the thread for dead.
+        Other primitives have a lock, and the interrupted code may hold it.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._over:
@@ -123,7 +123,7 @@ class Foreground:
             self._hook,
             self._run.store.uri,
             log=self._log,
-            poll_seconds=min(self._poll_seconds, 0.5),  # the kill leaves no time to find a request late
+            poll_seconds=min(self._poll_seconds, 0.5),  # a request to stop must be found before the kill
             observer=self._observer,
         )
         await self._observer.finish()

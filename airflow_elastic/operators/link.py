@@ -1,4 +1,4 @@
-"""The button on a task instance that leads to its run's page."""
+"""The button on a task instance that opens the page of its run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class ElasticRunLink(BaseOperatorLink):
-    """Leads to the page that `airflow_elastic.web` serves; works as soon as the task has begun, also while deferred."""
+    """Opens the page of `airflow_elastic.web`. It works as soon as the task has begun, also while it is deferred."""
 
     name = "Elastic run"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The page of a task instance; below `[api] base_url`, where that is set."""
+        """The URL of the page; below `[api] base_url`, if that is set."""
         base: str = conf.get("api", "base_url", fallback="") or ""
         parts = (ti_key.dag_id, ti_key.run_id, ti_key.task_id)
         path = "/".join(quote(part, safe="") for part in parts)

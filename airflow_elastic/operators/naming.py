@@ -1,4 +1,4 @@
-"""What a run is called, and where it lies, when nobody says so: after the task instance, and never after its try."""
+"""Default name and URI of a run. They come from the task instance and are the same for all its tries."""
 
 from __future__ import annotations
 

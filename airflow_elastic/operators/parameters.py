@@ -1,4 +1,4 @@
-"""From an operator's parameters to a run specification."""
+"""Make a run specification from an operator's parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_elastic.spec.errors import ABSENT, InvalidInput, Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.validation import finite_positive
 
-#: Where each parameter of the operator stands in a run specification.
+#: The path in a run specification, by parameter of the operator.
 PATHS = {
     "command": "command",
     "workers": "workers.count",
@@ -35,7 +35,7 @@ PATHS = {
     "checkpoint_every_steps": "checkpoint.every_steps",
     "checkpoint_every_seconds": "checkpoint.every_seconds",
     "keep_checkpoints": "checkpoint.keep_last",
-    "checkpoint": "checkpoint",  # behind those of its fields that have names of their own
+    "checkpoint": "checkpoint",  # after the fields of it that have parameters of their own
     "restart_policy": "restart.policy",
     "restart_exit_codes": "restart.exit_codes",
     "backoff_limit": "restart.backoff_limit",
@@ -50,10 +50,10 @@ PATHS = {
     "secrets": "secrets",
 }
 
-#: The way back.
+#: The parameter of the operator, by path in a run specification.
 PARAMETERS = {path: parameter for parameter, path in PATHS.items()}
 
-#: More often would keep a triggerer busy with one run.
+#: Shortest interval between two looks; a shorter one would keep a triggerer busy with one run.
 LEAST_POLL_SECONDS = 0.01
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -63,9 +63,9 @@ _SLUG = re.compile(r"[^A-Za-z0-9._=-]+")
 
 
 def earliest(*times: Any) -> Any:
-    """The shortest of some times in seconds, or timedeltas, without those that are None; None without any.
+    """The shortest of some times, each in seconds or a timedelta. None values do not count; without others it is None.
 
-    Anything else is handed back as it is: the specification says what is wrong with it.
+    A value of another type is returned as it is: the specification then says what is wrong with it.
     """
     seconds = [one.total_seconds() if isinstance(one, timedelta) else one for one in times if one is not None]
     wrong = [one for one in seconds if not isinstance(one, int | float)]
@@ -76,11 +76,11 @@ def build_spec(parameters: Mapping[str, Any], *, name: str) -> RunSpec:
     """The specification that these parameters of an operator describe; None means the specification's default.
 
     Args:
-        parameters: by the names in PATHS, rendered.
-        name: of the run.
+        parameters: rendered values, by the names in PATHS.
+        name: name of the run.
 
     Raises:
-        SpecError: with every problem, each under the name of its parameter.
+        SpecError: lists every problem, each under the name of its parameter.
     """
     plain: dict[str, Any] = {"name": name}
     problems: list[Problem] = []
@@ -89,11 +89,11 @@ def build_spec(parameters: Mapping[str, Any], *, name: str) -> RunSpec:
             value = _plain(parameter, parameters.get(parameter))
         except SpecError as error:
             problems += error.problems
-            value = ["?"]  # so that the others are judged too
+            value = ["?"]  # so the other parameters are checked too
         if parameter == "checkpoint" and isinstance(value, Mapping):
             place = plain.setdefault("checkpoint", {})
             twice = sorted(place.keys() & value.keys())
-            allowed = "what no other parameter has said already"
+            allowed = "only fields that no other parameter sets"
             problems += [Problem(f"checkpoint.{key}", value[key], allowed) for key in twice]
             place.update(value)
         elif parameter == "checkpoint_every_seconds" and value == "auto":
@@ -119,11 +119,11 @@ def in_own_names(error: SpecError) -> SpecError:
 
 
 def early_problems(given: Mapping[str, Any], late: Collection[str]) -> list[Problem]:
-    """What can be known to be wrong with an operator's parameters while its DAG is parsed: no I/O, no heavy imports.
+    """Problems of an operator's parameters that can be found while its DAG is parsed: no I/O, no heavy imports.
 
     Args:
-        given: all parameters of the operator, by their names.
-        late: names of those that a template, or another task, has yet to give.
+        given: all parameters of the operator, by name.
+        late: names of the parameters whose values a template or another task sets later.
     """
     fixed = {name: value for name, value in given.items() if name not in late}
     parameters = {name: fixed.get(name) for name in PATHS}
@@ -131,7 +131,7 @@ def early_problems(given: Mapping[str, Any], late: Collection[str]) -> list[Prob
     words = parameters["command"]
     if "command" in late:
         parameters["command"] = ["?"]
-    elif isinstance(words, list | tuple):  # a template may well render to a number
+    elif isinstance(words, list | tuple):  # only here: a template may render to a number
         allowed = "text: put it in quotes"
         problems += [
             Problem(f"command.{i}", word, allowed)
@@ -150,7 +150,7 @@ def early_problems(given: Mapping[str, Any], late: Collection[str]) -> list[Prob
 
 
 def uri_problem(uri: object, name: str = "run_uri") -> Problem | None:
-    """What is wrong with where a run is to lie, without looking there; None where nothing is."""
+    """What is wrong with the URI of a run, without access to it. None if it is valid."""
     if not isinstance(uri, str | PurePath):
         return Problem(name, uri, "text: an absolute path, or s3://bucket/prefix")
     text = str(uri)
@@ -163,12 +163,12 @@ def uri_problem(uri: object, name: str = "run_uri") -> Problem | None:
     return Problem(
         name,
         text,
-        "an absolute path, or s3://bucket/prefix: a relative one is another in each part of Airflow",
+        "an absolute path, or s3://bucket/prefix: each part of Airflow has another working directory",
     )
 
 
 def interval_problem(name: str, given: Any) -> Problem | None:
-    """What is wrong with how often a run is to be looked at; None where nothing is."""
+    """What is wrong with the interval between two looks at a run. None if it is valid."""
     seconds = _plain(name, given)
     if finite_positive.broken(seconds) or seconds < LEAST_POLL_SECONDS:
         allowed = f"seconds, a finite number of at least {LEAST_POLL_SECONDS}, or a timedelta"
@@ -177,7 +177,7 @@ def interval_problem(name: str, given: Any) -> Problem | None:
 
 
 def _own_problems(fixed: Mapping[str, Any]) -> list[Problem]:
-    """Of parameters that are no part of a run specification."""
+    """Problems of parameters that are not part of a run specification."""
     problems = []
     if fixed.get("run_uri") is not None:
         problems.append(uri_problem(fixed["run_uri"]))
@@ -196,7 +196,7 @@ def _is_text(value: object) -> bool:
 
 
 def is_templated(value: object) -> bool:
-    """Whether Airflow may still replace something in it: a Jinja expression, the output of another task."""
+    """Whether Airflow may replace a part of it later: a Jinja expression, or the output of another task."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value
     if isinstance(value, Mapping):
@@ -207,7 +207,7 @@ def is_templated(value: object) -> bool:
 
 
 def slug(text: str) -> str:
-    """One part of a run URI or of a name: legal everywhere, and different for different texts."""
+    """One part of a run URI or a name, with characters that are valid everywhere. Different texts stay different."""
     kept = _SLUG.sub("-", text).strip("-.")[:100].rstrip("-.")
     if kept == text:
         return kept
@@ -225,9 +225,7 @@ def _plain(parameter: str, value: Any) -> Any:
         try:
             return shlex.split(value)
         except ValueError as error:
-            raise SpecError(
-                Problem("command", value, f"a line as one would type it in a shell ({error})")
-            ) from None
+            raise SpecError(Problem("command", value, f"a line as in a shell ({error})")) from None
     if parameter in _COUNTS and isinstance(value, str) and (number := _NUMBER.fullmatch(value)):
         return float(value) if number[2] else int(value)  # Jinja renders text
     return value

@@ -1,4 +1,4 @@
-"""What a run that has ended means for its task: XComs, or an exception."""
+"""The result of a task whose run has ended: XComs, or an exception."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.triggers.observer import Log
 
-#: Failures that another Airflow try would only repeat: they come from the script, its arguments or the specification.
+#: Failures of the script, its arguments or the specification. Another try of Airflow would meet the same failure.
 _USERS_OWN = frozenset(
     {
         FailureKind.CODE_ERROR,
@@ -30,7 +30,7 @@ _USERS_OWN = frozenset(
 
 
 def result(run: Run, state: RunState) -> dict[str, Any]:
-    """What a run that succeeded hands on: `run_uri`, `step`, `checkpoint`, `metrics`, `attempts`, all plain JSON."""
+    """The result of a run that succeeded: `run_uri`, `step`, `checkpoint`, `metrics`, `attempts`, in plain JSON."""
     progress = run.progress(state)
     return {
         "run_uri": run.store.uri,
@@ -42,7 +42,7 @@ def result(run: Run, state: RunState) -> dict[str, Any]:
 
 
 def newest_checkpoint(run: Run) -> dict[str, Any] | None:
-    """Step, URI of the manifest and URI of the files of the newest checkpoint; None where there is none."""
+    """Step, URI of the manifest and URI of the files of the newest checkpoint. None without a checkpoint."""
     steps = checkpoints.steps(run.store)
     if not steps:
         return None
@@ -56,11 +56,12 @@ def newest_checkpoint(run: Run) -> dict[str, Any] | None:
 
 
 def failure(run: Run, state: RunState, log: Log) -> AirflowException:
-    """The exception for a run that did not succeed; the first failing rank's traceback goes to the task's log.
+    """The exception for a run that did not succeed. The first failing rank's traceback goes to the task's log.
 
-    AirflowFailException, which uses up no more tries, where another try would only meet the same again: an error of
-    the script, a run that the engine refuses, a run that a person has stopped. Any other exception lets Airflow try
-    again, which reopens the run: it goes on from its newest checkpoint with a fresh budget.
+    If another try would meet the same failure, it is an AirflowFailException, after which Airflow does not try again.
+    This holds for an error of the script, a run that the engine refuses, and a run that a person has stopped.
+    Otherwise Airflow may try again. The try reopens the run, which goes on from its newest checkpoint with its full
+    number of restarts.
     """
     attempt, reason = state.attempt, state.reason or "unknown"
     failed = attempt.failure
@@ -78,12 +79,12 @@ def failure(run: Run, state: RunState, log: Log) -> AirflowException:
     stopped = attempt.cause is Cause.STOP or state.outcome == "stopped"
     own = failed is not None and failed.kind in _USERS_OWN and attempt.cause is Cause.FAILURE
     if failed is not None and failed.kind is FailureKind.BAD_INPUT and has_begun(state):
-        own = False  # a machine, or so many workers, may be what it was refused for
+        own = False  # the reason may be one machine, or the number of workers
     return AirflowFailException(text) if stopped or own else AirflowException(text)
 
 
 def standing(state: RunState) -> str:
-    """What a task finds where its run is to lie."""
+    """What a task finds at its run URI, for its log."""
     attempt = state.attempt
     if state.ended:
         return f"has ended before: {state.outcome}"

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class ElasticTrainOperator(BaseOperator):
-    """Trains a model with several workers that may come, go and fail, and succeeds when training is complete.
+    """Trains a model on several workers, which may join, leave and fail, and succeeds when training is complete.
 
         ElasticTrainOperator(
             task_id="train",
@@ -65,91 +65,91 @@ class ElasticTrainOperator(BaseOperator):
             checkpoint_every_seconds=60,
         )
 
-    The task submits the run and defers: while it trains, no worker slot is used. A failed attempt is followed by the
-    next one, from the newest checkpoint, without using up the task's `retries`. Rank 0's lines and what happens to
-    the run go to the task's log while it happens.
+    The task submits the run and defers: while it trains, no worker slot is used. After a failed attempt the next one
+    goes on from the newest checkpoint, without using up the task's `retries`. The task's log shows rank 0's output and
+    the run's events as they happen.
 
-    **What a try works on.** The run lies at `run_uri`; the default one names DAG, task, DAG run and map index, and
-    never the try. So a retry, and a task that was cleared, find the run that is there: one that goes on is taken over
-    (training is not interrupted), one that failed or was stopped is reopened and goes on from its newest checkpoint
-    with a fresh budget and deadline, one whose success was never noted is returned as it is. After a task has
-    *succeeded*, clearing it trains anew beside it, at `<run_uri>~2`. A run of another specification (the DAG was
-    edited in between) is refused: give another `run_uri`, or start a new DAG run. The same DAG in another folder (a new
-    version of its bundle) is the same run.
+    **Which run a try works on.** The run is stored at `run_uri`. The default URI names DAG, task, DAG run and map
+    index, and is the same for all tries. So a retry, and a task that was cleared, find the existing run:
 
-    **What ends a run early.** Marking the task, or its DAG run, failed or succeeded: workers save, and end.
-    A cleared task's run goes on for 40 s; if no new try has taken it over by then, for want of a worker slot, it saves
-    and ends, and the new try goes on from there. (While the DAG is paused it keeps training, and its trigger.) A
-    triggerer that restarts, or is killed, does not touch training; where none takes its place within
-    `unattended_timeout`, workers save and end by themselves, and whoever carries the run on next starts them again.
+    - A run that goes on is taken over, without a break in training.
+    - A run that failed or was stopped is reopened. It goes on from its newest checkpoint, with its full number of
+      restarts and a new deadline.
+    - A run that succeeded, but whose result no task has taken, is returned as it is.
+    - If the task itself has *succeeded*, clearing it trains again from the start, at `<run_uri>~2`.
+    - A run with another specification (the DAG was edited) is refused. Give another `run_uri`, or start a new DAG run.
+      The same DAG in another folder (a new version of its bundle) is the same run.
 
-    **What fails.** An error of the script, an engine's refusal, and a run that a person has stopped fail the task
-    without further tries, as another try would meet the same. Everything else (lost machines beyond the budget, a hang,
-    a passed deadline) may be tried again.
+    **What ends a run early.** If the task or its DAG run is marked failed or succeeded, workers save and end. The run
+    of a cleared task goes on for 40 s. If no new try takes it over in that time, it saves and ends; the new try goes
+    on from there. (While the DAG is paused, the run keeps its trigger and trains on.) A restarted or killed triggerer
+    does not interrupt training. If no triggerer takes over within `unattended_timeout`, workers save and end by
+    themselves. The next triggerer starts them again.
 
-    **Where to look.** The button "Elastic run" on the task instance, also while it is deferred, leads to the run's page
-    on the API server, `/elastic/runs/<dag_id>/<run_id>/<task_id>?map_index=-1`: state, progress, attempts and why they
-    ended, checkpoints, where the time went; with `&format=json` it is the status document. Whoever may read the task
-    instance may read its page. The API server reads the run with its own rights, so it has to reach `run_uri`, and that
-    has to be below the run root or below one of `[elastic] page_roots`. `airflow elastic` tells the same in a shell.
+    **What fails.** An error of the script, a refusal by the engine, or a stop by a person fails the task without
+    further tries. Airflow may retry after other failures: more lost machines than `backoff_limit`, a hang, a passed
+    deadline.
 
-    XComs: `run_uri`, as soon as the run exists. While it trains: `progress` (`state`, `attempt`, `workers`,
-    `world_size`, `step`, `total_steps`, `loss`, `samples_per_second`, `checkpoint`, `at`, and `log_position`, for us),
-    renewed every 5 s; the last one has the state that the run ended in. When it has succeeded: `checkpoint` (`step`,
-    `manifest`, `data`) and `metrics`; `return_value` holds `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
+    **Where to look.** The button "Elastic run" on the task instance opens the run's page, also while it is deferred.
+    Its address on the API server is `/elastic/runs/<dag_id>/<run_id>/<task_id>?map_index=-1`. It shows state, progress,
+    attempts and why they ended, checkpoints, and where the time went. With `&format=json` it is the status document.
+    Everyone who may read the task instance may read the page. The API server reads the run with its own rights, so it
+    must reach `run_uri`, below the run root or one of `[elastic] page_roots`. `airflow elastic` shows the same.
+
+    **XComs.** `run_uri`, as soon as the run exists. Every 5 s while it trains: `progress`, with `state`, `attempt`,
+    `workers`, `world_size`, `step`, `total_steps`, `loss`, `samples_per_second`, `checkpoint`, `at`, `log_position`.
+    The last `progress` has the run's last state. After success: `checkpoint` (`step`, `manifest`, `data`) and
+    `metrics`; `return_value` has `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
 
     Args:
-        command: the script and its arguments, all of them text, or `["-m", "package.module", …]`; a string is split as
-            a shell would.
+        command: the script and its arguments, or `["-m", "package.module", …]`. A string is split as in a shell.
         workers: workers (machines or pods) to start with. Default: 1.
         min_workers: fewest workers it may go on with. Default: `workers`.
         max_workers: most workers a scale step may ask for. Default: `workers`.
         procs_per_worker: ranks of each worker. Default: 1.
         node_unit: the number of workers is always a multiple of this. Default: 1.
-        worker_resources: what each worker asks the engine for, e.g. `{"cpu": "4", "memory": "8Gi"}`.
-        launcher: how ranks are started: torchrun, torchrun-plain, accelerate, python, dlrover-run, horovodrun. Default:
-            torchrun.
-        launcher_options: what only that launcher understands.
-        engine: where workers run. Default: that of the connection, else `local`.
-        engine_options: what only that engine understands.
-        working_dir: where the command runs. Default: on the local engine, for a script with a relative path, the folder
-            of the DAG file; otherwise wherever the engine starts it.
+        worker_resources: resources of each worker, e.g. `{"cpu": "4", "memory": "8Gi"}`.
+        launcher: program that starts the ranks: `torchrun`, `torchrun-plain`, `accelerate`, `python`, `dlrover-run`,
+            `horovodrun`. Default: torchrun.
+        launcher_options: options of that launcher.
+        engine: where workers run. Default: the connection's engine, else `local`.
+        engine_options: options of that engine.
+        working_dir: folder that the command runs in. Default: the folder of the DAG file, for a script with a relative
+            path on the local engine; otherwise the engine chooses.
         checkpoint_every_steps: save after so many optimizer steps.
-        checkpoint_every_seconds: save when the newest checkpoint is so old; seconds, a timedelta, or "auto", from what
-            a save costs and how often the run fails. Default: 300, without `checkpoint_every_steps`.
+        checkpoint_every_seconds: save when the newest checkpoint is so old: seconds, a timedelta, or "auto". "auto"
+            uses the cost of a save and the rate of failures. Default: 300, without `checkpoint_every_steps`.
         keep_checkpoints: committed checkpoints to keep. Default: 3.
-        checkpoint: whatever else the specification's `checkpoint` has, e.g. `{"keep_best": "min val_loss"}`.
+        checkpoint: other fields of the specification's `checkpoint`, e.g. `{"keep_best": "min val_loss"}`.
         restart_policy: Never, OnFailure, Always or ExitCode. Default: OnFailure.
         restart_exit_codes: codes that ExitCode restarts, beside 130, 137, 138 and 143.
-        backoff_limit: restarts that the run may use. Default: 6. Lost-and-found machines count, scale steps and
+        backoff_limit: restarts that the run may use. Default: 6. Restarts after a lost machine count; scale steps and
             preemptions do not.
-        no_progress_timeout: a run whose step has not advanced for so long hangs; seconds or a timedelta. Default: 600.
+        no_progress_timeout: a run hangs if its step has not advanced for so long; seconds or a timedelta. Default: 600.
         start_timeout: the same until the first step of an attempt. Default: 1800.
-        grace_period: what workers get to save when they are told to end. Default: 30.
-        unattended_timeout: workers that no triggerer has looked after for so long save and end; seconds or a timedelta.
+        grace_period: time that workers have to save when they must end; seconds or a timedelta. Default: 30.
+        unattended_timeout: workers save and end after so long without a triggerer; seconds or a timedelta.
             Default: 1800.
-        active_deadline: the run may take so long, all attempts together; seconds or a timedelta. Default: no limit. It
-            holds while the task is deferred too, where `execution_timeout` does not; so a deferrable task has the
-            smaller one of both.
+        active_deadline: most time for all attempts together; seconds or a timedelta. Default: no limit. Unlike
+            `execution_timeout` it applies while the task is deferred; the smaller of both limits a deferrable task.
         cleanup: what the engine removes at the end: None, All or Unfinished. Default: Unfinished.
         scaling: planned scale steps, e.g. `[{"workers": 4, "at_step": 1000}]`.
-        env: plain environment variables of the workers; no secrets, they are written down.
+        env: environment variables of the workers; no secrets, because they are stored as plain text.
         secrets: variables by reference, e.g. `[{"name": "TOKEN", "source": "env", "key": "WANDB_API_KEY"}]`.
-        run_uri: where the run lies: a folder by its absolute path, or `s3://bucket/prefix`, reachable from workers,
-            triggerer and Airflow's workers; empty, new, or holding this very run. Default:
+        run_uri: where the run is stored: an absolute path of a folder, or `s3://bucket/prefix`. Training workers,
+            triggerer and Airflow's workers must reach it. It must be new, empty, or have this run. Default:
             `<root>/<dag_id>/<task_id>/<run_id>[/<map_index>]`; the root is the connection's `run_root`, else
             `[elastic] run_root`, else `AIRFLOW_HOME/elastic-runs`.
         elastic_conn_id: an `elastic` connection. The default one need not exist.
         aws_conn_id: an AWS connection for `s3://` run URIs. Default: that of the elastic connection, else boto3's own
             chain.
-        deferrable: False drives the run in a worker slot.
-        poll_interval: seconds (or a timedelta) between two looks for requests, reports and checkpoints; failures of
-            workers are noticed at once all the same. Default: 2.
+        deferrable: False drives the run in a worker slot. Default: True.
+        poll_interval: seconds (or a timedelta) between two looks for requests, reports and checkpoints. Failures of
+            workers are noticed at once. Default: 2.
 
     Raises:
-        SpecError: at parse time, with every bad value among the parameters that are not templated. What only an engine
-            or a launcher knows (`engine_options`, whether a folder exists on the worker's machine), and what templates
-            render to, is refused when the task begins, before anything is created.
+        SpecError: at parse time, with every bad value among the parameters that are not templated. Values of templates,
+            and options that only an engine or a launcher can check, are refused when the task begins.
     """
 
     template_fields: Sequence[str] = (
@@ -257,7 +257,7 @@ class ElasticTrainOperator(BaseOperator):
     # -- the two halves of the task ------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> Any:
-        """Create the run, or take over the one that is there; then defer, or drive it here."""
+        """Create the run, or take over the existing one; then defer, or drive it here."""
         ti = context["ti"]
         owner = str(ti.id)
         hook = self._hook()
@@ -285,12 +285,12 @@ class ElasticTrainOperator(BaseOperator):
         return self._conclude(context, run, self._foreground.drive())
 
     def resume(self, context: Context, event: Mapping[str, Any], run_uri: str | None = None) -> Any:
-        """The trigger has fired. What became of the run is read from the run, not from the event.
+        """Finish the task after the trigger has fired. The outcome is read from the run, not from the event.
 
         Args:
-            context: of the task.
-            event: what the trigger has fired.
-            run_uri: as the deferral has it; `dag.test()` and `airflow tasks test` hand on the event alone.
+            context: the task's context.
+            event: the trigger's event.
+            run_uri: from the deferral; `dag.test()` and `airflow tasks test` pass on only the event.
         """
         if "error" in event:
             raise AirflowException(str(event["error"]))
@@ -300,18 +300,18 @@ class ElasticTrainOperator(BaseOperator):
             state = run.state
         except ElasticError as error:
             raise AirflowException(str(error)) from error
-        if not state.ended:  # somebody has reopened it in between
+        if not state.ended:  # it was reopened after the event
             self._defer(run_uri, str(context["ti"].id))
         return self._conclude(context, run, state)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """End the run where nobody carries it on, and no `on_kill` is called: a late deferral, a dead trigger."""
+        """End the run after a late deferral or a dead trigger, because Airflow then does not call `on_kill`."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as late:
             self._stop_here(context, "Airflow: the deferral timed out")
             raise AirflowFailException(
-                "the task was deferred for longer than it may be: its run has saved and ended"
+                "the task was deferred for longer than allowed: its run has saved and ended"
             ) from late
         except TaskDeferralError:
             ti = context["ti"]
@@ -320,9 +320,9 @@ class ElasticTrainOperator(BaseOperator):
             raise
 
     def on_kill(self) -> None:
-        """With deferrable=False: the run saves and ends. (A deferred task has its trigger do the same.)"""
+        """With deferrable=False: let the run save and end. (For a deferred task the trigger does this.)"""
         if self._foreground is not None and not self._foreground.stop("Airflow: the task was ended"):
-            self.log.warning("the run is still ending: its workers have been told to save and to end")
+            self.log.warning("the run is still ending: its workers have the request to save and to end")
 
     def _defer(self, run_uri: str, owner: str) -> None:
         trigger = ElasticRunTrigger(
@@ -336,7 +336,7 @@ class ElasticTrainOperator(BaseOperator):
             require_plain(trigger.serialize()[1])
         except InvalidInput as error:
             raise AirflowFailException(str(error)) from error
-        # No timeout: the run's own deadline holds in the trigger, ends the run properly, and is not late.
+        # No timeout: the trigger enforces the run's own deadline, in time, and lets the run save.
         self.defer(trigger=trigger, method_name="resume", kwargs={"run_uri": run_uri})
 
     def _conclude(self, context: Context, run: Run, state: RunState) -> dict[str, Any]:
@@ -348,7 +348,7 @@ class ElasticTrainOperator(BaseOperator):
             value = result(run, state)
             for key in ("checkpoint", "metrics"):
                 ti.xcom_push(key=key, value=value[key])
-            # Last of all: whatever fails before it is repaired by a retry that finds the run done.
+            # Last, so that a retry after a failure above finds the complete run and returns its result.
             acknowledge(run, str(ti.id))
         except StoreError as error:
             raise AirflowException(str(error)) from error
@@ -357,7 +357,7 @@ class ElasticTrainOperator(BaseOperator):
     def _stop_here(self, context: Context, why: str) -> None:
         hook, owner = self._hook(), str(context["ti"].id)
         try:
-            # Not by the XCom, which people may edit.
+            # Not from the XCom, which people may edit.
             run_uri = current(hook, self._run_uri(context, hook)).uri
             asyncio.run(stop(hook, run_uri, by=why, owner=owner, log=self.log))
         except (ElasticError, TimeoutError) as error:
@@ -376,10 +376,10 @@ class ElasticTrainOperator(BaseOperator):
         parameters["active_deadline"] = self._deadline()
         spec = build_spec(parameters, name=run_name(context["ti"]))
         script = spec.command[0]
-        # The DAG's folder is on this machine: pods have the image's.
+        # Only for local workers: pods do not have the folder of the DAG.
         if spec.engine == "local" and spec.working_dir is None and not script.startswith(("/", "-")):
             spec = replace(spec, working_dir=self.dag.folder)
-        bundle = getattr(context["ti"], "bundle_instance", None)  # whose next version is in another folder
+        bundle = getattr(context["ti"], "bundle_instance", None)  # its next version is in another folder
         return replace(spec, source_root=str(bundle.path)) if bundle is not None else spec
 
     def _run_uri(self, context: Context, hook: ElasticHook) -> str:
@@ -390,7 +390,7 @@ class ElasticTrainOperator(BaseOperator):
         return root if given else default_uri(root, context["ti"])
 
     def _refuse_early(self) -> None:
-        """Refuse bad values while the DAG is parsed, where Airflow will not change them any more."""
+        """Refuse bad values while the DAG is parsed, except those that Airflow may still change."""
         names = [*PATHS, "run_uri", "elastic_conn_id", "aws_conn_id", "deferrable", "poll_interval"]
         given = {name: getattr(self, name) for name in names}
         late = {name for name in self.template_fields if name in given and is_templated(given[name])}

@@ -1,4 +1,4 @@
-"""ElasticRunSensor: waits until a run has come somewhere."""
+"""ElasticRunSensor: waits until a run has reached a state, a step or a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ if TYPE_CHECKING:
 
 
 class ElasticRunSensor(BaseSensorOperator):
-    """Waits for a state, a step or a checkpoint of a run, wherever that is driven from; also for a run yet to come.
+    """Waits until a run has reached a state, a step or a checkpoint.
 
         ElasticRunSensor(task_id="half_way", run_uri="s3://training/mnist", step=500)
 
-    It fails where the run has ended short of that. Its result is a dict with `run_uri`, `state`, `step` and
-    `checkpoint` (the newest one's step) as they were then.
+    The run may be driven by another DAG, by a shell or by this DAG, and it need not exist yet. The sensor fails if the
+    run ends before the target. Its result is a dict with `run_uri`, `state`, `step` and `checkpoint` (the step of the
+    newest checkpoint) of that moment.
 
     Args:
-        run_uri: where the run lies. (The XCom `run_uri` of a training task names it, once that task has begun.)
-        state: `running`, `ended`, `succeeded`, `failed` or `stopped`. Default: `succeeded`, without `step` and
-            `checkpoint`.
-        step: an optimizer step that the run has done.
-        checkpoint: the step that a checkpoint has at least; True for any checkpoint.
+        run_uri: where the run is stored. (The XCom `run_uri` of a training task names it, once that task has begun.)
+        state: `running`, `ended`, `succeeded`, `failed` or `stopped`. Default: `succeeded`, if `step` and `checkpoint`
+            are not given.
+        step: wait until the run has done this optimizer step.
+        checkpoint: wait for a checkpoint of this step or a later one; True means any checkpoint.
         elastic_conn_id: see ElasticTrainOperator.
         aws_conn_id: see ElasticTrainOperator.
-        deferrable: False waits in a worker, in the way that `mode` says.
-        poke_interval: seconds between two looks. Default: 10.
+        deferrable: True waits in the triggerer; False waits in a worker, as `mode` says. Default: True.
+        poke_interval: seconds between two looks at the run. Default: 10.
+
+    Raises:
+        SpecError: at parse time, if an argument has a value that is not allowed.
     """
 
     template_fields: Sequence[str] = ("run_uri", "elastic_conn_id", "aws_conn_id")
@@ -74,7 +78,7 @@ class ElasticRunSensor(BaseSensorOperator):
             raise SpecError(problem).below(self.task_id)
 
     def execute(self, context: Context) -> Any:
-        """Look once; then wait in the triggerer, or poke."""
+        """Look once, then wait in the triggerer; poke if `deferrable` is False."""
         if not self.deferrable:
             return super().execute(context)
         found = self._look()
@@ -99,21 +103,21 @@ class ElasticRunSensor(BaseSensorOperator):
         self.defer(trigger=trigger, method_name="resume", timeout=self.timeout)
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """The trigger has fired."""
+        """Return the result after the trigger has fired. Raises AirflowException if the run cannot reach the target."""
         if "error" in event:
             raise AirflowException(str(event["error"]))
         return event["reached"]
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Whether the run is there."""
+        """Whether the run has reached the target."""
         found = self._look()
         return PokeReturnValue(found is not None, found)
 
     def _look(self) -> dict[str, Any] | None:
         if not self.run_uri or self.run_uri == "None":
             raise AirflowException(
-                f"run_uri is {self.run_uri!r}: the task that it is taken from has pushed none (yet); give both tasks "
-                "the same run_uri, or put this one after it"
+                f"run_uri is {self.run_uri!r}: the task that should push it has not done so. "
+                "Give both tasks the same run_uri, or run this one after that task"
             )
         if (problem := uri_problem(self.run_uri)) is not None:
             raise AirflowFailException(str(problem))
@@ -125,7 +129,7 @@ class ElasticRunSensor(BaseSensorOperator):
 
 
 def _limit_problem(given: Any) -> Problem | None:
-    """Of Airflow's own `timeout`: what no calendar has it refuses in words of Python's, or when the task defers."""
+    """What is wrong with Airflow's `timeout`: Airflow refuses it later, with an error of Python's calendar."""
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
-    allowed = finite_positive.broken(seconds) if seconds else None  # 0: one look
+    allowed = finite_positive.broken(seconds) if seconds else None  # 0 means one look
     return None if allowed is None else Problem("timeout", given, allowed)

@@ -1,18 +1,17 @@
-"""What becomes of a run whose trigger was cancelled: it ends where nobody wants it any more, and goes on elsewhere.
+"""Decide whether a run goes on after its trigger was cancelled: it ends if no task waits for it any more.
 
-Airflow cancels a trigger alike when a person marks the task, clears it or deletes its DAG run, and when another
-triggerer has taken the trigger over. Only the task's state and the run's owner tell these apart:
+Airflow cancels a trigger when a person marks the task, clears it or deletes its DAG run. It also cancels a trigger
+when another triggerer has taken it over. Only the task's state and the run's owner distinguish these cases:
 
-- the task has a terminal state, or is gone: nobody waits for the run; it saves and ends.
-- another try of the task owns the run: a clear, whose new try was faster than this. The run is its, and is left
-  alone; but it is looked after for a while, as a task that is marked before its own trigger has started has nobody
-  else who would end the run.
-- somebody else owns the run: it is left alone.
-- the task is deferred and the run still ours: another triggerer has it; the run is left alone.
-- the task waits for a worker slot: a clear, whose new try has yet to begin. It is given some time to take the run
-  over; after that the run saves and ends, and the new try goes on from there whenever it begins.
+- The task has a terminal state, or was deleted. Nobody waits for the run: it saves and ends.
+- Another try of the task owns the run. The task was cleared, and its new try has already taken the run over. This
+  module still watches the task for a while: if it is marked before its new trigger starts, nobody else ends the run.
+- Another task owns the run. It is left alone.
+- The task is deferred, and the owner has not changed. Another triggerer has the trigger, so the run is left alone.
+- The task waits for a worker slot. It was cleared, and its new try has not begun. If the new try does not take the
+  run over in time, the run saves and ends. The new try later goes on from there.
 
-A task that is cleared while its DAG is paused keeps its trigger, and with it its run, until the DAG goes on.
+A task that is cleared while its DAG is paused keeps its trigger and its run until the DAG goes on.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_elastic.hooks import ElasticHook
     from airflow_elastic.triggers.observer import Log
 
-#: A new try takes the run over within so many seconds, or the run ends.
+#: Seconds that a new try has to take the run over before the run ends.
 TAKEOVER_SECONDS = 40.0
 
 _LOOK_SECONDS = 2.0
@@ -47,16 +46,16 @@ async def end_if_abandoned(
     log: Log,
     takeover_seconds: float = TAKEOVER_SECONDS,
 ) -> bool:
-    """End the run if nobody wants it any more; returns whether this did.
+    """End the run if no task waits for it any more. Returns whether this call ended it.
 
     Args:
         hook: opens the run and its engine.
-        run_uri: where the run lies.
+        run_uri: where the run is stored.
         owner: the try whose trigger was cancelled.
-        task: the task instance that it is a try of, as `task_key` has it.
-        task_state: asks Airflow for the state of that task; GONE where there is no such task.
+        task: key of its task instance, from `task_key`.
+        task_state: asks Airflow for the state of that task; GONE if there is no such task.
         log: the task's log.
-        takeover_seconds: how long a new try has to take the run over, and its own trigger to start.
+        takeover_seconds: seconds that a new try has to take the run over and start its own trigger.
     """
     deadline = time.monotonic() + takeover_seconds
     store = await asyncio.to_thread(hook.open_store, run_uri)
@@ -68,14 +67,15 @@ async def end_if_abandoned(
                 return False
             taken_over = run.owner != owner
             if taken_over and run.task != task:
-                return False  # by another task altogether
+                return False  # another task has it
             state = await task_state()
         except RunMissing:
             return False
-        except Exception as error:  # whatever the SDK or the storage raises: it may work again in a moment
+        except Exception as error:  # any error of the SDK or the storage may be gone at the next look
             if late:
                 log.warning(
-                    "%s", f"nobody can tell whether {run_uri} is still wanted ({error}): left running"
+                    "%s",
+                    f"{run_uri} goes on: nobody can find out whether its task still waits for it ({error})",
                 )
                 return False
         else:

@@ -1,4 +1,4 @@
-"""Driving a run on behalf of a task, wherever there is an event loop: in the triggerer, or in a worker."""
+"""Drive a run for a task, in the event loop of the triggerer or of a worker."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ async def drive(
     poll_seconds: float,
     observer: Observer | None = None,
 ) -> RunState:
-    """Carry a run on to its end. Storage out of reach is waited out, for as long as it takes.
+    """Drive a run to its end. While the storage cannot be reached, this waits and tries again without limit.
 
     Args:
         hook: opens the run and its engine.
-        run_uri: where the run lies.
+        run_uri: where the run is stored.
         log: the task's log.
-        poll_seconds: how often requests, reports and checkpoints are looked for.
-        observer: is told what happens.
+        poll_seconds: seconds between two looks for requests, reports and checkpoints.
+        observer: is called for each event and each look.
 
     Raises:
-        InvalidInput: there is no run (any more), or its engine is not installed here.
+        InvalidInput: the run does not exist, or its engine is not installed here.
     """
     while True:
         try:
@@ -58,19 +58,19 @@ def _state(store: Store) -> RunState:
 async def stop(
     hook: ElasticHook, run_uri: str, *, by: str, owner: str | None, log: Log, grace: float = 60.0
 ) -> RunState | None:
-    """End a run: its workers save, then nothing of them is left. None where it already is another's, or is no more.
+    """End a run: its workers save, and its job is removed. Returns None if another owner has it, or it does not exist.
 
     Args:
         hook: opens the run and its engine.
-        run_uri: where the run lies.
-        by: who asks, in words that the record of the run will show.
-        owner: void unless this still owns the run.
+        run_uri: where the run is stored.
+        by: who asks; the run's journal keeps this text.
+        owner: the run is ended only while this is its owner; None ends it in any case.
         log: the task's log.
-        grace: seconds beyond the run's own grace period that this may take.
+        grace: seconds to wait beyond the run's own grace period.
 
     Raises:
-        StoreError: the storage is out of reach.
-        TimeoutError: it still had not ended; whoever asks next goes on.
+        StoreError: the storage cannot be reached.
+        TimeoutError: the run has not ended in time; call `stop` again to go on.
     """
     store = await asyncio.to_thread(hook.open_store, run_uri)
     run = Run(store)
@@ -79,7 +79,7 @@ async def stop(
         if state.ended or (owner is not None and state.owner != owner):
             return state if state.ended else None
         await asyncio.to_thread(lambda: run.ask_stop(by=by, owner=owner))
-    except InvalidInput:  # it has ended in between, or has been removed
+    except InvalidInput:  # the run has ended or was removed since the look above
         return None
     async with asyncio.timeout(state.spec.health.grace_seconds + grace):
         return await drive(hook, run_uri, log=log, poll_seconds=0.2)

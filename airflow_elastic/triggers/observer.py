@@ -1,4 +1,4 @@
-"""What a task tells while its run goes on: sentences and rank 0's lines into its log, progress as an XCom."""
+"""Show a run while it goes on: events and rank 0's lines in the task's log, progress as an XCom."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.status import JobStatus, Wait
 
-#: The XCom that shows how far a running task is.
+#: The key of the XCom with the progress of a running task.
 PROGRESS_KEY = "progress"
 
-#: How often it is renewed, at most.
+#: Shortest time in seconds between two writes of that XCom.
 PROGRESS_SECONDS = 5.0
 
-#: How long the end of a run waits for Airflow to tell where rank 0's lines go on.
+#: How many seconds the end of a run waits for each call to Airflow or the storage.
 _PATIENCE_SECONDS = 30.0
 
 
 class Log(Protocol):
-    """What we need of a task's logger."""
+    """The part of a task's logger that is used here."""
 
     def info(self, event: str, *args: object) -> Any: ...
     def warning(self, event: str, *args: object) -> Any: ...
@@ -42,14 +42,14 @@ class Log(Protocol):
 
 
 class TaskObserver(Observer):
-    """Says what happens from now on; the past was said by those before us.
+    """Logs the events from now on. Earlier events were logged by an earlier observer.
 
     Args:
         log: the task's log.
-        store: where the run lies.
-        push: stores an XCom of the task; blocks, and may raise. Default: progress is told in the log alone.
-        pushed: reads an XCom of the task; blocks, and may raise. From the progress that a triggerer before this one
-            has pushed follows where rank 0's lines go on. Default: they begin anew.
+        store: the run's store.
+        push: stores an XCom of the task; blocks, and may raise. Default: progress goes only to the log.
+        pushed: reads an XCom of the task; blocks, and may raise. The XCom of an earlier triggerer says where rank 0's
+            output goes on. Default: the output starts from the beginning.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class TaskObserver(Observer):
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         self._log.warning(
-            "%s", f"out of reach, for the {times}. time: {error}; the next try is in {pause:.1f} s"
+            "%s", f"failed call number {times} in a row: {error}; the next try is in {pause:.1f} s"
         )
 
     async def on_look(self, state: RunState, progress: Progress | None) -> None:
-        # None of this is waited for: neither an Airflow that does not answer nor a loud script must hold up a restart.
+        # This does not wait: an Airflow that does not answer, or a script with much output, must not delay a restart.
         if self._resuming is None:
             self._resuming = asyncio.create_task(self._resume())
         self._seen = (state, progress)
@@ -107,7 +107,7 @@ class TaskObserver(Observer):
             self._pushing = asyncio.create_task(self._push_progress(state, progress))
 
     async def finish(self) -> None:
-        """Hand on what was written last, and how it ended."""
+        """Log the rest of rank 0's output, and store the last progress."""
         if self._resuming is not None:
             await asyncio.wait({self._resuming}, timeout=_PATIENCE_SECONDS)
         rest = asyncio.create_task(self._follow(last=True, after=self._following))
@@ -138,7 +138,7 @@ class TaskObserver(Observer):
             return
         try:
             progress = await call(self._pushed, PROGRESS_KEY)
-        except Exception as error:  # whatever Airflow raises: some lines are told twice
+        except Exception as error:  # any error of Airflow: some lines then appear twice in the log
             self._log.warning("%s", f"the progress of this task cannot be read: {error}")
         else:
             self._output.resume(progress.get("log_position") if isinstance(progress, dict) else None)
@@ -168,5 +168,5 @@ class TaskObserver(Observer):
         }
         try:
             await call(self._push, PROGRESS_KEY, value)
-        except Exception as error:  # whatever Airflow raises: progress is a courtesy
+        except Exception as error:  # any error of Airflow: training does not depend on this XCom
             self._log.warning("%s", f"the progress could not be stored as an XCom: {error}")

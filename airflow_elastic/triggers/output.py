@@ -1,4 +1,4 @@
-"""Rank 0's output, followed while it is written."""
+"""Follow rank 0's output while it is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.status import Progress
 
-#: Lines handed on at each look; of the others only their number is told. A task's log is no place for gigabytes.
+#: Most lines passed on at each look; the log shows only the number of the others, as it must not grow to gigabytes.
 LINES = 200
 
 _BEHIND_BYTES = 8 << 20
@@ -26,9 +26,9 @@ class RankOutput:
     """Follows the output of rank 0 from attempt to attempt, and from generation to generation.
 
     Args:
-        store: where the run lies.
-        tell: is given each line.
-        since: epoch second; attempts that were submitted earlier were somebody else's to tell of.
+        store: the run's store.
+        tell: is called with each line.
+        since: epoch seconds; an earlier observer has shown the attempts that were submitted before.
     """
 
     def __init__(self, store: Store, tell: Callable[[str], None], *, since: float = 0.0) -> None:
@@ -40,7 +40,7 @@ class RankOutput:
 
     @property
     def position(self) -> list[int] | None:
-        """Attempt, generation and offset in bytes of what comes next: for `resume`, in plain JSON."""
+        """Attempt, generation and offset in bytes of the next line, for `resume`; plain JSON."""
         return None if self._at is None or self._output is None else [*self._at, self._output.at]
 
     def resume(self, position: object) -> None:
@@ -50,7 +50,7 @@ class RankOutput:
             self._go_to((attempt, generation), offset)
 
     async def follow(self, state: RunState, progress: Progress | None) -> None:
-        """Hand on what is new."""
+        """Pass on the new lines."""
         if self._at is None:
             await self._begin(state, progress)
         await self._show()
@@ -61,7 +61,7 @@ class RankOutput:
                 await self._show()
 
     async def _begin(self, state: RunState, progress: Progress | None) -> None:
-        """With the first attempt that began under our eyes; of one that was there before, with its newest lines."""
+        """Begin with the first attempt submitted after `since`, else with the newest lines of the newest attempt."""
         places = _places(state, progress)
         ours = {attempt.number for attempt in state.attempts if (attempt.submitted_at or 0.0) >= self._since}
         begun = next((place for place in places if place[0] in ours), places[-1])
@@ -78,7 +78,7 @@ class RankOutput:
         return self._output
 
     async def finish(self) -> None:
-        """Hand on the rest: nothing is written any more."""
+        """Pass on the rest, once rank 0 has ended."""
         await self._show(last=True)
 
     async def _show(self, *, last: bool = False) -> None:
@@ -94,7 +94,7 @@ def _new_lines(output: Output, uri: str, *, last: bool) -> list[str]:
 
 
 def _places(state: RunState, progress: Progress | None) -> list[tuple[int, int]]:
-    """Attempt and generation of every output there is, oldest first."""
+    """Attempt and generation of each output of the run, oldest first."""
     places = []
     for attempt in state.attempts:
         told = progress if progress is not None and progress.attempt == attempt.number else attempt.progress

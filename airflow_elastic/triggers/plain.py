@@ -1,4 +1,4 @@
-"""What a trigger may be given: plain JSON values."""
+"""Check that the arguments of a trigger are plain JSON values."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from airflow_elastic.spec.errors import InvalidInput
 
 
 def require_plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values, once they are known to be plain JSON.
+    """Return the same values if all of them are plain JSON.
 
-    Airflow stores them in its database and hands them to the triggerer. One value that is not plain does not fail its
-    own task: it ends the triggerer with all triggers in it, and every triggerer that starts afterwards.
+    Airflow stores them in its database and hands them to the triggerer. A value that is not plain does not only fail
+    its own task. It ends the triggerer with all its triggers, and each triggerer that starts later.
 
     Raises:
-        InvalidInput: names every value that is not plain, by its path.
+        InvalidInput: names each value that is not plain, by its path.
     """
     found = [f"{path}: {value!r} is a {type(value).__name__}" for path, value in _foreign("", kwargs)]
     if found:
-        raise InvalidInput(
-            f"a trigger cannot be given {'; '.join(found)}; allowed: str, int, float, bool, None, lists and dicts"
-        )
+        raise InvalidInput(f"a trigger cannot be given {'; '.join(found)}; allowed: only types that JSON has")
     return dict(kwargs)
 
 
 def _foreign(path: str, value: object) -> Iterator[tuple[str, object]]:
-    # Exactly these types: an enum is a str, and a subclass of dict is a dict, until Airflow decodes them again.
+    # Exactly these types: Airflow decodes a str enum or a subclass of dict as another type than it was.
     if value is None or type(value) in (str, int, bool):
         return
     if type(value) is float:

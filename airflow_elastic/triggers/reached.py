@@ -17,16 +17,16 @@ from airflow_elastic.triggers.target import OutOfReach, Target, reached
 
 
 class ElasticRunReachedTrigger(BaseTrigger):
-    """Fires `{"reached": …}` when a run is at a target, `{"error": …}` when it cannot get there any more.
+    """Fires `{"reached": …}` when a run has reached a target, and `{"error": …}` when it has ended before.
 
     Args:
-        run_uri: where the run lies, or will lie.
+        run_uri: where the run is or will be stored.
         state: see Target.
         step: see Target.
         checkpoint: see Target.
         elastic_conn_id: see ElasticHook.
         aws_conn_id: see ElasticHook.
-        poll_seconds: how often the run is looked at.
+        poll_seconds: seconds between two looks at the run. Default: 10.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class ElasticRunReachedTrigger(BaseTrigger):
         }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Names of connections, never their content."""
+        """The class and its arguments: names of connections, never their content."""
         kwargs = require_plain(self.kwargs)
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look, until there is something to tell."""
+        """Look at the run until it has reached the target or cannot reach it, then fire once."""
         began = time.monotonic()
         try:
             payload: dict[str, Any] = {"reached": await self._wait()}
@@ -73,7 +73,7 @@ class ElasticRunReachedTrigger(BaseTrigger):
         while True:
             try:
                 found = await asyncio.to_thread(reached, store, target)
-            except StoreError as error:  # it is waited out; the sensor has a timeout
+            except StoreError as error:  # try again: the sensor has a timeout
                 self.log.warning("%s", f"{given['run_uri']} cannot be read: {error}")
                 found = None
             if found is not None:

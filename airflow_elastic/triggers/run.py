@@ -1,4 +1,4 @@
-"""The trigger that drives a run: its controller, hosted by Airflow's triggerer."""
+"""The trigger that drives a run: it hosts the run's controller in Airflow's triggerer."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.observer import TaskObserver
 from airflow_elastic.triggers.plain import require_plain
 
-#: An event earlier than this in a deferral can meet a scheduler that still believes the task queued, and fail it
-#: ("Executor reported success, but its state is queued").
+#: Shortest time in seconds from a deferral to its event. After an earlier event the scheduler may still have the task
+#: as queued, and fail it ("Executor reported success, but its state is queued").
 EARLIEST_EVENT_SECONDS = 6.0
 
-#: `on_kill` is cancelled after about a second, and the loop keeps only weak references to tasks: what has to go on
-#: beyond that is held here.
+#: Tasks that go on after `on_kill`, which Airflow cancels after about a second. The loop keeps only weak references.
 _ending: set[asyncio.Task[bool]] = set()
 
 
 class ElasticRunTrigger(BaseTrigger):
     """Drives the run at a URI to its end, then fires `{"run_uri": …, "outcome": …}`.
 
-    It holds nothing that the run's journal does not, so it may be killed at any point: training goes on, and the
-    next triggerer carries the run on from where it stands.
+    All its state is in the run's journal, so it may be killed at any point. Training then goes on, and the next
+    triggerer drives the run from there.
 
     Args:
-        run_uri: where the run lies.
-        owner: id of the task instance; the run is ended on its behalf only as long as the journal names it.
+        run_uri: where the run is stored.
+        owner: id of the task instance. The trigger ends the run only while the journal names this owner.
         elastic_conn_id: see ElasticHook.
         aws_conn_id: see ElasticHook.
-        poll_seconds: how often requests, reports and checkpoints are looked for.
+        poll_seconds: seconds between two looks for requests, reports and checkpoints. Default: 2.
     """
 
     def __init__(
@@ -57,13 +56,13 @@ class ElasticRunTrigger(BaseTrigger):
         self.poll_seconds = poll_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Names of connections, never their content: this is stored in Airflow's database as it is."""
+        """The class and its arguments. Airflow's database stores them as plain text: no content of connections."""
         names = ("run_uri", "owner", "elastic_conn_id", "aws_conn_id", "poll_seconds")
         kwargs = require_plain({name: getattr(self, name) for name in names})
         return f"{ElasticRunTrigger.__module__}.{ElasticRunTrigger.__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Drive the run, and fire once. What it fires is logged unmasked: no word in it is the script's own."""
+        """Drive the run, and fire once. Airflow logs the event unmasked, so no text of the script is in it."""
         began = time.monotonic()
         payload: dict[str, Any] = {"run_uri": self.run_uri}
         try:
@@ -84,7 +83,7 @@ class ElasticRunTrigger(BaseTrigger):
     async def _drive(self) -> str | None:
         hook, ti = self._hook(), self.task_instance
         store = await asyncio.to_thread(hook.open_store, self.run_uri)
-        if ti is None:  # `dag.test()` and `airflow tasks test` run a trigger without telling it whose it is
+        if ti is None:  # `dag.test()` and `airflow tasks test` run a trigger without a task instance
             observer = TaskObserver(self.log, store)
         else:
             observer = TaskObserver(
@@ -97,7 +96,7 @@ class ElasticRunTrigger(BaseTrigger):
         return state.outcome
 
     async def on_kill(self) -> None:
-        """End the run if it is nobody's any more, in the background: Airflow gives this about a second."""
+        """End the run if no task waits for it any more, in the background: Airflow waits about a second for this."""
         work = asyncio.create_task(self._end_if_abandoned())
         _ending.add(work)
         work.add_done_callback(_ending.discard)

@@ -1,4 +1,4 @@
-"""What a sensor waits for, and whether a run is there yet, or never will be."""
+"""The target that a sensor waits for, and whether a run has reached it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ STATES = ("running", "ended", "succeeded", "failed", "stopped")
 
 
 class OutOfReach(ElasticError):
-    """The run has ended, and what is waited for did not happen."""
+    """The run has ended without reaching the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Exactly one of these.
+    """A state, a step or a checkpoint of a run; exactly one of them is set.
 
     Attributes:
         state: `running` (workers were submitted), `ended`, or an outcome: `succeeded`, `failed`, `stopped`.
-        step: the run has done this step.
-        checkpoint: there is a checkpoint of this step or a later one; True: there is any.
+        step: an optimizer step that the run has done.
+        checkpoint: a checkpoint of this step or a later one exists; True means any checkpoint.
+
+    Raises:
+        SpecError: none or several are set, or a value is not allowed.
     """
 
     state: str | None = None
@@ -53,14 +56,15 @@ class Target:
 
 
 def reached(store: Store, target: Target) -> dict[str, Any] | None:
-    """Where the run stands, once it is at the target; None before, and while there is no run yet. Blocks.
+    """Return the run's progress once it has reached the target. Blocks.
 
     Returns:
-        `run_uri`, `state`, `step` and `checkpoint` (the newest one's step, or None).
+        `run_uri`, `state`, `step` and `checkpoint` (step of the newest one, or None). None if the run has not reached
+        the target, or does not exist yet.
 
     Raises:
-        OutOfReach: the run has ended short of the target.
-        StoreError: the storage is out of reach.
+        OutOfReach: the run has ended before the target.
+        StoreError: the storage cannot be reached.
     """
     run = Run(store)
     try:

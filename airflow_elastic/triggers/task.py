@@ -1,4 +1,4 @@
-"""Our own task instance, asked from inside a trigger through Airflow's task SDK."""
+"""Read and write the task instance of a trigger, through Airflow's task SDK."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from airflow.sdk.execution_time.xcom import XCom
 
 T = TypeVar("T")
 
-# The SDK answers one call at a time, and the first call of a triggerer takes seconds (minutes, under load). In the
-# loop's own few threads, calls that wait would keep the controllers' storage calls from being made.
+# Own threads: the SDK answers one call at a time, and a triggerer's first call takes seconds (minutes, under load).
+# In the loop's default threads, the waiting calls would block the controllers' storage calls.
 _threads = ThreadPoolExecutor(2, thread_name_prefix="elastic-sdk")
 
-#: States in which nobody waits for the task's work any more.
+#: States in which no task waits for the run any more.
 TERMINAL = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
 
-#: Said of a task instance that does not exist: its DAG run was deleted.
+#: The state of a task instance that does not exist, because its DAG run was deleted.
 GONE = "deleted"
 
 
 def task_key(ti: Any) -> str:
-    """`<dag>/<DAG run>/<task>/<map index>`, quoted: the task instance, whichever its try; -1 where it is not mapped.
+    """`<dag>/<DAG run>/<task>/<map index>`, quoted; the same for all tries. The map index is -1 if it is not mapped.
 
-    Runs keep it in their journals, where only tasks write.
+    It is in the run's journal, where only tasks write.
     """
     parts = (ti.dag_id, ti.run_id, ti.task_id, str(-1 if ti.map_index is None else ti.map_index))
     return "/".join(quote(part, safe="") for part in parts)
 
 
 async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call something of the SDK without holding up the loop, nor anything else that uses threads."""
+    """Call a function of the SDK without blocking the event loop or its default threads."""
     work = partial(contextvars.copy_context().run, function, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_threads, work)
 
 
 async def task_state(ti: Any) -> str | None:
-    """The state of a task instance now; None where it waits to be scheduled, GONE where it does not exist."""
+    """The current state of a task instance: None if it waits to be scheduled, GONE if it does not exist."""
     states: dict[str, dict[str, Any]] = await call(
         RuntimeTaskInstance.get_task_states,
         dag_id=ti.dag_id,
@@ -58,7 +58,7 @@ async def task_state(ti: Any) -> str | None:
 
 
 def xcom_pusher(ti: Any) -> Callable[[str, Any], None]:
-    """What stores XComs of this task instance; it blocks."""
+    """Return a function that stores an XCom of this task instance; the function blocks."""
 
     def push(key: str, value: Any) -> None:
         XCom.set(key, value, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index)
@@ -67,7 +67,7 @@ def xcom_pusher(ti: Any) -> Callable[[str, Any], None]:
 
 
 def xcom_value(ti: Any, key: str) -> Any:
-    """An XCom of this task instance, or None; it blocks."""
+    """An XCom of this task instance, or None. Blocks."""
     return XCom.get_one(
         key=key, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index
     )
