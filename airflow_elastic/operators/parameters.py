@@ -163,7 +163,7 @@ def uri_problem(uri: object, name: str = "run_uri") -> Problem | None:
     return Problem(
         name,
         text,
-        "an absolute path, or s3://bucket/prefix: each part of Airflow has another working directory",
+        "an absolute path, or s3://bucket/prefix: a relative path means another folder in each part of Airflow",
     )
 
 

@@ -116,7 +116,7 @@ class ElasticRunSensor(BaseSensorOperator):
     def _look(self) -> dict[str, Any] | None:
         if not self.run_uri or self.run_uri == "None":
             raise AirflowException(
-                f"run_uri is {self.run_uri!r}: the task that should push it has not done so. "
+                f"run_uri is {self.run_uri!r}: the task that should push it has pushed none. "
                 "Give both tasks the same run_uri, or run this one after that task"
             )
         if (problem := uri_problem(self.run_uri)) is not None:
