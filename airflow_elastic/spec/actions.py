@@ -1,4 +1,4 @@
-"""What a controller is told to do. Each is idempotent: carried out twice, or by two controllers, it is done once."""
+"""What a controller has to do. Each action is idempotent: carried out twice, or by two controllers, it is done once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Have the workers of the attempt before start the ranks of this one in their job.
+    """Let the workers of the previous attempt start the ranks of this one, within their job.
 
-    `lost`: those whose agents are not there, and whose places others are to take.
+    `lost`: the workers whose agents are gone. Other workers will take their places.
     """
 
     attempt: int
@@ -34,7 +34,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class OrderSave:
-    """Tell the agents of the live attempt to save."""
+    """Order the agents of the live attempt to save."""
 
     attempt: int
     request: str
@@ -42,7 +42,7 @@ class OrderSave:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """End all that lives of the attempt; give it `grace_seconds` to save first (0: kill at once)."""
+    """End everything that still runs of the attempt, after `grace_seconds` in which it may save (0: kill at once)."""
 
     attempt: int
     grace_seconds: float
@@ -58,7 +58,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Clean up after the last attempt and write the last word."""
+    """Clean up after the last attempt and write the last event."""
 
     outcome: str
     reason: str

@@ -1,4 +1,4 @@
-"""When a run saves, and what of it stays."""
+"""When a run saves, and which checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ _folder = Rule(
 )
 
 
-#: A worker may have come further than another one, by a state that is for the disk alone and by one that is on its way
-#: to storage.
+#: The states of workers may differ by two: one that goes to the disk only, and one on its way to storage.
 _DISK_KEEP = 3
 _disk_keep = positive_int._replace(
     holds=lambda value: type(value) is int and value >= _DISK_KEEP,
@@ -29,42 +28,42 @@ _disk_keep = positive_int._replace(
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
-    """When the runtime saves, and how many checkpoints stay.
+    """When the runtime saves, and how many checkpoints are kept.
 
     Attributes:
         every_steps: save after every so many optimizer steps. Default: not by steps.
         every_seconds: save when the newest checkpoint is so many seconds old. Default: 300, without `every_steps`.
-        memory_every_steps: in between, copy the state into the agent's memory after every so many steps. It is written
-            when a rank dies or workers have to end, and not before, and training goes on from there where all workers
-            have it. Default: not in between.
-        buddies: each worker keeps in its memory what one of another `workers.node_unit` has staged, and writes it where
-            that one is lost: a lost node costs what was done since the newest state in memory, and not in storage.
-            Whoever comes in its place, while the others stay (engines `local` and `job`), reads the state from their
-            memory, and not from storage.
-            Takes twice a worker's share of the state, in memory (with DDP: the state by the number of workers); and
-            that share goes over the network each time. With the launcher `torchrun`, and more workers than one unit,
-            which is best the workers of one machine: those of one unit never keep each other's.
-        disk: a folder on the disk of each worker's machine, there already, in which agents keep what is saved, too.
-            What they lose with their memory, as all of them die at once or their machines are started anew, the next
-            attempt finds there. A run does not begin where no worker can use it. Takes `disk_keep_last` + 1 times a
-            worker's share of the state. With the launcher
-            `torchrun`; on a cluster, a volume of the node's has to be mounted there: an `emptyDir` goes with its pod.
-        disk_every_steps: in between, save to that disk after every so many steps, and not to storage.
-        disk_keep_last: states to keep there. Three at the least: one worker may have come further than another.
-        auto_interval: save as often as is best for what a save costs and how often the run fails, as measured; then
-            `every_seconds` is the longest interval, by default an hour. Of a run that is new a failure in six hours is
-            believed, and what is measured outweighs that with time. Rank 0 logs the interval and its reason.
-        overlap: copy weights and optimizer states while the next forward and backward passes go on, and not before
-            them: for scripts that change these nowhere but in `optimizer.step()`, which waits for the copy.
-        account_samples: keep, with each save, which samples every rank has consumed: `airflow-elastic verify --samples`
-            proves from that that each counts once. For scripts that use `loader`.
-        keep_last: committed checkpoints to keep; older ones are removed after a newer one is committed. The one stays,
-            too, that was read whole last, by ranks that went on from it: what is newer has never been.
-        keep_every_steps: of the older ones, the first at or after each multiple of so many steps stays too. Default:
+        memory_every_steps: after every so many steps, also copy the state into the agent's memory. The agent writes it
+            to storage only when a rank dies or workers have to end. Training then goes on from there, where all workers
+            have it. Default: no such copies.
+        buddies: each worker also keeps, in its memory, what a worker of another `workers.node_unit` has staged. If that
+            worker is lost, it writes this copy to storage. A lost node then costs only the steps since the newest state
+            in memory. With the engines `local` and `job` the others stay, and a replacement reads the state from their
+            memory instead of from storage.
+            Takes twice a worker's share of the state in memory. (With DDP a share is the state divided by the number of
+            workers.) Each copy goes over the network. Needs the launcher `torchrun`, and more workers than one unit.
+            Workers of one unit never keep copies for each other, so make a unit the workers of one machine.
+        disk: a folder on the disk of each worker's machine. It must exist. Agents also keep there what is saved. If all
+            agents die at once, or machines restart, the next attempt finds it there. A run does not begin if a worker
+            cannot use the folder. Takes `disk_keep_last` + 1 times a worker's share of the state. Needs the launcher
+            `torchrun`. On a cluster, mount a volume of the node: an `emptyDir` is removed with its pod.
+        disk_every_steps: after every so many steps, also save to that disk only, and not to storage.
+        disk_keep_last: states to keep there. At least 3: one worker may be ahead of another.
+        auto_interval: choose the interval by what a save costs and how often the run fails, as measured. Then
+            `every_seconds` is the longest interval, by default an hour. A new run is assumed to fail once in six hours;
+            measurements replace this assumption over time. Rank 0 logs the interval and its reason.
+        overlap: copy weights and optimizer states during the next forward and backward passes, and not before them. For
+            scripts that change these only in `optimizer.step()`, which waits for the copy.
+        account_samples: with each save, keep which samples every rank has consumed. `airflow-elastic verify --samples`
+            then proves that each sample counts once. For scripts that use `loader`.
+        keep_last: committed checkpoints to keep. Older ones are removed after a newer one is committed. The checkpoint
+            that ranks last restored in full is kept too, because the newer ones have not been read yet.
+        keep_every_steps: of the older ones, also keep the first at or after each multiple of so many steps. Default:
             none.
-        keep_best: the one with the lowest or highest value of a metric stays too: `min` or `max`, and a name that the
-            script gives to `step`, or `loss`; e.g. `min val_loss`. What is given to `finish` alone counts where the
-            last step was not saved before: a checkpoint stays what it was committed as. Default: none.
+        keep_best: also keep the checkpoint with the lowest or highest value of a metric: `min` or `max` and a name,
+            e.g. `min val_loss`. The name is `loss`, or one that the script gives to `step`. Metrics that are given only
+            to `finish` count if the last step was not saved before: a committed checkpoint never changes. Default:
+            none.
     """
 
     every_steps: int | None = None
@@ -109,7 +108,7 @@ class CheckpointPolicy:
 
     @property
     def seconds(self) -> float | None:
-        """How old the newest checkpoint may be; None where steps alone decide."""
+        """The age at which the newest checkpoint is replaced; None where only steps count."""
         if self.every_seconds is None and self.every_steps is None:
             return 300.0
         return self.every_seconds

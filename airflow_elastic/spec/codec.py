@@ -1,8 +1,8 @@
 """Frozen dataclasses to plain JSON values and back, driven by their type hints.
 
-One codec serves the run specification, the journal and every document under a run URI, so that what is stored is
-exactly what the types say. Decoding is strict: an unknown field, a missing one or a value of another type is a
-`SpecError` that names the path; nothing is guessed. Stdlib only, as the training side imports it.
+The run specification, the journal and every document under a run URI use this one codec, so the types say exactly what
+is stored. Decoding is strict. An unknown field, a missing one or a value of another type is a `SpecError` with the path
+of the field. Stdlib only, because the training side imports it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 
 T = TypeVar("T")
 
-#: A value of such a type is what it has to be, and most values are.
+#: Most values have one of these types, and need no decoding.
 _EXACT = (str, int, bool)
 
 _PLAIN: dict[type, str] = {str: "a string", int: "an integer", bool: "true or false", float: "a number"}
@@ -48,7 +48,7 @@ def decode(cls: type[T], data: Any) -> T:
     """Build `cls` from plain JSON values.
 
     Raises:
-        SpecError: with every problem found, each with the field's path, what was given and what is allowed.
+        SpecError: with all problems, each with the field's path, the given value and the allowed ones.
     """
     return cast("T", _decoder(cast("Any", cls))(data))
 
@@ -56,9 +56,9 @@ def decode(cls: type[T], data: Any) -> T:
 _Decoder = Callable[[Any], Any]
 
 
-@cache  # what a hint asks for is found out once: notes about a neighbour's state have thousands of entries
+@cache  # cached: notes about the states of buddies have thousands of entries
 def _decoder(hint: Any) -> _Decoder:
-    """What decodes a value of this type."""
+    """The decoder of values of this type."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         (inner,) = (arg for arg in get_args(hint) if arg is not type(None))
@@ -128,7 +128,7 @@ def _decode_dataclass(cls: type, data: Any) -> Any:
 
 
 def _such(cls: type, data: Any) -> str:
-    """An example, where a bare number is given that the mapping's first field could be: `workers: 2`."""
+    """An example, if a bare number is given that the first field of the mapping accepts: `workers: 2`."""
     for name, decode in islice(_decoders(cls).items(), 1 if isinstance(data, int) else 0):
         with contextlib.suppress(SpecError):
             decode(data)
@@ -137,7 +137,7 @@ def _such(cls: type, data: Any) -> str:
 
 
 def _decode_telling(cls: type, data: Mapping[str, Any]) -> Any:
-    """The same of what may be wrong, to tell all that is."""
+    """Decode a mapping that may be wrong, and report all its problems."""
     hints = _hints(cls)
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -157,12 +157,12 @@ def _decode_telling(cls: type, data: Mapping[str, Any]) -> Any:
 
 
 def _further(cls: type, values: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with those values that could be read, where others could not: all is to be told at once."""
+    """The problems among the values that could be decoded, so that one error shows all problems."""
     try:
         cls(**{**dict.fromkeys(_required(cls)), **values})
     except SpecError as error:
         return [p for p in error.problems if p.path.partition(".")[0] in values and not p.across]
-    except (TypeError, AttributeError):  # its rules cannot do without what could not be read
+    except (TypeError, AttributeError):  # a rule needs a value that could not be decoded
         pass
     return []
 

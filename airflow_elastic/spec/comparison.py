@@ -1,4 +1,4 @@
-"""Whether two specifications are the same run, and in what they differ."""
+"""Whether two specifications are the same run, and which fields differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def differences(old: RunSpec, new: RunSpec) -> list[str]:
 
 
 def workers_apart(old: RunSpec, new: RunSpec) -> int | None:
-    """The new number of workers, where that is all in which two runs differ, and the old one allows it."""
+    """The new number of workers, if the runs differ in nothing else and the old one allows that number."""
     count = new.workers.count
     if is_same(old, new) or not old.workers.permits(count):
         return None

@@ -1,7 +1,7 @@
-"""Errors that teach: each says what was given, what is allowed and what to do next.
+"""Errors that teach: each has the given value, the allowed ones, and what to do next.
 
-`ElasticError` is what a caller catches. The subclasses differ in who has to act: `InvalidInput` the person who typed
-it (exit code 2), the others whoever runs the machine or the storage.
+Callers catch `ElasticError`. Its subclasses differ in who has to act. For `InvalidInput` it is the person who typed it
+(exit code 2). For the others it is the person who runs the machine or the storage.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ class ElasticError(Exception):
 
 
 class InvalidInput(ElasticError):
-    """What was asked for cannot be done as asked: nothing has been created or changed."""
+    """The request cannot be carried out as it is: nothing has been created or changed."""
 
 
-#: Given of a field that was left out, or that does not exist: there is no value to show.
+#: Given for a field that was left out, or that does not exist: there is no value to show.
 ABSENT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One bad value: the path of its field, what was given, what is allowed.
+    """One bad value: the path of its field, the given value, the allowed ones.
 
     Attributes:
-        path: of the field; of others, `allowed` speaks by their whole paths.
-        given: the value; ABSENT where the trouble is not with a value.
-        allowed: what is, in words; with ABSENT, what is wrong.
-        across: whether other fields have a part in it, so that it is none as long as those are not known.
+        path: of the field. `allowed` refers to other fields by their whole paths.
+        given: the value; ABSENT if the problem is not a value.
+        allowed: the allowed values, in words; with ABSENT, what is wrong.
+        across: whether the rule compares several fields. It is ignored as long as one of these could not be decoded.
     """
 
     path: str
@@ -45,11 +45,11 @@ class Problem:
         return replace(self, path=path)
 
     def renamed(self, path: str, names: Mapping[str, str]) -> Problem:
-        """The same problem under another path, with other words for other fields too.
+        """The same problem under another path, with other names for other fields too.
 
         Args:
-            path: what to call this field.
-            names: what to call fields in `allowed`, by their paths.
+            path: the new name of this field.
+            names: new names of the fields in `allowed`, by their paths.
         """
         return replace(self, path=path, allowed=in_words(self.allowed, names))
 
@@ -60,16 +60,16 @@ class Problem:
 
 
 def shown(value: object) -> str:
-    """A value as an error has it: as Python writes it, and no longer than a line."""
+    """A value as an error shows it: its Python form, in one line at most."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no integer of thousands of digits
+    except ValueError:  # Python refuses to print an integer of thousands of digits
         return f"{type(value).__name__} of thousands of digits"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def in_words(text: str, names: Mapping[str, str]) -> str:
-    """The same text, with other words for the fields that it names by their whole paths."""
+    """The same text, with other names for the fields that it mentions by their whole paths."""
     known = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     pattern = rf"(?<![\w.-])(?:{known})(?![\w-]|\.\w)"
     return re.sub(pattern, lambda found: names[found[0]], text) if names else text
@@ -92,12 +92,12 @@ class RunMissing(InvalidInput):
 
 
 class RunDiffers(InvalidInput):
-    """A URI that holds another run than the one that was asked for.
+    """A URI that holds a run other than the one that was asked for.
 
     Args:
-        problem: which URI, and in what the runs differ.
-        workers: the number that was asked for, where that is all, and one that the run allows.
-        advice: what to do. Whoever knows where this will be read has better advice, see `advised`.
+        problem: the URI, and how the runs differ.
+        workers: the number that was asked for, if nothing else differs and the run allows it.
+        advice: what to do. `advised` replaces it where the caller knows better.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class StoreError(ElasticError):
 
 
 class StoreFull(StoreError):
-    """There is no room for what was to be stored."""
+    """The storage has no room left."""
 
 
 class StoreUnfit(StoreError):
@@ -124,15 +124,15 @@ class StoreUnfit(StoreError):
 
 
 class EngineError(ElasticError):
-    """An engine could not do what it was told; trying again may help."""
+    """An engine could not do something; trying again may help."""
 
 
 class SubmitRefused(EngineError):
     """The engine does not accept this job as it is: trying again at once cannot help.
 
     Attributes:
-        for_now: whether it is refused by a rule that people may change, such as a closed queue. A run whose jobs were
-            accepted before waits for that; for others the refusal is final.
+        for_now: whether a rule refuses it that people may change, such as a closed queue. A run whose jobs were
+            accepted before waits for that; for other runs the refusal is final.
     """
 
     def __init__(self, text: str, *, for_now: bool = False) -> None:
@@ -141,4 +141,4 @@ class SubmitRefused(EngineError):
 
 
 class SubmitHeld(EngineError):
-    """The engine does not accept this job yet, and will by itself: a quota is used up, say."""
+    """The engine does not accept this job yet, but will later without any change, e.g. when a quota is free again."""

@@ -16,15 +16,17 @@ from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.stacks import Stack
 from airflow_elastic.spec.status import JobStatus, Progress, WorkerStatus
 
-#: Who asks for a scale step, where that is nobody in particular. Such a request is known by its name, and counts once.
+#: `by` of a scale request that nobody in particular makes. Such a request is known by its name, and counts once.
 SCHEDULE, AUTOSCALER = "schedule", "an autoscaler"
 
 
 @dataclass(frozen=True, slots=True)
 class RunCreated:
-    """The run exists. `scales_in_place`: whether engine and launcher can add and remove workers of a live attempt.
-    `adopts`: runs whose checkpoints were copied there to begin with. `task`: the task instance that the owner is a try
-    of, as `dag/run/task/map index`; None for a shell.
+    """The run exists.
+
+    `scales_in_place`: whether engine and launcher can add and remove workers of a live attempt. `adopts`: the runs
+    whose checkpoints were copied to begin with. `task`: the owner's task instance, as `dag/run/task/map index`; None
+    for a shell.
     """
 
     at: float
@@ -37,7 +39,7 @@ class RunCreated:
 
 @dataclass(frozen=True, slots=True)
 class RunReopened:
-    """A failed or stopped run goes on: budgets and deadline begin anew, checkpoints and attempts stay."""
+    """A failed or stopped run goes on. Budgets and deadline start again from zero; checkpoints and attempts stay."""
 
     at: float
     owner: str | None = None
@@ -46,7 +48,7 @@ class RunReopened:
 
 @dataclass(frozen=True, slots=True)
 class OwnerChanged:
-    """Another try of the task (or another shell) has taken the run over; stops by former owners are void."""
+    """Another try of the task, or another shell, has taken over. Stop requests of former owners no longer count."""
 
     at: float
     owner: str
@@ -55,8 +57,10 @@ class OwnerChanged:
 
 @dataclass(frozen=True, slots=True)
 class RunMoved:
-    """The code of the run is in another folder now, as a bundle's new version: `spec` has that one, and is the same
-    otherwise. The attempt at work stays where it is; the next one begins in the new folder.
+    """The code of the run is in another folder now, such as that of a new bundle version.
+
+    `spec` names the new folder and is otherwise the same. The current attempt stays in the old folder; the next one
+    begins in the new one.
     """
 
     at: float
@@ -65,7 +69,7 @@ class RunMoved:
 
 @dataclass(frozen=True, slots=True)
 class AttemptSubmitted:
-    """The engine has the job, made by us or by a controller before us."""
+    """The engine has the job. This controller or an earlier one has created it."""
 
     at: float
     attempt: int
@@ -74,8 +78,10 @@ class AttemptSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class SubmitRefusedByEngine:
-    """The engine refuses the job. With `for_now` by a rule that people may change: a run whose jobs it has taken before
-    waits for that. (While the engine is only out of reach, the controller keeps trying.)
+    """The engine refuses the job.
+
+    With `for_now`, a rule refuses it that people may change. A run whose jobs were accepted before waits for that.
+    (While the engine is only out of reach, the controller keeps trying.)
     """
 
     at: float
@@ -86,7 +92,7 @@ class SubmitRefusedByEngine:
 
 @dataclass(frozen=True, slots=True)
 class SubmitHeldByEngine:
-    """The engine does not take the job yet: a quota is used up, say. It is tried again."""
+    """The engine does not take the job yet, e.g. because a quota is used up. The controller tries again."""
 
     at: float
     attempt: int
@@ -105,7 +111,7 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True)
 class PhaseCompleted:
-    """A training of several is over, and its end is in a checkpoint. `step`: what the run had done by then."""
+    """One of several trainings is over, and a checkpoint has its end. `step`: the run's step at that end."""
 
     at: float
     attempt: int
@@ -118,7 +124,7 @@ class PhaseCompleted:
 
 @dataclass(frozen=True, slots=True)
 class SaveFailed:
-    """A worker could not save what it was to: its part of a checkpoint, or a copy for its disk or for a neighbour.
+    """A worker could not save its part of a checkpoint, or a copy for its disk or for a buddy.
 
     Training goes on, and the next save is tried.
     """
@@ -132,7 +138,7 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class SaveLeftOut:
-    """A save that was due was left out: the first since a checkpoint was committed. Training goes on."""
+    """A save that was due was skipped, the first one since a checkpoint was committed. Training goes on."""
 
     at: float
     attempt: int
@@ -142,7 +148,7 @@ class SaveLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointQuarantined:
-    """A committed checkpoint turned out to be damaged, and was set aside; `newest` was restored instead."""
+    """A committed checkpoint was damaged and has been set aside; `newest` was restored instead."""
 
     at: float
     attempt: int
@@ -153,7 +159,7 @@ class CheckpointQuarantined:
 
 @dataclass(frozen=True, slots=True)
 class PruneRefused:
-    """When `step` was committed nothing older was removed: of all that would have stayed, none has all its files."""
+    """After the commit of `step` no older checkpoint was removed, because none of those to keep has all its files."""
 
     at: float
     attempt: int
@@ -164,8 +170,9 @@ class PruneRefused:
 
 @dataclass(frozen=True, slots=True)
 class CopyRefused:
-    """A worker found its copy of a checkpoint, in memory or on a disk, to be other than what was saved, and did not use
-    it. `newest`: what was restored instead, where that is another checkpoint.
+    """A worker did not use its copy of a checkpoint, in memory or on a disk, because it is not what was saved.
+
+    `newest`: the checkpoint that was restored instead, if it is another one.
     """
 
     at: float
@@ -178,7 +185,7 @@ class CopyRefused:
 
 @dataclass(frozen=True, slots=True)
 class RanksFailed:
-    """A worker's ranks have failed after `step`, and its agent stands by. Why the attempt ends, its peers tell, too."""
+    """A worker's ranks have failed after `step`, and its agent stands by. Other workers may report further causes."""
 
     at: float
     attempt: int
@@ -188,7 +195,7 @@ class RanksFailed:
 
 @dataclass(frozen=True, slots=True)
 class RejoinRefused:
-    """The engine cannot have the attempt begin in the job of the one before; the next one will have its own."""
+    """The engine cannot start the attempt in the job of the previous one; the next attempt gets a job of its own."""
 
     at: float
     attempt: int
@@ -197,7 +204,7 @@ class RejoinRefused:
 
 @dataclass(frozen=True, slots=True)
 class WorkersEnded:
-    """The attempt is over: a worker failed or was lost, or all succeeded. The evidence, and how far it had come."""
+    """The attempt is over: a worker failed or was lost, or all succeeded. With the evidence and the last step."""
 
     at: float
     attempt: int
@@ -207,10 +214,10 @@ class WorkersEnded:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """No rank has advanced for too long. `step` is None where ranks made none since they were started.
+    """No rank has made a step for too long. `step` is None if ranks have made none since they were started.
 
-    `limit_seconds` is what was too long; before a first step that may follow from `longest_start`, the seconds that the
-    longest start before took. `stacks`: where ranks stood, as far as they could be asked.
+    `limit_seconds` is the limit that was exceeded. Before a first step it may follow from `longest_start`, the seconds
+    of the longest earlier start. `stacks`: the stacks of the ranks that answered.
     """
 
     at: float
@@ -225,7 +232,7 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class AttemptGone:
-    """The engine says that nothing of the attempt lives any more, nor can come to life."""
+    """The engine says that nothing of the attempt runs any more, or can start again."""
 
     at: float
     attempt: int
@@ -261,7 +268,7 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Regrouped:
-    """The live attempt trains with these of its workers; the others are held up, and join when they come."""
+    """The live attempt trains with these workers. The others cannot start yet, and join later."""
 
     at: float
     attempt: int
@@ -289,7 +296,7 @@ class SaveRequested:
 
 @dataclass(frozen=True, slots=True)
 class SaveOrdered:
-    """The order to save has been handed to the agents of the attempt."""
+    """The agents of the attempt have the order to save."""
 
     at: float
     attempt: int
@@ -315,7 +322,7 @@ class DeadlinePassed:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The last word: outcome is `succeeded`, `failed` or `stopped`."""
+    """The last event: outcome is `succeeded`, `failed` or `stopped`."""
 
     at: float
     outcome: str
@@ -358,7 +365,7 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def event_to_dict(event: Event) -> dict[str, Any]:
-    """Plain JSON values with the event's class under `event`."""
+    """Plain JSON values, with the name of the event's class under `event`."""
     return {"event": type(event).__name__, **encode(event)}
 
 

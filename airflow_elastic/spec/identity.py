@@ -1,7 +1,7 @@
-"""What makes two specifications the same run: what they train, and not in which folder the code is found.
+"""What makes two specifications the same run: what they train, and not the folder of the code.
 
-A new version of a DAG bundle, or a new release, is another folder with the same code. A run that began in the one goes
-on in the other.
+A new version of a DAG bundle, or a new release, has the same code in another folder. A run that began in one folder
+goes on in the other.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-#: What stands in an identity for each of these folders.
+#: What an identity has in place of each of these folders.
 _FOLDERS = {"source_root": "{source_root}", "working_dir": "{working_dir}"}
 
 
 def placeless(plain: Mapping[str, Any]) -> dict[str, Any]:
     """A specification's plain values without the folders that hold its code.
 
-    Paths below `source_root`, and else below `working_dir`, are told from there, wherever they stand: in the command,
-    in variables, in options.
+    Paths below `source_root`, or else below `working_dir`, become relative to it. This holds everywhere: for the
+    command, variables and options.
 
     Args:
         plain: what `RunSpec.to_dict` gives.
@@ -34,11 +34,11 @@ def placeless(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _told_from(name: str, folder: str | None, value: Any) -> Any:
-    """The same value, with `name` wherever a path in it begins with the folder."""
+    """The same value, with `name` in place of the folder wherever a path begins with it."""
     if not folder or not folder.strip("/"):
         return value
     if isinstance(value, str):
-        # A path may be a word of its own, stand behind `--option=`, or be one of several in a variable.
+        # A path may be a word by itself, come after `--option=`, or be one of several in a variable.
         path = rf"(?<![\w./-]){re.escape(folder.rstrip('/'))}(?=/|$|[:;,\s\"'])"
         return re.sub(path, name, value)
     if isinstance(value, Mapping):

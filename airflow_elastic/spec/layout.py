@@ -1,22 +1,24 @@
-"""Where things lie under a run URI. The one place that knows; both sides import it.
+"""The layout of a run URI: the key of every object. Only this module knows it; both sides import it.
 
-journal/00000007.json                    event 7, created exclusively
-fences/00000002                          attempt 2 was begun: nobody may write for an earlier one
-control/<id>.json                        the mailbox: requests to the controller
-orders/attempt-0002.json                 what the controller tells the agents of an attempt
-reports/attempt-0002.json                what the lead agent of an attempt reports
-reports/attempt-0002-stacks/<id>-node-1.json where a worker's ranks stood when that was asked
-checkpoints/manifests/000000000340.json  makes checkpoint 340 exist
-checkpoints/data/000000000340-a0002-g01/ its files
-checkpoints/data/000000000340-a0002-g01-disk/ those of one that was found on workers' disks
-checkpoints/pins/000000000340.json       it is never removed: somebody refers to it
-samples/0002/01/000000000340-rank-0.json  what a rank has consumed, told with a save, where a run accounts for it
-checkpoints/verified.json                the newest one that ranks have read back from here, whole
-checkpoints/quarantine/000000000340.json a damaged one: its manifest, and what is wrong with it
-jobs/<name>/...                          what the workers of a cluster's job share (adapters.jobfiles says what)
-logs/attempt-0002/g01-rank-0.log         output of a rank
-acknowledged/<owner>                     a task has taken the result
-status.json                              the status document
+```text
+journal/00000007.json                         event 7, created exclusively
+fences/00000002                               attempt 2 was begun: no earlier attempt may write any more
+control/<id>.json                             the mailbox: requests to the controller
+orders/attempt-0002.json                      the controller's orders to the agents of an attempt
+reports/attempt-0002.json                     the report of an attempt's lead agent
+reports/attempt-0002-stacks/<id>-node-1.json  stacks of a worker's ranks, as answer to a request
+checkpoints/manifests/000000000340.json       makes checkpoint 340 exist
+checkpoints/data/000000000340-a0002-g01/      its files
+checkpoints/data/000000000340-a0002-g01-disk/ files of a checkpoint that was recovered from workers' disks
+checkpoints/pins/000000000340.json            protects the checkpoint from removal: somebody refers to it
+checkpoints/verified.json                     the newest checkpoint that ranks have read back in full
+checkpoints/quarantine/000000000340.json      the manifest of a damaged checkpoint, and what is wrong with it
+samples/0002/01/000000000340-rank-0.json      samples that a rank has consumed, written with a save
+jobs/<name>/...                               documents that a cluster job's workers share (adapters.records.job_files)
+logs/attempt-0002/g01-rank-0.log              output of a rank
+acknowledged/<owner>                          a task has taken the result
+status.json                                   the status document
+```
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ def report(attempt: int) -> str:
 
 
 def stacks(attempt: int, request: str) -> str:
-    """What the keys of all answers begin with to a question where the ranks of an attempt stand."""
+    """Prefix of the keys of all answers to one request for stacks."""
     return f"reports/attempt-{attempt:04d}-stacks/{request}-"
 
 
@@ -73,12 +75,12 @@ def manifest(step: int) -> str:
 
 
 def account(attempt: int, generation: int, step: int, rank: int) -> str:
-    """Key of what a rank tells of its samples with the save of a step."""
+    """Key of a rank's account of its samples, written with the save of a step."""
     return f"{SAMPLES}{attempt:04d}/{generation:02d}/{step:012d}-rank-{rank}.json"
 
 
 def pin(step: int) -> str:
-    """Key whose existence keeps the checkpoint of a step."""
+    """Key whose existence protects the checkpoint of a step from removal."""
     return f"{PINS}{step:012d}.json"
 
 
@@ -88,21 +90,21 @@ def quarantined(step: int) -> str:
 
 
 def checkpoint_data(step: int, attempt: int, generation: int) -> str:
-    """Folder of a checkpoint's files: no two attempts, nor two generations of one, ever write into the same."""
+    """Folder of a checkpoint's files. No two attempts, and no two generations of one, write into the same folder."""
     return f"{CHECKPOINT_DATA}{step:012d}-a{attempt:04d}-g{generation:02d}/"
 
 
-#: How the folder of a checkpoint's files ends that was found on workers' disks.
+#: Suffix of the folder of a checkpoint that was recovered from workers' disks.
 RECOVERED = "-disk"
 
 
 def accounts(attempt: int, generation: int, step: int) -> str:
-    """What the keys of all that ranks tell with the save of a step begin with."""
+    """Prefix of the keys of all accounts that ranks write with the save of a step."""
     return account(attempt, generation, step, 0).removesuffix("0.json")
 
 
 def recovered_data(step: int, attempt: int, generation: int) -> str:
-    """Folder of a checkpoint's files that an attempt has found on workers' disks: it may come to that step itself."""
+    """Folder of files that an attempt has found on workers' disks. Another name, as it may reach that step itself."""
     return checkpoint_data(step, attempt, generation).rstrip("/") + f"{RECOVERED}/"
 
 
@@ -122,7 +124,7 @@ def rank_log(generation: int, rank: int) -> str:
 
 
 def log_part(key: str, number: int) -> str:
-    """A part of a rank's output, from 0: where the run lies on a service whose objects do not grow, it has several."""
+    """Key of a part of a rank's output, from 0. There are several parts where storage cannot append to objects."""
     return f"{key}.{number:05d}" if number else key
 
 

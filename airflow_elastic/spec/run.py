@@ -1,7 +1,7 @@
 """What a run is: the whole specification of one training, frozen and validated.
 
-Nothing here reads a clock, a file or the environment. A `RunSpec` that exists is a good one: every bad value is refused
-by `SpecError` when it is built, with the path of its field, what was given and what is allowed.
+Nothing here reads a clock, a file or the environment. A `RunSpec` that exists is valid. A bad value raises `SpecError`
+when it is built, with the path of its field, the given value and the allowed ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How many workers (nodes or pods, each with one agent) a run has, and what each of them holds.
+    """How many workers (nodes or pods, each with one agent) a run has, and the resources of each.
 
     Attributes:
         count: workers to start with.
@@ -52,8 +52,8 @@ class Workers:
         procs: ranks (training processes) of each worker.
         node_unit: the number of workers is always a multiple of this.
         resources: what each worker asks the engine for, e.g. `{"cpu": "4", "memory": "8Gi"}`.
-        gather_seconds: where a cluster has room for at least `min` of them and not for all, training begins with those
-            after so long; the others join as they come.
+        gather_seconds: for a cluster that has room for at least `min` workers but not for all. After so long, training
+            begins with the workers that are there; the others join later. Default: 30.
     """
 
     count: int = 1
@@ -75,7 +75,7 @@ class Workers:
                     check(name, getattr(self, name), worker_count)
             if check.passed:
                 if self.min is not None and self.max is not None and self.min > self.max:
-                    # Whatever count is, which may not even have been given.
+                    # `count` is not in this rule: it may be left out.
                     most = f"at most workers.max, which is {self.max}"
                     check.that(False, "min", self.min, most, across=True)
                 else:
@@ -106,7 +106,7 @@ class Workers:
         return f"an integer from {self.at_least} to {self.at_most}{multiple}"
 
     def nearest(self, count: int) -> int:
-        """The number of workers next to this one that the run may have, of those below it first."""
+        """The allowed number of workers next to this one; smaller numbers are tried first."""
         within = min(max(count, self.at_least), self.at_most)
         return max(within - within % self.node_unit, self.at_least)
 
@@ -120,12 +120,13 @@ class RestartPolicy:
     """What happens after an attempt has failed. Preemptions and scale steps are no failures and cost nothing.
 
     Attributes:
-        policy: `Never`; `OnFailure` (any failure); `Always` (also after success, until the budget, the deadline or a
-            stop ends the run); `ExitCode` (only exit codes in `exit_codes`, and lost workers).
+        policy: what is restarted. `Never`: nothing. `OnFailure`: any failure. `ExitCode`: only exit codes in
+            `exit_codes`, and lost workers. `Always`: also a success, until the budget, the deadline or a stop ends the
+            run.
         exit_codes: codes that `ExitCode` restarts, in addition to 130, 137, 138 and 143.
-        backoff_limit: restarts that the whole run may use, shared by all workers.
-        backoff_seconds: pause before the second restart without progress in between; doubles with each further one.
-            The first is immediate.
+        backoff_limit: restarts that the whole run may use, for all workers together.
+        backoff_seconds: pause before the second restart in a row without progress; it doubles with each further one.
+            The first restart is immediate.
         backoff_max_seconds: the longest pause.
     """
 
@@ -153,15 +154,15 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """When silence counts as a failure.
+    """Which silence counts as a failure.
 
     Attributes:
-        no_progress_seconds: a run whose step has not advanced for so long hangs, and its attempt is ended.
-        start_seconds: the same until the first step after a start of ranks: imports, restore, compilation. It begins
-            anew whenever some of the checkpoint has come. Once the run has started before, three times the longest of
-            its starts and `no_progress_seconds` are enough, where that is less.
-        grace_seconds: what workers get to save and to end, when they are told to, before they are killed.
-        unattended_seconds: workers that see no controller for so long save and end; the next controller starts them
+        no_progress_seconds: a run without a new step for so long hangs, and its attempt is ended.
+        start_seconds: the same from a start of the ranks to their first step: imports, restore, compilation. The time
+            starts again whenever a part of the checkpoint is read. After the first start of the run the limit is three
+            times its longest start plus `no_progress_seconds`, where that is less.
+        grace_seconds: the time that workers get to save and end before they are killed.
+        unattended_seconds: workers that see no controller for so long save and end. The next controller starts them
             again, which costs no restart. At least 10.
     """
 
@@ -176,14 +177,14 @@ class Health:
             check("start_seconds", self.start_seconds, finite_positive)
             check("grace_seconds", self.grace_seconds, finite_positive)
             check("unattended_seconds", self.unattended_seconds, finite_positive)
-            if check.passed:  # shorter ones end runs of which a controller is only busy
+            if check.passed:  # a shorter time would end runs whose controller is only busy
                 long = self.unattended_seconds >= 10.0
                 check.that(long, "unattended_seconds", self.unattended_seconds, "at least 10 seconds")
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleStep:
-    """One planned change of the number of workers: at step `at_step`, or `after_seconds` from the start."""
+    """One planned change of the number of workers, at step `at_step` or `after_seconds` from the start."""
 
     workers: int
     at_step: int | None = None
@@ -203,13 +204,13 @@ class ScaleStep:
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """An environment variable of the workers whose value is never written down.
+    """An environment variable of the workers whose value is never stored.
 
     Attributes:
         name: the variable that the training script reads.
-        source: `env` (a variable of the process that submits), `file` (read on the worker's machine), or `kubernetes`
-            (a Secret of the cluster, on engines whose workers are pods).
-        key: the variable's name there, the file's path, or the Secret's name and key with a slash between.
+        source: where the value is. `env`: a variable of the process that submits. `file`: a file on the worker's
+            machine. `kubernetes`: a Secret of the cluster, for engines whose workers are pods.
+        key: the name of that variable, the path of the file, or `secret-name/key`.
     """
 
     name: str
@@ -236,16 +237,16 @@ class RunSpec:
         command: the script and its arguments, e.g. `("train.py", "--epochs", "3")`; or `("-m", "pkg.train")`.
         name: names jobs and logs; letters, digits, `.`, `_`, `-`.
         launcher: how ranks are started: a name from the launcher registry.
-        launcher_options: what only that launcher understands; it validates them.
+        launcher_options: options of this launcher, which validates them.
         engine: where workers run: a name from the engine registry.
-        engine_options: what only that engine understands; it validates them.
+        engine_options: options of this engine, which validates them.
         working_dir: where the command runs. Default: where it is submitted from. The same run may go on in another one.
-        source_root: the folder that holds the code, where paths below it are in the command, in `env` or in options:
-            that of a version of a DAG bundle, for example. The same run may go on in another one. Default: none.
-        active_deadline_seconds: the whole run, all attempts, may take so long. Default: no limit.
+        source_root: the folder of the code, such as that of one version of a DAG bundle. Paths in the command, in `env`
+            and in options may be below it. The same run may go on in another one. Default: none.
+        active_deadline_seconds: time limit of the whole run, with all attempts. Default: no limit.
         cleanup: which workers the engine removes when the run has ended: None, All, or Unfinished (those that run).
         scaling: planned scale steps.
-        env: plain environment variables of the workers; no secrets, it is written into the journal.
+        env: plain environment variables of the workers. The journal stores them, so put no secrets here.
         secrets: environment variables by reference.
     """
 
@@ -274,7 +275,7 @@ class RunSpec:
                 words and bool(self.command) and bool(self.command[0]),
                 "command",
                 self.command,
-                "a tuple of a script and its arguments, strings, of which the first is not empty",
+                "a tuple of strings: a script and its arguments; the first is not empty",
             )
             good = bool(_NAME.fullmatch(self.name)) and len(self.name) <= 200
             check.that(good, "name", self.name, "1 to 200 letters, digits, '.', '_', '-', not at the ends")
@@ -285,7 +286,7 @@ class RunSpec:
             check("cleanup", self.cleanup, choice(CLEANUP_POLICIES))
             for name in ("launcher_options", "engine_options"):
                 for path, value in not_json(getattr(self, name)):
-                    allowed = "what JSON has: text, a finite number, true, false, a list, a mapping with text as keys"
+                    allowed = "a JSON value: numbers are finite, keys of a mapping are text"
                     check.that(False, f"{name}.{path}", value, allowed)
             for i, step in enumerate(self.scaling):
                 permitted = self.workers.permits(step.workers)
@@ -338,13 +339,13 @@ class RunSpec:
 
     @property
     def digest(self) -> str:
-        """Identifies what is trained, in whichever folder: 16 hex digits of the SHA-256 of its canonical JSON."""
+        """Identifies the training, independent of its folder: 16 hex digits of the SHA-256 of its canonical JSON."""
         canonical = json.dumps(placeless(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def _to_widen(workers: Workers, wanted: int) -> str:
-    """What to change for a number of workers that is out of bounds."""
+    """What to change so that a number of workers out of bounds is allowed."""
     if wanted > workers.at_most:
         return "; raise workers.max for more"
     return "; lower workers.min for fewer" if wanted < workers.at_least else ""

@@ -12,7 +12,7 @@ class RankStack:
     Attributes:
         rank: global rank.
         worker: its worker.
-        frames: `/path/train.py:52 in load`, the innermost first; () where the rank's program prints none.
+        frames: `/path/train.py:52 in load`, the innermost first; () if the rank's program prints none.
     """
 
     rank: int
@@ -27,7 +27,7 @@ class Stack:
     Attributes:
         ranks: those ranks.
         frames: see `RankStack`.
-        elsewhere: whether they stand elsewhere than the others, which wait for them.
+        elsewhere: whether the other ranks wait for these, which stand at another place.
     """
 
     ranks: tuple[int, ...]

@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 
-_SIGKILL = 9  # nothing but a person, a platform or the kernel sends it: no rank dies of another one by this
+_SIGKILL = 9  # sent only by a person, a platform or the kernel: the death of another rank does not cause it
 
 
 class WorkerPhase(StrEnum):
-    """The life of one worker. `LEFT` is a worker that a scale step sent away: neither a success nor a failure."""
+    """The phases of a worker. `LEFT` is a worker that a scale step sent away: neither a success nor a failure."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -23,7 +23,7 @@ class WorkerPhase(StrEnum):
 
 
 class Waiting(StrEnum):
-    """What a worker that has not started yet waits for, from the first to the last that it meets on its way."""
+    """What a worker waits for before it starts, in the order in which it meets these."""
 
     QUEUED = "queued"  # a queue has not admitted its job
     CAPACITY = "waiting for capacity"  # no machine has room for it
@@ -33,13 +33,13 @@ class Waiting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What holds a job up: the earliest state that any of its pending workers is in.
+    """What holds a job up: the earliest waiting state of its pending workers.
 
     Attributes:
         state: what they wait for.
         workers: how many are in that state.
-        of: how many the job has, without those that left.
-        reason: the engine's own words about the first of them that it has any about.
+        of: how many workers the job has, without those that left.
+        reason: the engine's words about the first such worker that it has words about.
     """
 
     state: Waiting
@@ -50,17 +50,17 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class RankError:
-    """How one rank died, as far as anybody saw it.
+    """How one rank died, as far as is known.
 
     Attributes:
         rank: global rank, or None where the worker never got one.
         exit_code: what the process returned; None where a signal ended it.
         signal: number of the signal that ended it.
-        at: when, epoch seconds: of the exception where there is a traceback, else of the detection.
+        at: epoch seconds of the exception where there is a traceback, else of the detection.
         error: type and text of the exception.
-        traceback: its traceback; where it left none, the last lines that it printed.
+        traceback: its traceback; without one, the last lines that the rank printed.
         out_of_memory: whether the kernel says that it killed for memory in this worker.
-        shortage: of a rank that was killed, what shows that memory was short on its machine; of one that was killed for
+        shortage: for a killed rank, the evidence that its machine was short of memory; for one that was killed for
             memory, the limit.
     """
 
@@ -80,17 +80,17 @@ class WorkerStatus:
 
     Attributes:
         name: the engine's name of the worker, e.g. `node-1`.
-        phase: where it is in its life.
-        pid: process id of its agent, where the engine knows one.
+        phase: its phase.
+        pid: process id of its agent, if the engine knows one.
         node: the machine it is on.
         errors: how its ranks died, if they did.
-        reason: the engine's own words, e.g. `Evicted`, or why the worker could not start, or does not start yet.
-        preempted: whether the platform took the worker away, for a better use or because its machine goes.
+        reason: the engine's own words, e.g. `Evicted`, or why the worker could not start, or has not started yet.
+        preempted: whether the platform took the worker away, for other work or because its machine is removed.
         over_limit: whether the platform ended the worker for using more than a limit of its own, e.g. of disk.
-        unattended: whether it has saved and ended because it saw no controller.
-        waiting: what a pending worker waits for, where the engine knows.
-        standby: whether its ranks have failed, and its agent is there and can start new ones.
-        replaceable: whether it is lost, and another one can take its place in the same job.
+        unattended: whether it saved and ended because it saw no controller.
+        waiting: what a pending worker waits for, if the engine knows.
+        standby: whether its ranks have failed and its agent can start new ones.
+        replaceable: whether it is lost and another worker can take its place in the same job.
     """
 
     name: str
@@ -115,7 +115,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Somebody beside the run, such as an autoscaler, has changed the number of a job's workers.
+    """Somebody outside the run, such as an autoscaler, has changed the number of a job's workers.
 
     Attributes:
         workers: how many the job has now.
@@ -128,11 +128,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A full snapshot of one job: every worker it has. Why a job failed is for `core.classify` to say.
+    """A full snapshot of one job, with all its workers. `core.classify` says why a job failed.
 
     Attributes:
         workers: every worker.
-        asked: a change of their number that is not the run's, where the run is to follow those; None: there is none.
+        asked: a change of their number from outside the run, where the run should follow it; None: there is none.
     """
 
     workers: tuple[WorkerStatus, ...] = ()
@@ -149,17 +149,17 @@ class JobStatus:
 
     @property
     def succeeded(self) -> bool:
-        """Whether every worker that did not leave has succeeded, and there is one."""
+        """Whether all workers that did not leave have succeeded, and there is at least one."""
         return self.phases() == {WorkerPhase.SUCCEEDED}
 
     def among(self, members: Collection[int] | None) -> JobStatus:
-        """The same without the workers that are none of these; None: all are."""
+        """The same with only these workers; None: with all."""
         if members is None:
             return self
         return JobStatus(tuple(worker for worker in self.workers if worker.index in members))
 
     def told(self, failed: Collection[WorkerStatus]) -> JobStatus:
-        """The same with what agents have told of their ranks' failures, where the engine still sees the agents run."""
+        """The same with the failures that agents report, for workers that the engine still sees as running."""
         words = {worker.name: worker for worker in failed}
         return replace(
             self,
@@ -174,7 +174,7 @@ class JobStatus:
     def recoverable(self, members: Collection[int] | None) -> bool:
         """Whether the agents of these workers are there, and at least one of them waits to start new ranks.
 
-        Others may still be waited for; but none of them has ended. None: all workers.
+        Agents may still be missing that are expected; but none of them has ended. None: all workers.
         """
         others = () if members is None else [w for w in self.workers if w.index not in members]
         awaited = all(w.phase in (WorkerPhase.PENDING, WorkerPhase.RUNNING, WorkerPhase.LEFT) for w in others)
@@ -184,7 +184,7 @@ class JobStatus:
 
     @property
     def replaceable(self) -> tuple[int, ...]:
-        """The workers that are lost, where others can take their places beside those that are there; () where not."""
+        """The lost workers, if others can take their places beside the remaining ones; else ()."""
         there = [w for w in self.workers if w.phase is not WorkerPhase.LEFT]
         lost = tuple(w.index for w in there if w.replaceable)
         able = all(w.standby or w.phase is WorkerPhase.RUNNING for w in there if not w.replaceable)
@@ -192,9 +192,9 @@ class JobStatus:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left that could still tell why the job failed.
+        """Whether no further evidence about why the job failed can come.
 
-        A worker that is lost and a rank that was killed are causes; what their peers may yet say follows from them.
+        A lost worker and a killed rank are causes; what other workers may still report follows from them.
         """
         unsettled = {WorkerPhase.PENDING, WorkerPhase.RUNNING}
         killed = any(error.signal == _SIGKILL for worker in self.workers for error in worker.errors)
@@ -202,13 +202,13 @@ class JobStatus:
 
     @property
     def waiting(self) -> Waiting | None:
-        """The earliest state that pending workers wait in; None where none is pending, or the engine does not say."""
+        """The earliest waiting state of pending workers; None if none is pending, or the engine does not say."""
         states = {w.waiting for w in self.workers if w.phase is WorkerPhase.PENDING}
         return next((state for state in Waiting if state in states), None)
 
     @property
     def wait(self) -> Wait | None:
-        """The same with how many workers are in that state, and the engine's words about the first it has any about."""
+        """The same with the number of workers in that state, and the engine's first words about them."""
         if (state := self.waiting) is None:
             return None
         there = [w for w in self.workers if w.phase is not WorkerPhase.LEFT]
@@ -218,9 +218,9 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """One rank's own words. Times are epoch seconds, durations seconds, memory bytes.
+    """What one rank reports. Times are epoch seconds, durations seconds, memory bytes.
 
-    `forward_seconds`: of a forward pass of the model, which no other rank has a part in; 0 where nobody times it.
+    `forward_seconds`: duration of a forward pass of the model, which involves no other rank; 0 if it is not measured.
     """
 
     rank: int
@@ -235,7 +235,7 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of training by one set of ranks: from a rendezvous to the next, or to the end of the attempt.
+    """A part of an attempt with one set of ranks: from one rendezvous to the next, or to the end of the attempt.
 
     Attributes:
         generation: number of the rendezvous within the attempt, from 1.
@@ -243,15 +243,15 @@ class Stretch:
         workers: workers.
         started_at: when the ranks were started, epoch seconds.
         first_step_at: when the first optimizer step was done; None before.
-        last_step_at: when the newest was done.
-        from_step: the step it was restored at.
+        last_step_at: when the newest step was done.
+        from_step: the step that was restored.
         to_step: the newest step done.
-        stepping_seconds: time in training steps, saves excluded.
+        stepping_seconds: time in training steps, without saves.
         saving_seconds: time that saves stopped the loop.
         restoring_seconds: time that loading the checkpoint took.
-        restored_bytes: of the checkpoint, what all ranks together have read so far; what one of them fetches for others
-            first, to read it from its machine then, counts both times.
-        to_restore_bytes: and all that they are to read.
+        restored_bytes: bytes of the checkpoint that all ranks together have read so far. Bytes that one rank fetches to
+            its machine, and others then read there, count twice.
+        to_restore_bytes: bytes that all ranks together have to read.
     """
 
     generation: int
@@ -276,14 +276,14 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the lead agent of an attempt last wrote: one object per interval, for all ranks.
+    """The newest report of an attempt's lead agent: one object per interval, for all ranks.
 
     Attributes:
         attempt: number of the attempt.
         at: when it was written, by the lead agent's clock.
         step: newest optimizer step that every rank has done.
-        moved_at: when `step` last advanced, a save was written, or some of the checkpoint was read.
-        total_steps: where the training means to end; None if the script did not say.
+        moved_at: when `step` last rose, a save was written, or a part of the checkpoint was read.
+        total_steps: the last step of the training; None if the script did not say.
         epoch: current epoch, from 0.
         samples: position in the data: samples consumed by the run since step 0, each counted once.
         samples_per_second: recent throughput of all ranks together.
@@ -292,12 +292,12 @@ class Progress:
         world_size: ranks at work.
         stretches: one for each rendezvous of the attempt, oldest first.
         ranks: newest report of each rank.
-        attached: whether any rank uses our runtime; a script that does not is never judged by its silence.
+        attached: whether any rank uses our runtime. Silence of a script that does not is never a failure.
         finished: whether the script has said that training is complete.
-        saved: the newest step whose state its ranks have saved, be it written yet or not; -1 where there is none.
-        left_out: the newest step whose save was due, and left out as the one before was still being written; -1 where
+        saved: the newest step whose state its ranks have saved, written to storage or not; -1 where there is none.
+        left_out: the newest step whose save was skipped because the one before was still being written; -1 where
             there is none.
-        writing_seconds: what the newest save has taken to be written to storage, as far as agents know.
+        writing_seconds: how long it took to write the newest save to storage, as far as agents know.
         phases: the trainings of the run so far, in order, where its script names them.
     """
 

@@ -1,4 +1,4 @@
-"""The vocabulary of validation: small predicates with a sentence about what is allowed."""
+"""The vocabulary of validation: small predicates, each with a sentence about the allowed values."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-#: What 64 bits hold: steps are kept in tensors and pages of memory.
+#: The largest 64-bit integer: steps are kept in tensors and in shared memory.
 MOST_COUNT = 2**63 - 1
 
-#: 285 years. Python's threads can wait for so long, and calendars go on until then.
+#: 285 years: the longest that Python's threads can wait and calendars can show.
 MOST_SECONDS = 9e9
 
-#: Kubernetes runs no more pods of one Indexed Job at once, nor clusters of more than half as many nodes.
+#: Kubernetes runs at most so many pods of one Indexed Job at once, and clusters have half as many nodes at most.
 MOST_WORKERS = 10_000
 
-#: Each is a process of the worker's machine, of which none has as many devices, nor as many processors to spare.
+#: Each rank is a process of the worker's machine. No machine has as many devices or spare processors.
 MOST_PROCS = 1_000
 
 
 class Rule(NamedTuple):
-    """A predicate over any value, and what it allows, in words.
+    """A predicate over any value, and the allowed values in words.
 
     Attributes:
         holds: the predicate.
-        allowed: what it allows.
-        most: of numbers, the largest one that is taken. Larger ones are slips of the keyboard.
-        why: no larger one can be of use.
+        allowed: the allowed values.
+        most: for numbers, the largest one that is accepted. Larger ones are typing errors.
+        why: why larger numbers make no sense.
     """
 
     holds: Callable[[object], bool]
@@ -44,11 +44,11 @@ class Rule(NamedTuple):
     why: str = ""
 
     def broken(self, value: object) -> str | None:
-        """What is allowed, in words, where this value is not; None where it is."""
+        """The allowed values, in words, if this value breaks the rule; else None."""
         return self.too_large(value) if self.holds(value) else self.allowed
 
     def too_large(self, value: object) -> str | None:
-        """What is allowed, in words, where this is a number larger than the largest."""
+        """The allowed values, in words, if this is a number above the largest; else None."""
         if self.most is not None and isinstance(value, int | float) and value > self.most:
             return f"at most {int(self.most)}: {self.why}"
         return None
@@ -75,7 +75,7 @@ worker_count = positive_int._replace(
 )
 procs_count = positive_int._replace(most=MOST_PROCS, why="each is a process of the worker's machine")
 
-#: As Kubernetes has them in its objects.
+#: The range that Kubernetes has for numbers in its objects.
 int32 = Rule(
     lambda value: _at_least(value, 0), "an integer, at least 0", 2**31 - 1, "Kubernetes keeps it in 32 bits"
 )
@@ -86,7 +86,7 @@ env_name = Rule(
 
 
 def choice(options: Iterable[str]) -> Rule:
-    """One of some words, spelled exactly so."""
+    """One of some words, in exactly this spelling."""
     words = tuple(options)
     return Rule(lambda value: value in words, "one of " + ", ".join(words))
 
@@ -94,13 +94,13 @@ def choice(options: Iterable[str]) -> Rule:
 def number_in(
     env: Mapping[str, str], name: str, default: int | None = None, *, rule: Rule = non_negative_int
 ) -> int:
-    """A count that a variable of an environment holds.
+    """A count in an environment variable.
 
     Args:
         env: the environment.
         name: of the variable.
-        default: where it is not set; None: it has to be.
-        rule: what is allowed.
+        default: where it is not set; None: it must be set.
+        rule: the allowed values.
 
     Raises:
         SpecError: it is no such number.
@@ -114,12 +114,12 @@ def number_in(
     return int(number or 0)
 
 
-#: Enough for what 64 bits hold; Python itself refuses to read thousands of digits.
+#: Enough digits for 64 bits. Python itself refuses to read thousands of digits.
 _DIGITS = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 
 
 def not_json(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """What within a value JSON has no words for, such as a date: with its path below this one."""
+    """The values within a value that JSON cannot express, such as a date, each with its path below this one."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             below = f"{path}.{key}".lstrip(".")
@@ -142,7 +142,7 @@ class Checks:
 
     @property
     def passed(self) -> bool:
-        """Whether all checks so far have passed: guards rules that compare fields with one another."""
+        """Whether all checks so far have passed. It guards rules that compare fields with each other."""
         return not self._problems
 
     def __call__(self, path: str, value: object, rule: Rule) -> None:
@@ -151,7 +151,7 @@ class Checks:
             self.that(False, path, value, allowed)
 
     def that(self, holds: bool, path: str, given: object, allowed: str, *, across: bool = False) -> None:
-        """Note a problem unless `holds`; `across` says that other fields have a part in it."""
+        """Note a problem unless `holds`; `across` says that the rule compares this field with others."""
         if not holds:
             self._problems.append(Problem(path, given, allowed, across))
 

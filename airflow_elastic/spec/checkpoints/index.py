@@ -1,24 +1,24 @@
-"""What lies where in a checkpoint's files: each rank writes one, and this beside it, as JSON. Nothing of it is code."""
+"""The index of a checkpoint's file: which entry is where. Each rank writes one, as JSON, beside its file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-#: Each so many bytes of an entry, from its first on, have a checksum of their own: who needs a part reads no more. Of
-#: smaller blocks less is read in vain at another world size, and more has to be told.
+#: Each block of so many bytes of an entry has its own checksum, so a reader of a part reads little more than that part.
+#: Smaller blocks save reading at another world size, but need more checksums.
 BLOCK_BYTES = 128 << 10
 
-FORMER_BLOCK_BYTES = 512 << 10  # of what was written before an index told it
+FORMER_BLOCK_BYTES = 512 << 10  # for files written before an index had `block_bytes`
 
 
 def blocks(size: int, each: int) -> Iterator[tuple[int, int]]:
-    """The first byte of each block of so many bytes, and the one behind its last."""
+    """The start and end of each block of so many bytes; the end is exclusive."""
     return ((at, min(size, at + each)) for at in range(0, size, each))
 
 
 def block_count(size: int, each: int) -> int:
-    """How many blocks so many bytes have."""
+    """The number of blocks that so many bytes have."""
     return -(-size // each)
 
 
@@ -49,9 +49,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Whatever is no tensor: `size` bytes from `at`, pickled, or as `torch.save` writes it where it holds a tensor.
+    """A value that is not a tensor: `size` bytes from `at`.
 
-    With checksums like a piece's.
+    It is pickled, or in the form of `torch.save` where it holds a tensor. Its checksums are like those of a piece.
     """
 
     key: str
@@ -62,14 +62,14 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """All that one rank's file holds.
+    """Everything that one rank's file holds.
 
     Attributes:
         pieces: tensors.
-        blobs: whatever else.
-        block_bytes: how large the blocks are that have checksums; None before they have some.
-        ties: further names of tensors, with the one by which each is stored: tied weights, for example. None where each
-            name has been stored by itself, tied or not, as former releases did.
+        blobs: all other values.
+        block_bytes: size of the blocks that have checksums; None before there are checksums.
+        ties: further names of tensors, with the name that each is stored under, e.g. for tied weights. None where each
+            name was stored separately, tied or not, as former releases did.
     """
 
     pieces: tuple[Piece, ...]

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: written last and exclusively, it is what makes the checkpoint exist."""
+"""The manifest of a checkpoint. It is written last and exclusively, and makes the checkpoint exist."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 
-#: Version of a checkpoint's form: of its manifest and its indexes. Readers refuse others than these.
+#: Version of a checkpoint's form, for its manifest and its indexes. Readers refuse versions not listed here.
 MANIFEST_VERSION = 4
-#: Before 3 an index did not say how large its blocks are, before 4 there were neither phases nor notes.
+#: Before 3 an index had no block size. Before 4 there were no phases and no notes.
 READABLE_VERSIONS = (2, 3, MANIFEST_VERSION)
 
 
@@ -35,10 +35,10 @@ class Manifest:
         generation: its rendezvous within the attempt.
         world_size: ranks that wrote it.
         created_at: epoch seconds.
-        format: how the files are to be read: `flat`, tensors one after another, and an index of them as JSON.
+        format: how to read the files. `flat`: tensors one after another, and an index of them as JSON.
         data: the folder of the files.
         files: every file, with its checksums.
-        epoch: epoch of the next sample, of the phase that the run is in.
+        epoch: epoch of the next sample, in the current phase.
         samples: samples consumed since step 0, each once.
         offset: samples of the current epoch already consumed.
         metrics: numbers that the script gave with the save.
@@ -46,10 +46,10 @@ class Manifest:
             `breakpoint`, `final`.
         versions: of the libraries that wrote it.
         journal: number of the run's newest journal entry when this was committed; -1 where it has none.
-        run: whose it is (`adapters.journal.identity`); empty where it was committed outside of a run.
-        phases: the run's trainings so far, in order; the last one is the one that this was saved in. None in those of
-            earlier releases, which had one without a name.
-        notes: values of the script's own, plain JSON.
+        run: identity of the run (`adapters.records.journal.identity`); empty if it was committed outside of a run.
+        phases: the run's trainings so far, in order; the last one was at work when this was saved. None in manifests of
+            earlier releases, which had one training without a name.
+        notes: the script's own values, plain JSON.
     """
 
     step: int
@@ -74,6 +74,6 @@ class Manifest:
 
     @property
     def saved_by(self) -> tuple[int, int] | None:
-        """Attempt and generation of the ranks that saved it; None where agents put it together of older states."""
+        """Attempt and generation of the ranks that saved it; None if agents assembled it from older states."""
         recovered = self.data.rstrip("/").endswith(layout.RECOVERED)
         return None if recovered else (self.attempt, self.generation)

@@ -1,4 +1,4 @@
-"""The trainings of a run, one after the other, as a checkpoint tells of them."""
+"""The trainings of a run, one after the other, as checkpoints record them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class PhaseRecord:
     """One training of a run.
 
     Attributes:
-        name: as the script gave it; empty where the script speaks of no phases.
-        from_step: optimizer steps that the run had done when it began.
+        name: as the script gave it; empty where the script names no phases.
+        from_step: optimizer steps that the run had done when the phase began.
         steps: optimizer steps of this phase.
-        complete: whether it is over: a restart passes by it.
-        sealed: whether the checkpoint of its last step was saved at its very end. Where that step had been saved
-            before, what the script did between that step and the end is done again by who passes by.
-        results: what the script has recorded of it, plain JSON values.
+        complete: whether it is over. A restart skips it.
+        sealed: whether the checkpoint of its last step was saved at its very end. If not, a restart that skips the
+            phase repeats what the script did between its last step and its end.
+        results: what the script has recorded for it, plain JSON values.
     """
 
     name: str = ""
@@ -30,7 +30,5 @@ class PhaseRecord:
 
     @property
     def to_step(self) -> int:
-        """Optimizer steps that the run had done at its end, or as far as it has come: the checkpoint of that step is
-        its newest one.
-        """
+        """Optimizer steps that the run had done by the end of the phase, or so far: its newest checkpoint."""
         return self.from_step + self.steps

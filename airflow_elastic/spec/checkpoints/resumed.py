@@ -1,4 +1,4 @@
-"""Where a run stands when a script starts again: what it may build its model and optimizers by."""
+"""Where a run stands when a script starts again, so that the script can build its model and optimizers to fit."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The facts of the checkpoint that `run.restore` is going to load.
+    """The facts of the checkpoint that `run.restore` will load.
 
     Attributes:
         step: optimizer steps done since the run began, over all attempts and phases.
-        epoch: the epoch that the run stands in, from 0: the first one that `run.epochs` yields.
+        epoch: the run's current epoch, from 0: the first one that `run.epochs` yields.
         offset: samples of this epoch that have been consumed.
         samples: samples consumed since step 0.
-        metrics: the newest numbers that the script gave to `run.step`, and `loss`, where that was told.
+        metrics: the newest numbers that the script gave to `run.step`, with `loss` if it was given.
         notes: what the script has kept with `run.note`.
-        phase: number of the phase that the run stands in, from 0. A phase that is complete is behind: it is the next.
+        phase: number of the run's current phase, from 0. After a complete phase it is the next one.
         phase_name: its name; empty where it has none, or has not begun.
         phase_steps: optimizer steps done in this phase.
-        results: of the phases that are complete, by name: what the script has recorded of them.
+        results: what the script has recorded for the complete phases, by their names.
         attempt: the attempt that saved it, from 1.
         world_size: ranks that saved it.
         saved_at: when it was committed, epoch seconds.

@@ -1,4 +1,4 @@
-"""What ranks have really consumed: kept beside checkpoints, where a run accounts for its samples."""
+"""Which samples ranks have consumed: kept beside checkpoints, where a run accounts for its samples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Samples that lie one after another in a shard: `count` of them, from number `start` on."""
+    """Samples of a shard one after another: `count` of them, from number `start` on."""
 
     shard: int
     start: int
@@ -31,9 +31,9 @@ class Consumed:
         epoch: from 0.
         samples: indices into the data set.
         spans: where the data is a stream: places in its shards.
-        ended: shards whose end was come to on the way.
-        size: samples of the global batch that it is a share of; 0 in accounts of earlier releases.
-        phase: number of the training that it was a step of, from 0.
+        ended: shards whose end was reached.
+        size: samples of the global batch that this is a share of; 0 in accounts of earlier releases.
+        phase: number of the phase that the step was in, from 0.
     """
 
     step: int
@@ -47,7 +47,7 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What a training's data is: `length` samples, or so many `shards` of a stream; 0 where it is not that."""
+    """The data of a training: `length` samples, or `shards` of a stream; the other one is 0."""
 
     phase: int
     length: int = 0
@@ -56,15 +56,15 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one rank tells with one save.
+    """The account that one rank writes with one save.
 
     Attributes:
-        attempt, generation, rank, world_size: who tells.
+        attempt, generation, rank, world_size: which rank wrote it.
         from_step: the step that the ranks of this generation went on from.
-        length, shards: of the data, in accounts of releases that knew of one training only.
-        went_on_from: attempt and generation that saved the state at `from_step`; None where it is the beginning, and in
-            accounts of earlier releases.
-        steps: what was consumed since the save before this one, or since the last that was written.
+        length, shards: of the data, in accounts of releases that had only one training a run.
+        went_on_from: attempt and generation that saved the state at `from_step`. None at the beginning, and in accounts
+            of earlier releases.
+        steps: what was consumed since the last account that was written.
         data: of each training that has used `loader`.
     """
 

@@ -292,7 +292,7 @@ def test_what_a_cluster_has_added_to_a_job() -> None:
 @pytest.mark.parametrize("value", [datetime.date(2026, 1, 1), {1}, b"x", float("nan"), object])
 def test_options_are_what_json_has(value: Any) -> None:
     with pytest.raises(
-        SpecError, match=r"engine_options\.pod_template\.a\.0: given .*; allowed: what JSON has"
+        SpecError, match=r"engine_options\.pod_template\.a\.0: given .*; allowed: a JSON value"
     ):
         RunSpec(("t.py",), engine="job", engine_options={"image": "i", "pod_template": {"a": [value]}})
     with pytest.raises(SpecError, match=r"engine_options\.labels\.1: given 1"):
