@@ -159,7 +159,7 @@ def test_journal_md_shows_an_entry_as_it_is(tmp_path: Path) -> None:
 def cluster_tests() -> set[str]:
     """The tests of clusters, and of the suites that they are made of; read, as some need what may be absent."""
     files = [
-        *(ROOT / "tests/cluster").glob("test_*.py"),
+        *(ROOT / "tests/cluster").rglob("test_*.py"),
         ROOT / "tests/support/kubernetes/cluster.py",
         ROOT / "airflow_elastic/testing/engine_conformance.py",
     ]
