@@ -1,4 +1,12 @@
-"""Carrying out what the core decides: the controller, and how a run is created, found and asked for things."""
+"""Carries out what `core` decides. The journal is the truth: a controller may be killed at any line.
+
+- `controller`: the loop. `runs`: creates and finds runs. `jobs`: submits and removes attempts.
+- `watching`, `look`: what engine, store and mailbox have to say. `scaling`: scale steps. `waits`: workers not started
+  yet.
+- `reaping`: removes jobs without a run. `observer`: who wants to hear of events.
+
+In: a store and an engine. It must not know Airflow, nor any kind of engine.
+"""
 
 from airflow_elastic.control.controller import Controller
 from airflow_elastic.control.observer import Observer

@@ -1,4 +1,7 @@
-"""Where workers run. One module an engine; `engines.api` is the seam."""
+"""Where workers run. An engine is a class with the protocol of `api`: submit, watch, delete, and what it can do beside.
+
+`local` starts processes of this machine, `kube` makes objects of a cluster. An engine holds no policy.
+"""
 
 from airflow_elastic.engines.api import Capabilities, Engine, Finding, Job, engine_names, find_engine
 

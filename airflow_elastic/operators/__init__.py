@@ -1,4 +1,8 @@
-"""Operators."""
+"""Operators: one task is one run.
+
+- `train`: `ElasticTrainOperator`. `parameters`: its arguments, checked. `attach`: finds the run of an earlier try.
+- `foreground`: drives the run in the worker, without a triggerer. `result`: what the task returns. `link`: the page.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 - `journal`: the truth, and the lock.
 - `mailbox`: requests of people. `reports`: orders and progress between controller and agents.
-- `checkpoints`: the index of checkpoints. `checkpoint_retention`: their removal. `checkpoint_parts`: their commit.
+- `checkpoints`: the index of checkpoints. `checkpoint_retention`: their removal, by the agent
+  after each commit and by `airflow-elastic prune`. `checkpoint_parts`: their commit.
 - `job_files`, `job_objects`: how an engine and its agents meet.
 
 This room decides nothing.

@@ -6,5 +6,8 @@ In: the job's record, and orders of the controller. Out: rank processes, reports
 - `elastic_worker`: starts ranks again in place. `command_worker`: runs the command of another launcher.
 - `rendezvous`: brings workers together. `rank_group`: the ranks of one generation. `spares`: processes kept ready.
 
+On SIGTERM, `agent` notes the request. `elastic_worker` then asks the ranks, through `worker.parked`, to finish their
+step and save (`session.save_schedule`). `worker.flush` writes that to storage before the agent ends.
+
 An agent must not know the script's session or its model.
 """
