@@ -14,9 +14,17 @@ from pathlib import Path
 from generator.airflow import operator_page
 from generator.commands import cli_page
 from generator.diagrams import attempt_states, packages
+from generator.index import contents
 from generator.kube import owned_names, owner_fields
 from generator.options import options_page
-from generator.records import journal_events, status_example, status_seconds
+from generator.records import (
+    journal_events,
+    status_attempt,
+    status_example,
+    status_fields,
+    status_rank,
+    status_seconds,
+)
 from generator.rules import failure_classes, restart_rules
 from generator.spec import spec_page
 
@@ -30,11 +38,18 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 
 REGIONS: Mapping[str, tuple[tuple[str, Callable[[], str]], ...]] = {
+    "index.md": (("contents", contents),),
     "reference/failures.md": (("classes", failure_classes), ("rules", restart_rules)),
     "reference/pods.md": (("owned", owned_names), ("owners", owner_fields)),
     "explanation/architecture.md": (("packages", packages), ("attempts", attempt_states)),
     "reference/journal.md": (("events", journal_events),),
-    "reference/status.md": (("example", status_example), ("seconds", status_seconds)),
+    "reference/status.md": (
+        ("example", status_example),
+        ("fields", status_fields),
+        ("attempt", status_attempt),
+        ("rank", status_rank),
+        ("seconds", status_seconds),
+    ),
 }
 
 

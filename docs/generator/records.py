@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_elastic.core.goodput import ROWS
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.status_document import document
+from airflow_elastic.core.status_fields import ATTEMPT, DOCUMENT, RANK, Field
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import (
@@ -103,6 +105,23 @@ def example_document() -> dict[str, Any]:
 
 def status_example() -> str:
     return fence(json.dumps(example_document(), indent=1, ensure_ascii=False), "json")
+
+
+def status_fields() -> str:
+    return _fields(DOCUMENT)
+
+
+def status_attempt() -> str:
+    return _fields(ATTEMPT)
+
+
+def status_rank() -> str:
+    return _fields(RANK)
+
+
+def _fields(fields: Mapping[str, Field]) -> str:
+    rows = ((", ".join(map(code, names.split(", "))), *field) for names, field in fields.items())
+    return table(("field", "type", "meaning"), rows)
 
 
 def status_seconds() -> str:

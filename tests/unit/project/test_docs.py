@@ -84,8 +84,8 @@ def documented() -> dict[str, set[str]]:
     text = (DOCS / "reference/status.md").read_text()
     found: dict[str, set[str]] = {}
     for name, after in (
-        ("", "## Fields\n"),
-        ("attempts", "An attempt (`attempts[]`):\n"),
+        ("", "<!-- generated: fields -->\n"),
+        ("attempts", "<!-- generated: attempt -->\n"),
         ("seconds", "<!-- generated: seconds -->\n"),
     ):
         rows = text.partition(after)[2].strip().partition("\n\n")[0].splitlines()[2:]
