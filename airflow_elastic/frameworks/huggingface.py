@@ -49,6 +49,15 @@ _KEPT = (
 class ElasticTraining:
     """Makes a trainer elastic: to be named before it among the bases of a class.
 
+    What its calls do beside the first `train`:
+
+    - In a second `train` epochs, steps and the schedule begin again, and the optimizer keeps its state.
+    - `evaluate` and `predict` leave no trace except random numbers drawn. Their results before a training are not
+      metrics of its steps.
+    - `eval_on_start` is done once, at the beginning of the training.
+    - `auto_find_batch_size` is refused: one rank would begin again while the others wait for it.
+    - `hyperparameter_search` is refused: begin a run for each trial.
+
     Args:
         model: as the trainer's.
         args: as the trainer's; `per_device_train_batch_size` is the most samples that a device takes at once, and how

@@ -50,6 +50,20 @@ _OURS = {
 class ElasticTrainer(Trainer):  # type: ignore[misc]
     """`lightning.pytorch.Trainer`, elastic.
 
+    What its calls do beside `fit`. A pass that leaves no trace has no phase, checkpoint, steps or samples:
+
+    - `Tuner(trainer).lr_find` and the callback `LearningRateFinder` leave no trace except the rate. The rate is saved,
+      and a restart does not search again.
+    - `LearningRateFinder` after the first epoch, as in `FineTuneLearningRateFinder`, is refused. End `fit` there, and
+      begin another one.
+    - `Tuner(trainer).scale_batch_size`, and the callback `BatchSizeFinder` in `fit`, are refused. Find the batch size
+      of a device in a separate program.
+    - `fast_dev_run` leaves no trace: `fit` tries every line, and weights are as before.
+    - Sanity checks (`num_sanity_val_steps`), `validate`, `test` and `predict` leave no trace except random numbers
+      drawn. With them in each attempt, a script ends with the same bits.
+    - In a second `fit` of the same trainer optimizers begin again, and counts of epochs and steps go on. Raise the
+      limit before: `trainer.fit_loop.max_epochs = 4`, or `trainer.fit_loop.epoch_loop.max_steps`.
+
     Args:
         global_batch: samples of one optimizer step, all ranks together.
         seed: of the order of samples.

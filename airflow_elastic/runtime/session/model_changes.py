@@ -35,6 +35,10 @@ class Reshaping:
         All ranks call this together, between two steps. What changes in place need not be told. A restart comes to
         `restore` again: have that be given the new ones then, or return them from `rebuild`.
 
+        Call it before the first step, between two phases, in the first line of a phase, or at the top of an epoch. Then
+        a restart calls it again, and the saved state is loaded into the new object. A restart from a later step does
+        not reach a call at one certain step: there, `rebuild` must return the new optimizer.
+
         Args:
             optimizers: all there are now. Default: those that there were.
             model: wrapped anew, for example. Default: the one that there was.
@@ -63,7 +67,9 @@ class Reshaping:
     def peek(self, name: str) -> Any:
         """The state that an object of this name has in the checkpoint which `restore` is going to load.
 
-        For what a script builds before it restores. All ranks call this together.
+        For what a script builds before it restores: which layers were pruned, or how many rows an embedding had. All
+        ranks call this together. Names of a further model come without those of its wrapper. The state of its optimizer
+        is below `named`, by the names of parameters.
 
         Returns:
             What its `state_dict()` returned; None where there is no checkpoint, or no such object in it.

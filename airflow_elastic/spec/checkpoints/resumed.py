@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The facts of the checkpoint that `run.restore` will load.
+    """The facts of the newest checkpoint that can be opened, which `run.restore` will load.
+
+    `restore` reads its files. If they are damaged, a script that has not used `run.resumed` goes on from the checkpoint
+    before. A script that has used it may have built a model for the damaged one only. So the checkpoint is set aside,
+    and the rank ends with exit code 138 ("restart me").
 
     Attributes:
         step: optimizer steps done since the run began, over all attempts and phases.
