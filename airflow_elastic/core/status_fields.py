@@ -94,9 +94,9 @@ DOCUMENT: Mapping[str, Field] = {
     ),
     "phases": Field(
         "list",
-        "the [phases](../how-to/train-several-models.md) so far, also in progress documents: `name`, "
-        "`from_step` (steps of the run before it), `steps`, `complete`, `sealed`, `results`. `sealed`: "
-        "its end is in the checkpoint of its last step. Empty if the script names none",
+        "the [phases](../how-to/train-several-models.md) so far, also in progress documents. Each has `name`, `steps`, "
+        "`complete`, `sealed` and `results`. `from_step`: steps of the run before it. `sealed`: its end is in the "
+        "checkpoint of its last step. Empty if the script names none",
     ),
     "loss": Field(
         "number or null",

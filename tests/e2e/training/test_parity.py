@@ -37,7 +37,7 @@ class Row:
 def _table() -> list[Row]:
     text = (ROOT / "docs/reference/process.md").read_text()
     section = text.split("\n## As torchrun would\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (`.+?`) \| (.+?) \| .+? \| .+? \| .+? \|$", section, re.MULTILINE)
+    rows = re.findall(r"^\| (`.+?`) \| (.+?) \| .+? \| .+? \|$", section, re.MULTILINE)
     starts = [
         (fact, start)
         for facts, starts in rows
