@@ -1,4 +1,4 @@
-"""How the command line speaks: consoles, moments and durations, who is asking."""
+"""Output of the command line: consoles, and how it writes times, sizes and names of users."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from airflow_elastic.core.severity import Gravity
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: A table that goes into a file or a pipe has no terminal whose width it could take.
+#: Width in characters of tables in a file or a pipe, where there is no terminal.
 _PIPE_WIDTH = 180
 
 
 class QuietConsole(Console):
-    """Goes silent when its reader has gone away, or it has no room to write to; what the command does goes on."""
+    """A console that drops output which cannot be written (closed pipe, full disk), so that the command goes on."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich's."""
         try:
             super().print(*objects, **options)
-        except OSError:  # e.g. a log on a full disk: this is lost, and what comes later need not be
+        except OSError:  # e.g. a log on a full disk: only this output is lost
             self._buffer.clear()
 
     def write(self, text: str) -> None:
-        """Text as it is, in whole lines: many times as fast. Not where something lives below."""
+        """Write whole lines without rich, which is many times as fast. Not for a terminal with a live line."""
         if self.quiet:
             return
         try:
@@ -50,20 +49,20 @@ class QuietConsole(Console):
 
 
 def console(*, stderr: bool = False) -> QuietConsole:
-    """A console that prints what it is given: no markup, no guessing at numbers."""
+    """A console that prints text as it is: no markup, no highlighting."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return QuietConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_json(document: Any, *, line: bool = False) -> None:
-    """Write a document to standard output; with `line`, on one line."""
+    """Write a document to standard output; on one line if `line` is True."""
     sys.stdout.write(json.dumps(document, indent=None if line else 2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def asker() -> str:
-    """Who asks, as the record of the run will show it."""
+    """`user@host` of the person who asks, for the run's journal."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -72,17 +71,17 @@ def asker() -> str:
 
 
 def moment(at: float, *, day: bool = True) -> str:
-    """A moment in this machine's time zone; with the zone where it stands alone in a file."""
+    """A moment in this machine's time zone; with `day`, also the date and the zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S%z" if day else "%H:%M:%S", time.localtime(at))
 
 
 def has_colours(console: Console) -> bool:
-    """Whether the console is a terminal that shows colours: not with `NO_COLOR`, nor with `TERM=dumb`."""
+    """Whether the console is a terminal that shows colours; False with `NO_COLOR` or `TERM=dumb`."""
     return console.is_terminal and console.color_system is not None and not console.no_color
 
 
 def level(gravity: Gravity) -> str:
-    """What precedes a grave line where there are no colours; nothing before any other one."""
+    """Prefix of a warning or an error on a console without colours; empty for other lines."""
     return "" if gravity is Gravity.INFO else f"{gravity}  "
 
 
@@ -110,21 +109,21 @@ def size(count: float) -> str:
 
 
 def number(value: float) -> str:
-    """A figure as one says it: four digits are plenty."""
+    """A number with four significant digits; from 1000 on without decimals, in groups of three digits."""
     return f"{value:,.0f}".replace(",", " ") if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def carry_on(uri: str) -> str:
-    """The command that carries a run on."""
+    """The command that goes on with a run."""
     return f"airflow-elastic run --uri {shlex.quote(uri)}"
 
 
 def command(name: str, uri: str) -> str:
-    """Another command about the run, ready to be copied."""
+    """Another command for the run, ready to copy."""
     return f"airflow-elastic {name} {shlex.quote(uri)}"
 
 
 def step_of(document: Mapping[str, Any]) -> str:
-    """`357/3000`, or `357` where the script did not say where it means to end."""
+    """`357/3000`, or `357` if the script has not given its number of steps."""
     step, total = document["step"], document["total_steps"]
     return f"{step}/{total}" if total else f"{step}"

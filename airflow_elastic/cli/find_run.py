@@ -1,4 +1,4 @@
-"""Finding a run, and whether anybody drives it."""
+"""Find a run, and find out whether a controller drives it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
 
-#: A controller writes the status document at least every 5 s, and may be out of reach of the storage for a while.
+#: Longest time in seconds without a write of the controller. It writes at least every 5 s, unless the storage fails.
 SILENCE_SECONDS = 15.0
 
 
@@ -36,12 +36,12 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def find_run(uri: str) -> Run:
-    """The run at a URI. Raises RunMissing where there is none."""
+    """The run at a URI. Raises RunMissing if there is none."""
     return open_run(open_store(uri))
 
 
 def silent_since(store: Store) -> float | None:
-    """When a controller last wrote the status document, epoch seconds; None before the first time."""
+    """When a controller last wrote the status document, in epoch seconds. None before the first write."""
     data = store.get(layout.STATUS)
     try:
         return None if data is None else float(json.loads(data)["at"])
@@ -50,7 +50,7 @@ def silent_since(store: Store) -> float | None:
 
 
 def silence(store: Store, state: RunState) -> float | None:
-    """For how many seconds a run that goes on has had no word from a controller; None where all is well."""
+    """Seconds since a controller has last written for a run that goes on. None if that is less than the limit."""
     if state.ended:
         return None
     silent = time.time() - (silent_since(store) or state.created_at)
@@ -58,7 +58,7 @@ def silence(store: Store, state: RunState) -> float | None:
 
 
 def hint_of_silence(store: Store, state: RunState) -> str | None:
-    """What to tell somebody whose run nobody seems to drive."""
+    """Advice for a run that no controller seems to drive; None if one does."""
     silent = silence(store, state)
     if silent is None:
         return None
@@ -66,18 +66,18 @@ def hint_of_silence(store: Store, state: RunState) -> str | None:
     advice = f"carry it on with {carry_on}"
     if of_a_task(state.owner):
         advice = (
-            "it belongs to a task of Airflow: start a triggerer there (`airflow triggerer`; with deferrable=False, "
-            f"clear the task), which carries it on by itself; {carry_on} takes it from the task, which then cannot "
+            "it belongs to a task of Airflow. Start a triggerer there with `airflow triggerer`, and it goes on by "
+            f"itself; with deferrable=False, clear the task. {carry_on} takes it from the task, which then cannot "
             "stop it"
         )
     return (
-        f"no controller has written for {console.duration(silent)}: its workers, if it has any, train on, but nothing "
+        f"no controller has written for {console.duration(silent)}. Workers may train on, but nothing "
         f"is restarted, scaled or stopped; {advice}"
     )
 
 
 def of_a_task(owner: str | None) -> bool:
-    """Whether an owner is a task instance of Airflow, whose ids are UUIDs; that of a shell is `ada@laptop (…)`."""
+    """Whether the owner is a task instance of Airflow (its id is a UUID) and not a shell (`ada@laptop (…)`)."""
     try:
         return owner is not None and bool(uuid.UUID(owner))
     except ValueError:
@@ -85,7 +85,7 @@ def of_a_task(owner: str | None) -> bool:
 
 
 def last_word(store: Store) -> str:
-    """When a controller last wrote, in words."""
+    """When a controller last wrote, as a text."""
     at = silent_since(store)
     return (
         "none has written yet"

@@ -9,7 +9,7 @@ import click
 
 
 def keep_examples(text: str | None) -> str | None:
-    """Mark the paragraphs that are examples, which click would fill into a block otherwise."""
+    """Mark the paragraphs that are examples, so that click keeps their lines."""
     paragraphs = inspect.cleandoc(text or "").split("\n\n")
     return "\n\n".join(f"\b\n{p}" if p.startswith("Example") else p for p in paragraphs) or None
 

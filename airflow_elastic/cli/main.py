@@ -1,7 +1,7 @@
-"""`airflow-elastic`: its commands, and how every one of them ends.
+"""`airflow-elastic`: its commands, their errors and exit codes.
 
-Exit codes: 0 all is well, 1 it failed, 2 what was asked for cannot be done as asked (nothing was created or changed).
-An error is one sentence on standard error that says what to do; only a bug of ours shows a traceback.
+Exit codes: 0 success, 1 failure, 2 bad input (nothing was created or changed). An error is one sentence on standard
+error that says what to do; only a bug of this program shows a traceback.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _AFTER = f"`{PROGRAM} run --workers 2 -- train.py --epochs 1`"
 
 
 class _Group(click.Group):
-    """Lists commands in the order in which one meets them, not by the alphabet."""
+    """Lists commands in the order of their use, not by the alphabet."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "help": keep_examples(options.get("help"))})
@@ -44,7 +44,7 @@ class _Group(click.Group):
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:  # whoever reads our output has seen enough; click would call that a failure
+        except BrokenPipeError:  # e.g. `| head` has ended; click would call that a failure
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         return code
@@ -58,10 +58,10 @@ class _Group(click.Group):
 def cli() -> None:
     """Elastic, fault-tolerant training, driven from a shell.
 
-    Everything known about a run lies under its URI: a folder, or an S3 prefix such as s3://bucket/runs/mnist. Every
-    command that takes a URI works from any machine that can reach it.
+    All data of a run is stored under its URI: a folder, or an S3 prefix such as s3://bucket/runs/mnist. A command that
+    takes a URI works on every machine that can reach it.
 
-    Exit codes: 0 all is well, 1 it failed, 2 bad input (nothing was created or changed).
+    Exit codes: 0 success, 1 failure, 2 bad input (nothing was created or changed).
 
     Example:
       airflow-elastic run --workers 2 --uri /mnt/runs/mnist -- train.py --epochs 3
@@ -98,9 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         context = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else PROGRAM
         text = f"{error.format_message().rstrip('.')}; see `{context} --help`"
         if isinstance(error, click.NoSuchOption) and context.endswith(" run"):
-            text += f"; an option of the script stands after the script, and that after --: {_AFTER}"
+            text += f"; write the script and its options after --: {_AFTER}"
         code = _fail(text, error.exit_code)
-    except (InvalidInput, StoreUnfit) as error:  # a place that can never hold a run was ill chosen
+    except (InvalidInput, StoreUnfit) as error:  # storage that can never hold a run is bad input, too
         code = _fail(str(error), 2)
     except ElasticError as error:
         code = _fail(str(error), 1)

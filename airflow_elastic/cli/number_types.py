@@ -1,4 +1,4 @@
-"""Numbers that are typed: each within what a rule allows, and with its reason where it is not."""
+"""Types of click for numbers, checked by the rules of the specification."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ N = TypeVar("N", int, float)
 
 
 def _number(name: str, kind: Callable[[str], N], rule: Rule) -> Callable[[str], N]:
-    """What an option or argument needs to be such a number; help calls it by its name."""
+    """The type of an option or argument that is such a number; `name` appears in help texts."""
 
     def parse(value: str) -> N:
         try:
             number = kind(value)
-        except ValueError:  # also where it has more digits than Python reads
+        except ValueError:  # no number, or more digits than Python reads
             raise click.BadParameter(f"{shown(value)} is not a valid {name}") from None
         if (allowed := rule.broken(number)) is not None:
             raise click.BadParameter(f"given {shown(number)}; allowed: {allowed}")

@@ -1,4 +1,4 @@
-"""The output of ranks, read as it grows."""
+"""Read the output of ranks while it grows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOG = re.compile(re.escape(layout.LOGS) + r"attempt-(\d+)/g(\d+)-rank-(\d+)\.lo
 
 @dataclass(frozen=True, slots=True, order=True)
 class Log:
-    """One file of output: of one rank, in one generation of an attempt. Sorts by age."""
+    """One file of output, of one rank in one generation of an attempt. Sorts by age."""
 
     attempt: int
     generation: int
@@ -27,12 +27,12 @@ class Log:
 
     @property
     def key(self) -> str:
-        """Where it lies."""
+        """Its key in the run's store."""
         return layout.attempt_logs(self.attempt) + layout.rank_log(self.generation, self.rank)
 
 
 def find_logs(store: Store, attempt: int | None = None) -> list[Log]:
-    """The output there is, of one attempt or of all, oldest first."""
+    """The output files of one attempt or of all, oldest first."""
     return _logs(_entries(store, attempt))
 
 
@@ -46,11 +46,11 @@ def _logs(entries: Iterable[Entry]) -> list[Log]:
 
 
 class Tail:
-    """Reads output from where it was left, in whole lines.
+    """Reads the new lines of output since the last read.
 
     Args:
-        store: where the run lies.
-        rank: only this rank's; None for all.
+        store: the run's store.
+        rank: read only the output of this rank. Default: all ranks.
     """
 
     def __init__(self, store: Store, *, rank: int | None = None) -> None:
@@ -58,7 +58,7 @@ class Tail:
         self._outputs: dict[Log, Output] = {}
 
     def skip(self) -> None:
-        """Leave out all that there is already."""
+        """Leave out all output that exists already."""
         entries = _entries(self._store, None)
         for log in self._mine(entries):
             size = sum(part.size for part in Output(self._store, log.key).parts(entries))
@@ -67,13 +67,13 @@ class Tail:
     def news(
         self, attempt: int | None = None, *, last: bool = False, live: bool = False, most: int | None = None
     ) -> Iterator[tuple[Log, list[str]]]:
-        """New lines, some at a time.
+        """New lines, in batches.
 
         Args:
-            attempt: only of this one.
-            last: also those that nobody has ended.
-            live: leave out, and say so, what nobody could read in time.
-            most: likewise what is more than so many lines of one rank.
+            attempt: read only the output of this attempt. Default: all attempts.
+            last: also return the last line if it has no line end.
+            live: leave out lines that are too many to be read in time, and say so.
+            most: leave out lines beyond so many of one rank, and say so. Default: no limit.
         """
         entries = _entries(self._store, attempt)
         for log in self._mine(entries):

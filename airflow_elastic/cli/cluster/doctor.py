@@ -1,4 +1,4 @@
-"""`airflow-elastic doctor`: what this machine can do, and what is missing."""
+"""`airflow-elastic doctor`: which engines and launchers this machine can use, and what is missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_elastic.launchers import find_launcher, launcher_names
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Modules that only some need, and who does. None is imported: torch alone takes seconds.
+#: Optional modules, and what needs them. They are not imported: torch alone takes seconds.
 _OPTIONAL = {
     "torch": "workers need it, also those of the local engine",
     "numpy": "workers need it, also those of the local engine",
@@ -34,7 +34,7 @@ _OPTIONAL = {
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What was looked at, whether it is well, and whether that matters everywhere."""
+    """One check: its subject, whether it passed, and whether every machine needs it."""
 
     subject: str
     ok: bool
@@ -49,10 +49,10 @@ class _Line:
 )
 @json_option
 def doctor(uri: str | None, namespace: str | None, as_json: bool) -> int:
-    """Say what this machine can do.
+    """Show which engines and launchers this machine can use.
 
-    And what is missing for the rest; with a URI also whether a run can be stored there. Exits 1 if something is not
-    well that is needed, or no engine can be used. The URI is tried by writing a small object and removing it again.
+    It also shows what is missing for the others. With a URI it checks whether a run can be stored there: it writes a
+    small object and removes it again. Exits 1 if a needed part is missing, or no engine can be used.
 
     Examples:
       airflow-elastic doctor
@@ -103,7 +103,7 @@ def _of_engine(name: str, namespace: str | None) -> Sequence[Finding]:
         return find_engine(name).doctor(namespace)
     except PackageMissing as error:
         text = f"needs {error.module}, which is not installed: {how_to_install(error.module)}"
-    except Exception as error:  # whatever somebody else's engine raises: the others are still to be looked at
+    except Exception as error:  # any error of a third-party engine: the other engines are still checked
         text = f"cannot be used here: {type(error).__name__}: {error}"
     return [Finding(name, False, text, needed=False)]
 

@@ -1,4 +1,4 @@
-"""`airflow-elastic reap`: remove from a cluster what no run needs any more."""
+"""`airflow-elastic reap`: remove jobs from a cluster that no run needs any more."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.option("--namespace", default="default", metavar="NAME", help="Where to look.  [default: default]")
 @click.option("--kubeconfig", metavar="PATH", help="Which cluster.  [default: KUBECONFIG, ~/.kube/config]")
-@click.option("--context", metavar="NAME", help="Of the kubeconfig.  [default: its current one]")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig.  [default: its current one]")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def reap(namespace: str, kubeconfig: str | None, context: str | None, dry_run: bool) -> int:
-    """Remove from a cluster what no run needs any more.
+    """Remove jobs from a cluster that no run needs any more.
 
-    Jobs of ours whose run has ended, is gone, or is at a later attempt. Each job names its run, and the run is asked:
-    a live attempt is never touched, nor is the job of a run that cannot be reached. Nothing else is needed for runs to
-    clean up after themselves; this is for what was left when something was lost for good.
+    These are jobs of runs that have ended, were removed, or are at a later attempt. Each job names its run, and the
+    run's journal decides. A live attempt is never touched, nor is the job of a run that cannot be reached. Runs clean
+    up after themselves: this command is for jobs that are left when a controller or a run was lost for good.
 
-    Exits 1 if a run could not be asked, or a job not be removed.
+    Exits 1 if a run cannot be reached, or a job cannot be removed.
 
     Example:
       airflow-elastic reap --namespace ml --dry-run
@@ -64,7 +64,7 @@ async def _reap(access: Access, namespace: str, *, dry_run: bool) -> int:
         click.echo(f"{'would remove' if dry_run else 'removed'} {what}: {why} ({job.run_uri})")
     kept = len(jobs) - removed - failed
     click.echo(
-        f"{len(jobs)} of ours in namespace {namespace}: {removed} to go, {kept} needed, {failed} in doubt"
+        f"{len(jobs)} elastic jobs in namespace {namespace}: {removed} to go, {kept} needed, {failed} in doubt"
     )
     return 1 if failed else 0
 
@@ -85,6 +85,6 @@ async def _remove(access: Access, job: Leftover, state: RunState | None) -> None
         return
     engine = find_engine(job.engine)
     workers = state.attempts[job.attempt - 1].workers
-    if isinstance(engine, KubeEngine):  # as the run itself would have done it
+    if isinstance(engine, KubeEngine):  # in the same way as the run itself
         attempt = Job(job.run_uri, state.spec, job.attempt, workers)
         await type(engine)(access=access).delete(attempt, 0.0)

@@ -1,4 +1,4 @@
-"""`airflow-elastic render`: what an engine would be sent."""
+"""`airflow-elastic render`: print the manifest that would be sent to an engine."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from airflow_elastic.spec.errors import SpecError
 @click.option("--object", "which", metavar="KIND/NAME", help="Which object of a manifest is meant.")
 @click.argument("spec_path", metavar="SPEC.yaml")
 def render(engine: str | None, uri: str | None, attempt: int, which: str | None, spec_path: str) -> None:
-    """Print what an engine would be sent.
+    """Print the manifest that would be sent to an engine, as YAML.
 
-    As YAML; nothing is sent, and nothing is created. SPEC.yaml is a specification, or a manifest of Kubernetes: a Job,
+    Nothing is sent, and nothing is created. SPEC.yaml is a specification, or a manifest of Kubernetes. Its kind is Job,
     PyTorchJob, TrainJob, ElasticJob or PyTorchTrainingJob.
 
     Example:
@@ -43,7 +43,7 @@ def render(engine: str | None, uri: str | None, attempt: int, which: str | None,
         raise in_file(error, spec_path if engine is None else None) from None
     store = open_store(uri or os.path.join("elastic-runs", spec.name))
     manifest = found.render(Job(store.uri, spec, attempt, spec.workers.count))
-    # Through JSON, which is what is sent: YAML knows no tuples and no enumerations.
+    # Through JSON, which is sent to the engine: YAML has no tuples and no enums.
     click.echo(
         yaml.safe_dump(json.loads(json.dumps(manifest)), sort_keys=False, allow_unicode=True), nl=False
     )

@@ -1,1 +1,1 @@
-"""`airflow-elastic run`: from options or a file to a specification, and then a run driven to its end."""
+"""`airflow-elastic run`: make a specification from options or a file, and drive the run to its end."""

@@ -1,4 +1,4 @@
-"""A controller in a process of its own, which outlives the shell."""
+"""Start a controller in a process of its own, which goes on after the shell has ended."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from airflow_elastic.spec.errors import ElasticError
 if TYPE_CHECKING:
     from airflow_elastic.control.runs import Run
 
-#: How long its first sign of life is waited for.
+#: Seconds to wait until the controller first writes the status document.
 _START_SECONDS = 20.0
 
 
 def log_path(run: Run) -> Path:
-    """Where a detached controller writes: into the run's folder, or for a run on S3 into the user's home."""
+    """The log file of a detached controller: in the run's folder, or in the user's home for a run on S3."""
     local = run.store.local_path("controller.log")
     if local is not None:
         return local
@@ -31,10 +31,10 @@ def log_path(run: Run) -> Path:
 
 
 def detach(run: Run, *, output: bool) -> int:
-    """Have another process carry the run on, in a session of its own; returns its process id.
+    """Start a process that drives the run, in a session of its own. Returns its process id.
 
     Raises:
-        ElasticError: it ended at once, and how.
+        ElasticError: the process ended at once; the message has its last line of output.
     """
     began, log = time.time(), log_path(run)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def detach(run: Run, *, output: bool) -> int:
         if code is not None or (silent_since(run.store) or 0.0) >= began:
             break
         time.sleep(0.05)
-    process.returncode = 0  # it is to outlive us: nobody need be warned that it does
+    process.returncode = 0  # no ResourceWarning that it is still running
     return process.pid
 
 

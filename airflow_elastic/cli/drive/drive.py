@@ -1,4 +1,4 @@
-"""Driving a run to its end from a shell: signals, the last words, the exit code."""
+"""Drive a run to its end from a shell: signals, last lines, exit code."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from airflow_elastic.engines.api import Engine, Job
 
 
-#: How long a second signal waits for the run to take the stop: a poll of the controller, and a slow disk or bucket.
+#: Seconds that a second signal waits until the run has the request to stop: a poll of the controller, a slow storage.
 LEAVE_SECONDS = 5.0
 
-#: How long a terminal that takes nothing may keep us from leaving.
+#: Longest delay in seconds of an exit by a terminal that accepts no output.
 LAST_WORDS_SECONDS = 1.0
 
-#: How long a stop that could not be asked for waits at most until it is asked for again.
+#: Longest pause in seconds between two tries to ask for a stop.
 LONGEST_SECONDS = 30.0
 
-#: From an engine's `delete` to its workers' having been told. It tells them before anything else.
+#: Seconds from an engine's `delete` until its workers have the signal, which is the first thing that it sends.
 _TOLD_SECONDS = 0.5
 
 
 class _Noting:
-    """An engine, and when it was last set to end workers: from then on they are ended, whatever becomes of us."""
+    """An engine that notes when it began to end workers. From then on they end even if this process is killed."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -58,10 +58,10 @@ class _Noting:
 
 
 async def drive(run: Run, engine: Engine, story: Story) -> RunState:
-    """Carry the run on to its end.
+    """Drive the run to its end.
 
-    The first Ctrl-C or SIGTERM asks it to save and end. The second one leaves, as soon as workers have been told, and
-    says so where they could not be. The third one does not wait for that.
+    The first Ctrl-C or SIGTERM asks it to save and end. The second one leaves as soon as workers have the request, and
+    says so if they do not get it. The third one leaves at once.
     """
     loop = asyncio.get_running_loop()
     noting = _Noting(engine)
@@ -84,10 +84,10 @@ async def drive(run: Run, engine: Engine, story: Story) -> RunState:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
     state = await Controller(run.store, cast("Engine", noting), observer=story).drive()
-    for task in leaving:  # the run has ended while we were about to leave: say how
+    for task in leaving:  # the run has ended before this process left: show its end
         task.cancel()
     await asyncio.to_thread(story.end)
-    # From here on there is nothing to be stopped any more.
+    # The run has ended: signals have their usual effect again.
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
     return state
@@ -98,7 +98,7 @@ async def _ask_stop(run: Run, story: Story, by: str) -> None:
     while True:
         try:
             await asyncio.to_thread(run.ask_stop, by=by)
-        except InvalidInput:  # it has ended by itself meanwhile
+        except InvalidInput:  # the run has ended
             return
         except ElasticError as error:
             story.tell(
@@ -111,7 +111,7 @@ async def _ask_stop(run: Run, story: Story, by: str) -> None:
 
 
 async def _leave_once_told(run: Run, story: Story, asking: asyncio.Task[None], noting: _Noting) -> None:
-    """Leave when the run has taken the stop and its workers know, or when that takes too long."""
+    """Leave when the run and its workers have the request to stop, or after LEAVE_SECONDS."""
     taken = False
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LEAVE_SECONDS):
@@ -124,15 +124,15 @@ async def _leave_once_told(run: Run, story: Story, asking: asyncio.Task[None], n
 
 
 def _leave(run: Run, story: Story, *, posted: bool, told: bool) -> None:
-    """End this process at once, like a kill: threads that wait for workers to end are not waited for."""
+    """End this process at once, without waiting for threads that wait for workers."""
     carry_on = console.carry_on(run.store.uri)
     if told:
         text = (
-            "left: the workers have been told to stop, and may still be saving and ending; look with "
+            "left: the workers have the request to stop, and may still be saving and ending; look with "
             f"`{console.command('status', run.store.uri)}`, carry on with `{carry_on}`"
         )
     else:
-        text = "left before the workers were told to stop: they TRAIN ON; stop them with "
+        text = "left before the workers got the request to stop: they TRAIN ON; stop them with "
         text += f"`{carry_on}`, " + ("which finds the request to stop" if posted else "and Ctrl-C there")
     story.tell(text, style="bold")
     story.end(LAST_WORDS_SECONDS)
@@ -140,7 +140,7 @@ def _leave(run: Run, story: Story, *, posted: bool, told: bool) -> None:
 
 
 def last_words(run: Run, state: RunState, document: dict[str, object]) -> list[str]:
-    """What to say of a run that has ended: how far it came, and what to do next."""
+    """The last lines about a run that has ended: its result, and what to do next."""
     uri, spent = run.store.uri, cast("dict[str, float]", document["seconds"])
     failures = [attempt.failure for attempt in state.lives if attempt.failure is not None]
     restarts = len(state.attempts) - 1

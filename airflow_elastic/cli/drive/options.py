@@ -1,4 +1,4 @@
-"""The options of `airflow-elastic run` that say what the run is, and the specification they make."""
+"""The options of `airflow-elastic run` that make the specification of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Command = Callable[..., Any]
 
 
 def _pair(form: str) -> dict[str, Any]:
-    """What an option needs to be given many times as `LEFT=RIGHT`; each becomes a tuple of two strings."""
+    """Settings of an option `LEFT=RIGHT` that may be given several times. Each value becomes a tuple of two strings."""
 
     def parse(value: str) -> tuple[str, str]:
         left, equals, right = value.partition("=")
@@ -29,7 +29,7 @@ def _pair(form: str) -> dict[str, Any]:
     return {"multiple": True, "type": parse, "metavar": form}
 
 
-#: Each option, and the field of the specification that it sets.
+#: The field of the specification that each option sets.
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "name": ("name",),
     "engine": ("engine",),
@@ -73,50 +73,61 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         "--every-seconds", type=float, metavar="S", help="Save when the newest is S s old.  [default: 300]"
     ),
     click.option(
-        "--auto-interval", is_flag=True, default=None, help="Save as often as pays, by what is measured."
+        "--auto-interval",
+        is_flag=True,
+        default=None,
+        help="Choose the interval from measured costs and failures.",
     ),
-    click.option("--memory-every-steps", type=int, metavar="N", help="And into memory, after every N steps."),
+    click.option("--memory-every-steps", type=int, metavar="N", help="Save into memory after every N steps."),
     click.option(
         "--buddies",
         is_flag=True,
         default=None,
-        help="Workers keep each other's states, for when one is lost.",
+        help="Each worker's memory also keeps the state of another worker.",
     ),
-    click.option("--disk", metavar="PATH", help="Keep what is saved on the workers' own disks, too."),
-    click.option("--disk-every-steps", type=int, metavar="N", help="And there alone, after every N steps."),
-    click.option("--disk-keep", type=int, metavar="N", help="States that stay there.  [default: 3]"),
-    click.option("--overlap", is_flag=True, default=None, help="Copy what is saved while training goes on."),
-    click.option("--account-samples", is_flag=True, default=None, help="Keep what each rank consumes."),
-    click.option("--keep", type=int, metavar="N", help="Checkpoints that stay.  [default: 3]"),
+    click.option("--disk", metavar="PATH", help="Save to the workers' own disks, too."),
     click.option(
-        "--keep-every-steps", type=int, metavar="N", help="And of older ones, one of every N steps."
+        "--disk-every-steps", type=int, metavar="N", help="Save only to these disks after every N steps."
     ),
-    click.option("--keep-best", metavar="'min METRIC'", help="And the one with the best value of a metric."),
+    click.option(
+        "--disk-keep", type=int, metavar="N", help="Checkpoints to keep on each disk.  [default: 3]"
+    ),
+    click.option("--overlap", is_flag=True, default=None, help="Copy the state while training goes on."),
+    click.option(
+        "--account-samples", is_flag=True, default=None, help="Record the samples of each rank, for verify."
+    ),
+    click.option("--keep", type=int, metavar="N", help="Checkpoints to keep.  [default: 3]"),
+    click.option(
+        "--keep-every-steps", type=int, metavar="N", help="Also keep an older checkpoint of every N steps."
+    ),
+    click.option(
+        "--keep-best", metavar="'min METRIC'", help="Also keep the one with the best value of a metric."
+    ),
     click.option("--restart-policy", type=click.Choice(RESTART_POLICIES), help="[default: OnFailure]"),
     click.option("--backoff-limit", type=int, metavar="N", help="Restarts the run may use.  [default: 6]"),
     click.option(
-        "--deadline", type=float, metavar="S", help="The run may take S seconds.  [default: no limit]"
+        "--deadline", type=float, metavar="S", help="End the run after S seconds.  [default: no limit]"
     ),
     click.option("--env", **_pair("K=V"), help="A variable of the workers; no secrets."),
     click.option(
         "--secret",
         **_pair("NAME=env:KEY|file:PATH"),
-        help="A variable of the workers whose value is never written down.",
+        help="A variable of the workers; its value is never stored.",
     ),
     click.option("--scale-at", **_pair("STEP=N"), help="A planned scale step: N workers from STEP on."),
-    click.option("--engine-option", **_pair("K=V"), help="What only that engine understands."),
+    click.option("--engine-option", **_pair("K=V"), help="An option of the engine."),
 )
 
 
 def spec_options(command: Command) -> Command:
-    """Add all options that say what a run is."""
+    """Add all options of the specification to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def overlaid(base: Mapping[str, Any], options: Mapping[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
-    """Plain values of a specification: those of `base`, with what was typed laid over them."""
+    """Plain values of a specification: those of `base`, overridden by the options and the command."""
     plain = {**base, **({"command": list(command)} if command else {})}
     for option, path in _FIELDS.items():
         if options[option] is not None:
@@ -139,7 +150,7 @@ def as_typed(error: SpecError, options: Mapping[str, Any], *, nothing_else: bool
     Args:
         error: the problems.
         options: what was typed.
-        nothing_else: whether whatever is no option has its default: then those too are known by their options.
+        nothing_else: whether all other fields have their defaults. Then problems of these also get names of options.
     """
     names = {
         ".".join(path): _option(option)
@@ -163,7 +174,7 @@ def _option(parameter: str) -> str:
 
 
 def _typed_path(path: str, options: Mapping[str, Any]) -> str | None:
-    """What to call a field of an option that may be given many times; None for any other."""
+    """The name for a field of an option that may be given several times. None for another field."""
     group, _, rest = path.partition(".")
     index = rest.partition(".")[0]
     if group == "scaling" and options["scale_at"] and index.isdigit():
@@ -176,26 +187,26 @@ def _typed_path(path: str, options: Mapping[str, Any]) -> str | None:
 
 
 def settled(plain: dict[str, Any]) -> dict[str, Any]:
-    """Plain values of a new run, with the name and the folder that nobody gave."""
+    """Plain values of a new run, with default name and folder."""
     words = plain.get("command")
     if "name" not in plain and isinstance(words, list) and words:
         plain = {**plain, "name": _name_after(words)}
     folder = plain.get("working_dir")
     if plain.get("engine", "local") == "local" and (folder is None or isinstance(folder, str)):
-        # Whoever carries the run on, and from wherever, finds the script where it was found first.
+        # Absolute, so that the run can go on from another folder and still finds its script.
         plain = {**plain, "working_dir": os.path.abspath(folder or ".")}
     return plain
 
 
 def check_here(spec: RunSpec) -> None:
-    """Refuse what could be known to fail, before anything is created."""
+    """Refuse a run that would fail for certain, before anything is created."""
     script = spec.command[0]
     if spec.engine == "local" and script.endswith(".py"):
         path = Path(spec.working_dir or ".") / script
         if not path.is_file():
             raise InvalidInput(f"{path}: there is no such script; name one that exists, after --")
     disk, keep = spec.checkpoint.disk, spec.checkpoint.disk_keep_last
-    # Refused here and not by the specification, as journals may have it.
+    # Not refused by the specification, because existing journals may have it.
     if disk is None and keep != CheckpointPolicy().disk_keep_last:
         raise InvalidInput(f"--disk-keep: given {keep}; allowed: with --disk, the folder to keep them in")
     if spec.engine == "local" and disk is not None and not Path(disk).is_dir():
@@ -204,7 +215,7 @@ def check_here(spec: RunSpec) -> None:
 
 
 def check_secrets(spec: RunSpec) -> None:
-    """Refuse secrets that this shell was to hand on and does not have."""
+    """Refuse secrets from environment variables that this shell does not have."""
     for secret in spec.secrets:
         if secret.source == "env" and secret.key not in os.environ:
             raise InvalidInput(
@@ -218,7 +229,7 @@ def _put(plain: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
         plain[path[0]] = value
     else:
         group = plain.get(path[0])
-        # Where a file holds something else than a mapping, its own error is the one to see.
+        # If the file has no mapping here, the specification refuses it with a better message.
         if group is None or isinstance(group, Mapping):
             plain[path[0]] = {**(group or {}), path[1]: value}
 
@@ -227,7 +238,7 @@ def _secrets(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
     found = []
     for name, reference in pairs:
         source, colon, key = reference.partition(":")
-        if not colon or source not in SECRET_SOURCES:  # not repeated: it may well be the secret itself
+        if not colon or source not in SECRET_SOURCES:  # not repeated: it may be the secret itself
             raise InvalidInput(
                 f"--secret {name}=...: wanted is {name}=env:KEY or {name}=file:PATH, never the value"
             )
@@ -242,7 +253,7 @@ def _others(secrets: Any, pairs: Iterable[tuple[str, str]]) -> list[Any]:
 
 
 def _whole(text: str) -> int | str:
-    """The number, or the text for the specification to refuse, which says what is allowed."""
+    """The number; else the text, which the specification refuses with a message."""
     try:
         return int(text)
     except ValueError:

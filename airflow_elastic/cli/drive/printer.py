@@ -1,4 +1,4 @@
-"""A thread that prints what `run` shows, so that neither a slow terminal nor a loud script holds up the run itself."""
+"""A thread that prints for `run`, so that a slow terminal or a script with much output does not delay the run."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from airflow_elastic.cli.console import QuietConsole
     from airflow_elastic.cli.rank_output import Tail
 
-#: How often is looked for what ranks have printed.
+#: Seconds between two looks for new output of ranks.
 _LOOK_SECONDS = 0.5
 
-#: Lines of a run that wait to be shown, at most: a terminal that has stopped for days does not fill the memory.
+#: Most lines that wait to be shown, so that a terminal that has stopped for days does not fill the memory.
 _WAITING_LINES = 10_000
 
-#: At each look a terminal gets so many lines of output: nobody reads more.
+#: Most lines of output that a terminal gets at each look.
 _TERMINAL_LINES = 400
 
 
 class Showing:
-    """Shows lines, in the order in which they come, and what ranks print; on a terminal with a line that lives below.
+    """Shows lines in their order, and the output of ranks. A terminal also has a live line at the bottom.
 
     Args:
-        console: where to.
-        tail: of the output to show; None to show none.
-        living: renders the line that lives.
+        console: prints the lines.
+        tail: reads the output of ranks; None to show none.
+        living: renders the live line.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Showing:
         self._thread = threading.Thread(target=self._work, name="showing", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def tell(self, line: Text) -> None:
-        """Have a line shown. Waits for nothing, as long as it is at work."""
+        """Show a line. Does not wait while the thread is running."""
         self._left += len(self._lines) == _WAITING_LINES
         self._lines.append(line)
         self._wake.set()
@@ -60,9 +60,12 @@ class Showing:
             self._show_lines()
 
     def end(self, timeout: float | None = None) -> None:
-        """Have the rest shown, and end; return after so many seconds even where that is not done.
+        """Show the rest, and end.
 
-        What ranks have printed is shown whole up to 64 MB that nobody has seen yet.
+        All output of ranks is shown, up to 64 MB that are not shown yet.
+
+        Args:
+            timeout: return after so many seconds in any case. Default: wait without limit.
         """
         self._last = True
         self._wake.set()

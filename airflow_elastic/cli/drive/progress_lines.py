@@ -1,4 +1,4 @@
-"""What `airflow-elastic run` shows of a run while it drives it."""
+"""The lines that `airflow-elastic run` shows while it drives a run."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.status import JobStatus, Progress, Wait
 
-#: How often a log file gets a line about the progress.
+#: Seconds between two lines about the progress in a log file.
 LINE_SECONDS = 10.0
 
-#: How long a terminal that does not take what it is to show keeps whoever leaves.
+#: Longest delay in seconds of an exit by a terminal that accepts no output.
 _LEAVE_SECONDS = 1.0
 
 
 class Story(Observer):
-    """Tells events as they happen, and progress: in a line that lives on a terminal, now and then in a file.
+    """Shows events as they happen, and progress: as a live line on a terminal, every 10 s in a file.
 
     Args:
-        console: where to.
-        store: where the run lies.
-        known: events of the past, which are not told again.
-        output: whether to show what rank 0 prints.
+        console: prints the lines.
+        store: the run's store.
+        known: number of past events, which are not shown again. Default: 0.
+        output: whether to show rank 0's output. Default: False.
     """
 
     def __init__(self, console: QuietConsole, store: Store, *, known: int = 0, output: bool = False) -> None:
@@ -65,17 +65,17 @@ class Story(Observer):
         self.end(_LEAVE_SECONDS)
 
     def end(self, timeout: float | None = None) -> None:
-        """Show the rest, and nothing more: the line that lives is removed.
+        """Show the rest, and remove the live line.
 
         Args:
-            timeout: seconds to wait for that. Default: as long as it takes.
+            timeout: seconds to wait for this. Default: no limit.
         """
         self._showing.end(timeout)
 
     def tell(
         self, text: str, at: float | None = None, style: str = "", gravity: Gravity = Gravity.INFO
     ) -> None:
-        """Print a line that stays. A colour shows its level, or a word does where there are no colours."""
+        """Print a line that stays. A colour shows its level; without colours a word does."""
         at = time.time() if at is None else at
         level = "" if say.has_colours(self._console) else say.level(gravity)
         moment = say.moment(at, day=not self._console.is_terminal)
@@ -126,12 +126,12 @@ class Story(Observer):
 
 _SPINNER = Spinner("dots")
 
-#: Colours for what somebody should look at.
+#: Colours of warnings and errors.
 _STYLES = {Gravity.INFO: "", Gravity.WARNING: "yellow", Gravity.ERROR: "bold red"}
 
 
 def progress_line(state: RunState, progress: Progress | None, wait: Wait | None = None) -> str:
-    """Where a run stands, in a line: `running · 2 workers · step 357/3000 · step loss 0.413 · …`."""
+    """The progress of a run in one line: `running · 2 workers · step 357/3000 · step loss 0.413 · …`."""
     attempt = state.attempt
     told = progress if progress and progress.attempt == attempt.number else attempt.progress
     label = word(state, progress, wait)
@@ -139,7 +139,7 @@ def progress_line(state: RunState, progress: Progress | None, wait: Wait | None 
     parts = [label, share(wait) if wait and held else workers(attempt.workers)]
     if told is not None and (told.attached or told.step):
         total = f"/{told.total_steps}" if told.total_steps else ""
-        # Ranks that have just started tell of step 0, until they have restored their checkpoint.
+        # Ranks that have just started report step 0, until they have restored their checkpoint.
         step = max(told.step, state.checkpoint.step if state.checkpoint else 0)
         if told.phases and not (phase := told.phases[-1]).complete and (phase.name or told.phases[1:]):
             parts.append(f"phase {phase.name}")

@@ -1,4 +1,4 @@
-"""`airflow-elastic run`: start a run, or carry one on."""
+"""`airflow-elastic run`: start a run, or go on with one."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def run(
     """Drive a run to its end, in the foreground.
 
     COMMAND is the training script with its arguments, or `-m module`; write it after `--`. SPEC.yaml is a
-    specification, or a manifest of Kubernetes: a Job, PyTorchJob, TrainJob, ElasticJob or PyTorchTrainingJob.
+    specification, or a manifest of Kubernetes. Its kind is Job, PyTorchJob, TrainJob, ElasticJob or PyTorchTrainingJob.
 
-    On a URI that holds the same run already it attaches to that and carries it on: this is how a killed controller is
-    replaced. Without COMMAND and --spec the run there is carried on as it is. A failed or stopped run is taken up again
-    at its newest checkpoint, with a new budget of restarts.
+    If the URI already has the same run, this command goes on with it: this replaces a killed controller. Without
+    COMMAND and --spec it goes on with the run at the URI as it is. A failed or stopped run goes on from its newest
+    checkpoint, with its full number of restarts.
 
-    Ctrl-C and SIGTERM stop the run: workers save, then end. A second one leaves as soon as workers have been told; a
-    third one does not wait for that. When this command is killed the workers train on.
+    Ctrl-C and SIGTERM stop the run: workers save, then end. The second one leaves as soon as workers have the request;
+    the third one leaves at once. If this command is killed, the workers train on.
 
     Exit codes: 0 succeeded, 1 failed or stopped, 2 bad input (nothing was created).
 
@@ -89,7 +89,7 @@ def run(
       airflow-elastic run --workers 2 --min 1 --max 4 --scale-at 500=4 -- train.py
       airflow-elastic run --spec mnist.yaml --uri s3://bucket/runs/mnist --detach
       airflow-elastic run --spec jobs.yaml --object PyTorchJob/mnist --uri s3://bucket/runs/mnist
-      airflow-elastic run --uri /mnt/runs/mnist        # carry it on
+      airflow-elastic run --uri /mnt/runs/mnist        # go on with it
     """
     if uri is None and not command and spec_path is None:
         raise InvalidInput(
@@ -116,7 +116,7 @@ def run(
     console.print(f"run: {store.uri}", soft_wrap=True, style="bold")
     if known:
         console.print(f"carrying on: {progress_line(found.state, None)}", soft_wrap=True)
-    if (state := found.state).ended:  # it has succeeded: any other one was reopened just now
+    if (state := found.state).ended:  # it has succeeded, because start_run has reopened any other one
         console.print(f"{store.uri} is complete already: nothing is started", soft_wrap=True)
         return _conclude(console, found, state, as_json=as_json)
     if detached:
@@ -130,7 +130,7 @@ def run(
 
 
 def _conclude(console: Console, run: Run, state: RunState, *, as_json: bool) -> int:
-    """Say how a run has ended; returns the exit code."""
+    """Print how a run has ended. Returns the exit code."""
     document = run.status()
     for line in last_words(run, state, document):
         console.print(line, soft_wrap=True)
@@ -140,7 +140,7 @@ def _conclude(console: Console, run: Run, state: RunState, *, as_json: bool) -> 
 
 
 def _instead(uri: str, workers: int | None) -> str:
-    """What to do where another run lies at the URI."""
+    """What to do if another run is stored at the URI."""
     uri = open_store(uri).uri
     scale = "" if workers is None else f"change its workers with `{say.command('scale', uri)} {workers}`, "
     return f"{scale}carry that run on as it is with `{say.carry_on(uri)}`, or use another --uri"
@@ -153,7 +153,7 @@ def _wanted(
     command: tuple[str, ...],
     options: dict[str, Any],
 ) -> tuple[int, RunSpec, Store]:
-    """How many events the journal holds, what the run is to be, and where. Creates nothing."""
+    """The number of events in the journal, the specification of the run, and its store. Creates nothing."""
     if spec_path is None and not command:
         store = open_store(uri or "")
         events = Journal(store).read()
@@ -167,7 +167,7 @@ def _wanted(
         return len(events), spec, store
     base = read_plain(spec_path, which) if spec_path is not None else {}
     spec = RunSpec.from_dict(settled(overlaid(base, options, command)))
-    find_engine(spec.engine)  # before the script: that may well lie where only that engine sees it
+    find_engine(spec.engine)  # first, because it decides where the script must exist
     check_here(spec)
     store = open_store(uri or _fresh(spec.name))
     return len(Journal(store).read()), spec, store

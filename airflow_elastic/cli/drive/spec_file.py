@@ -1,4 +1,4 @@
-"""A specification from a YAML file."""
+"""Read a specification from a YAML file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from airflow_elastic.engines.kube.manifests import find_object, left_out, run_of
 from airflow_elastic.spec.errors import InvalidInput, SpecError
 from airflow_elastic.spec.run import RunSpec
 
-#: What every object of Kubernetes has, in YAML and in JSON, and no specification.
+#: Every object of Kubernetes has this in YAML or JSON, and no specification has it.
 _MANIFEST = re.compile(r"""^(?:\ufeff|---)?[\s{]*["']?apiVersion["']?\s*:""", re.MULTILINE)
 _EXAMPLE = "a mapping such as `command: [train.py]`"
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice, of which YAML would quietly take the last."""
+    """Refuses a key that is given twice; YAML would take the last one without an error."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Before anything is merged into it."""
+        """Check the keys before others are merged into the mapping."""
         node = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.ScalarNode] = {}
         for key, _ in node.value:
@@ -34,7 +34,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-# A date stays the text that it is: what a specification holds is sent as JSON, which has none.
+# A date stays text: a specification is sent as JSON, which has no dates.
 _Loader.yaml_implicit_resolvers = {
     letter: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -42,14 +42,14 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_plain(path: str, which: str | None = None) -> dict[str, Any]:
-    """The plain values of a specification file, not yet checked; or of the run that a manifest of Kubernetes describes.
+    """The plain values of a specification or of a Kubernetes manifest, not yet checked.
 
     Args:
-        path: of the file.
-        which: of a manifest with several objects, the one that is meant: `Job/fit`, `job` or `/fit`.
+        path: path of the file.
+        which: the object of a manifest with several: `Job/fit`, `job` or `/fit`. Default: the only one.
 
     Raises:
-        InvalidInput: it cannot be read, is no YAML, or no mapping; or a manifest cannot be kept.
+        InvalidInput: the file cannot be read, is not YAML or not a mapping, or its manifest cannot become a run.
     """
     try:
         text = Path(path).read_bytes().decode()
@@ -67,7 +67,7 @@ def read_plain(path: str, which: str | None = None) -> dict[str, Any]:
         plain = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise InvalidInput(f"{path}: it is no YAML: {_in_one_line(error)}") from None
-    except ValueError as error:  # of thousands of digits, or in the thirteenth month
+    except ValueError as error:  # e.g. thousands of digits, or a month 13
         raise InvalidInput(f"{path}: it has a number or a date that cannot be read: {error}") from None
     except RecursionError:
         raise InvalidInput(f"{path}: it is nested too deeply for a specification") from None
@@ -91,7 +91,7 @@ def _of_manifest(path: str, which: str | None) -> dict[str, Any]:
 
 
 def build(plain: dict[str, Any], path: str | None = None) -> RunSpec:
-    """The specification of plain values, which came from `path` in the main. Raises SpecError."""
+    """The specification of plain values that were read from `path`. Raises SpecError."""
     try:
         return RunSpec.from_dict(plain)
     except SpecError as error:
@@ -99,7 +99,7 @@ def build(plain: dict[str, Any], path: str | None = None) -> RunSpec:
 
 
 def in_file(error: SpecError, path: str | None) -> SpecError:
-    """The same problems, told with the file that they are in, but for those of options."""
+    """The same problems with the path of their file, except problems of options."""
     if path is None:
         return error
     options = [problem.path.startswith("--") for problem in error.problems]

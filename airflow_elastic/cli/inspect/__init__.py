@@ -1,1 +1,1 @@
-"""Commands about a run that exists: look at it, ask it for something, check its checkpoints."""
+"""Commands for an existing run: look at it, scale, save or stop it, check its checkpoints."""

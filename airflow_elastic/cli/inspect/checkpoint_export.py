@@ -1,4 +1,4 @@
-"""`airflow-elastic checkpoint`: asking for one, and what may be done with those that are there."""
+"""`airflow-elastic checkpoint`: ask for a checkpoint, or export one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_elastic.spec.errors import InvalidInput
 
 
 class _Checkpoint(click.Group):
-    """A group that may be called as if it were its command `now`."""
+    """A group whose command `now` may be left out."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
@@ -50,13 +50,13 @@ def checkpoint() -> None:
 @click.command(cls=Command)
 @uri_argument
 @click.argument("file")
-@click.option("--step", type=FROM_ZERO, metavar="N", help="Of which step.  [default: the newest]")
+@click.option("--step", type=FROM_ZERO, metavar="N", help="Step of the checkpoint.  [default: the newest]")
 def export(uri: str, file: str, step: int | None) -> int:
     """Write the model of a checkpoint into one file, or to an s3:// URI.
 
-    The end of the file's name says how: .pt, .pth and .bin are a state dict as torch.save writes it, .safetensors is
-    safetensors. The model is whole, whatever number of ranks has saved it, and every byte of it is checked. This needs
-    torch where it runs.
+    The suffix of the file chooses the format: .pt, .pth and .bin are a state dict of torch.save, .safetensors is
+    safetensors. The model is complete for any number of ranks that have saved it, and every byte is checked. This
+    command needs torch.
 
     Example:
       airflow-elastic checkpoint export /mnt/runs/mnist mnist.safetensors --step 340
@@ -68,7 +68,7 @@ def export(uri: str, file: str, step: int | None) -> int:
         told = ", ".join(map(str, there)) or "none"
         raise InvalidInput(f"step {step} has no committed checkpoint; there are: {told}")
     words = [store.uri, file, *([] if step is None else [str(step)])]
-    # In a process of its own: nothing of the command line imports torch.
+    # In a process of its own, because the command line must not import torch.
     command = [sys.executable, *BY_NAME, "airflow_elastic.runtime.checkpoint.restore.weights", *words]
     return subprocess.run(command, check=False).returncode
 

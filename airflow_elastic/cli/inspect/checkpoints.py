@@ -1,4 +1,4 @@
-"""`airflow-elastic verify` and `prune`: the checkpoints of a run, held against what was committed, and tidied."""
+"""`airflow-elastic verify`, `prune` and `pin`: check, remove and keep the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class _Verdict:
 
 @click.command(cls=Command)
 @uri_argument
-@click.option("--samples", is_flag=True, help="Prove that each sample counts once, instead.")
+@click.option("--samples", is_flag=True, help="Instead, check that each sample counts once.")
 @json_option
 def verify(uri: str, samples: bool, as_json: bool) -> int:
     """Check every checkpoint, byte by byte.
 
-    Each committed one is compared with its manifest: sizes and checksums of all its files. Exits 1 if any is
-    damaged, and names the file; or if any is another run's, copied there later. A restart sets a damaged checkpoint
-    aside and takes the one before; those that were set aside are named, too. The newest whole one stays, whatever the
-    run removes, until ranks or this command have read another one whole.
+    Sizes and checksums of all files are compared with the checkpoint's manifest. Exits 1 if a checkpoint is damaged,
+    and names the file; also if a checkpoint was copied there from another run. A restart sets a damaged checkpoint
+    aside and takes the one before; the output names these, too. The run keeps the newest complete checkpoint until
+    ranks or this command have read another one completely.
 
-    With --samples it checks what the run's ranks have consumed, over all attempts and world sizes, up to the newest
-    checkpoint: every sample of an epoch has to count exactly once. The run has to keep that: --account-samples.
+    With --samples it checks the samples that ranks have consumed, over all attempts and world sizes. Up to the newest
+    checkpoint, every sample of an epoch must count exactly once. The run must record them with --account-samples.
 
     Example:
       airflow-elastic verify /mnt/runs/mnist
@@ -103,16 +103,16 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
 
 
 def _note(store: Store, whole: list[int]) -> None:
-    """Have the newest one known to be whole that is still there: the run may have removed some meanwhile."""
+    """Record the newest complete checkpoint as verified, if the run has not removed it meanwhile."""
     newest = max({*whole} & {*stored.steps(store)}, default=None)
-    with contextlib.suppress(StoreError):  # who looks may have no right to write
+    with contextlib.suppress(StoreError):  # the user may have no right to write
         checkpoint_retention.note_verified(store, newest)
 
 
 def _verify(
     store: Store, step: int, is_ours: Callable[[Manifest], bool], progress: Progress
 ) -> _Verdict | None:
-    """The verdict on one checkpoint; None where the run has removed it meanwhile, as it does with old ones."""
+    """The verdict on one checkpoint. None if the run has removed it meanwhile, as it does with old ones."""
     try:
         manifest = stored.read(store, step)
     except CheckpointDamaged as error:
@@ -138,10 +138,10 @@ def _verify(
 def prune(uri: str, keep: int, dry_run: bool) -> None:
     """Remove old checkpoints and leftovers.
 
-    Leftovers are files that ended attempts have written without committing them. The newest N stay, those that were
-    pinned, the one that was last read whole (by ranks that went on from it, or by `airflow-elastic verify`), and what
-    else the run's specification keeps; at least one of them has to have all its files, or nothing is removed. A live
-    attempt is not disturbed.
+    Leftovers are files that ended attempts have written and not committed. The newest N checkpoints stay, and those
+    that are pinned. The one that was last read completely stays, too: ranks went on from it, or `airflow-elastic
+    verify` has checked it. So do those that the run's specification keeps. If none of them has all its files, nothing
+    is removed. A live attempt is not disturbed.
 
     Example:
       airflow-elastic prune /mnt/runs/mnist --keep 1 --dry-run
@@ -155,7 +155,7 @@ def prune(uri: str, keep: int, dry_run: bool) -> None:
         raise InvalidInput(
             f"{error}; look with `{say.command('verify', store.uri)}`, then keep more"
         ) from error
-    # Of the current attempt, too, once nothing of it lives; never of one that may still be writing.
+    # Also of the current attempt, if it has ended; never of an attempt that may still be writing.
     before = attempt.number + 1 if attempt.phase is Phase.GONE else attempt.number
     left = checkpoint_retention.uncommitted(store, before)
     would = "would remove" if dry_run else "removed"
@@ -171,11 +171,11 @@ def prune(uri: str, keep: int, dry_run: bool) -> None:
 @click.command(cls=Command)
 @uri_argument
 @click.argument("step", type=FROM_ZERO)
-@click.option("--remove", is_flag=True, help="Leave it to the run's specification again.")
+@click.option("--remove", is_flag=True, help="Remove the pin.")
 def pin(uri: str, step: int, remove: bool) -> None:
-    """Keep the checkpoint of a step, whatever else is removed.
+    """Keep the checkpoint of a step.
 
-    For what somebody refers to: a promotion, a report. Neither the run nor `prune` removes it.
+    Neither the run nor `prune` removes it. Use it for a checkpoint that a promotion or a report names.
 
     Example:
       airflow-elastic pin /mnt/runs/mnist 340

@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.5
 def events(uri: str, as_json: bool, follow: bool) -> None:
     """Show what happened to a run.
 
-    One line for each entry of its journal, which is the truth about it.
+    It prints a line for each entry of the run's journal.
 
     Examples:
       airflow-elastic events /mnt/runs/mnist
@@ -49,7 +49,7 @@ def events(uri: str, as_json: bool, follow: bool) -> None:
             if not follow or (state is not None and state.ended):
                 return
             time.sleep(_POLL_SECONDS)
-    except KeyboardInterrupt:  # that is how one leaves what one follows
+    except KeyboardInterrupt:  # the usual end of --follow
         return
 
 
@@ -59,5 +59,5 @@ def _show(seq: int, event: Event, before: RunState | None, state: RunState, *, a
         plain = {"seq": seq, "sentence": told, "level": str(grave), **event_to_dict(event)}
         console.print_json(plain, line=True)
     else:
-        # A journal only holds what changed something; should it hold anything else, it is named at least.
+        # Each event in a journal has changed the state, and has a sentence. If one has not, print its type.
         click.echo(f"{console.moment(event.at)}  {console.level(grave)}{told or type(event).__name__}")

@@ -1,4 +1,4 @@
-"""`airflow-elastic logs`: what ranks print."""
+"""`airflow-elastic logs`: show the output of ranks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _POLL_SECONDS = 0.5
 @click.command(cls=Command)
 @uri_argument
 @click.option("--rank", type=FROM_ZERO, help="Only this rank.  [default: all, each line with its rank]")
-@click.option("--attempt", type=COUNT, help="Of this attempt.  [default: the newest with output]")
+@click.option("--attempt", type=COUNT, help="Only this attempt.  [default: the newest with output]")
 @click.option(
     "--follow", "-f", is_flag=True, help="Go on until the run, or with --attempt that attempt, has ended."
 )
 def logs(uri: str, rank: int | None, attempt: int | None, follow: bool) -> None:
-    """Show what the ranks of a run print.
+    """Show the output of a run's ranks.
 
     Examples:
       airflow-elastic logs /mnt/runs/mnist --rank 0 --follow
@@ -48,7 +48,7 @@ def logs(uri: str, rank: int | None, attempt: int | None, follow: bool) -> None:
                 click.echo("".join(f"{prefix}{line}\n" for line in lines), nl=False)
             if over:
                 return
-            # It goes on with the next attempt, once that prints something.
+            # Go on with the next attempt as soon as it has output.
             chosen = attempt or max((log.attempt for log in find_logs(run.store)), default=None)
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
@@ -62,7 +62,7 @@ def _over(state: RunState, attempt: int | None) -> bool:
 
 
 def _check(found: list[Log], uri: str, rank: int | None, attempt: int | None, *, waits: bool) -> None:
-    """Say what there is, where there is nothing of what was asked for."""
+    """Refuse a rank or an attempt without output, and name those that have some."""
     if waits or any(rank in (None, log.rank) and attempt in (None, log.attempt) for log in found):
         return
     if not found:

@@ -1,4 +1,4 @@
-"""`airflow-elastic scale`, `checkpoint` and `stop`: asking a run for something, through its mailbox."""
+"""`airflow-elastic scale`, `checkpoint` and `stop`: send a request to a run, through its mailbox."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def _wait_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def scale(uri: str, workers: int) -> None:
     """Ask a run for another number of workers.
 
-    Workers save and go on from there; a scale step costs nothing of the restart budget. N has to be within the
-    --min and --max of the run.
+    Workers save and go on from there. A scale step does not count as a restart. N must be between --min and --max of
+    the run.
 
     Example:
       airflow-elastic scale /mnt/runs/mnist 4
@@ -58,7 +58,7 @@ def scale(uri: str, workers: int) -> None:
 def checkpoint(uri: str, wait: bool, timeout: float) -> None:
     """Ask a run for a checkpoint now.
 
-    The training script has to use our runtime for that, as it does to save at all.
+    The training script must use `airflow_elastic.runtime`, which it needs for all checkpoints.
 
     Example:
       airflow-elastic checkpoint /mnt/runs/mnist --wait
@@ -72,7 +72,7 @@ def checkpoint(uri: str, wait: bool, timeout: float) -> None:
     seen: set[int] = set()
 
     def answered(state: RunState) -> bool:
-        # What was saved before may be committed only now; whatever comes after that was saved later, for any reason.
+        # A checkpoint saved before the request may be committed only now. A second one was saved after the request.
         new = set(checkpoint_retention.own_steps(run.store, before)) - seen
         seen.update(new)
         return state.ended or len(seen) > 1 or any(_answers(run, step) for step in new)
@@ -105,7 +105,7 @@ def stop(uri: str, wait: bool, timeout: float) -> int:
 
 
 def _answers(run: Run, step: int) -> bool:
-    """Whether it was saved because that was asked for; or for a scale step, after which it is not saved once more."""
+    """Whether the checkpoint answers the request: its reason is a request, or a scale step that came first."""
     with contextlib.suppress(CheckpointDamaged):  # removed meanwhile
         return checkpoints.read(run.store, step).reason in ("requested", "breakpoint")
     return False
@@ -118,13 +118,13 @@ def _asked(run: Run, text: str) -> None:
 
 
 def _wait(run: Run, timeout: float, what: str, done: Callable[[RunState], bool]) -> RunState:
-    """Wait for a condition; say once if nobody seems to be there to bring it about."""
+    """Wait for a condition. If no controller seems to drive the run, say so once."""
     began, told = time.monotonic(), False
     while not done(state := run.state):
         waited = time.monotonic() - began
         if waited > timeout:
             raise ElasticError(
-                f"{run.store.uri}: waited {timeout:g} s for {what} in vain; the request stands, "
+                f"{run.store.uri}: waited {timeout:g} s for {what} without success; the request stands, "
                 f"look with `{console.command('status', run.store.uri)}`"
             )
         hint = hint_of_silence(run.store, state) if not told and waited < SILENCE_SECONDS * 3 else None

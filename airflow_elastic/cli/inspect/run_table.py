@@ -1,4 +1,4 @@
-"""The runs of a folder, one a line."""
+"""List the runs of a folder, one a line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def summaries(store: Store) -> list[dict[str, Any]]:
-    """What there is to say of each run below a URI, in few words; the newest first."""
+    """A short summary of each run below a URI, the newest run first."""
     found = [_summary(open_store(f"{store.uri}/{key}")) for key in runs_below(store)]
     return sorted(found, key=lambda one: -(one["created_at"] or 0.0))
 
@@ -29,7 +29,7 @@ def summaries(store: Store) -> list[dict[str, Any]]:
 def _summary(store: Store) -> dict[str, Any]:
     try:
         document = _document(store)
-    except ElasticError as error:  # of one run: the others are still to be shown
+    except ElasticError as error:  # an error of one run must not hide the others
         return {**_EMPTY, "uri": store.uri, "reason": str(error)}
     return {
         "uri": store.uri,
@@ -52,7 +52,7 @@ _EMPTY: dict[str, Any] = dict.fromkeys(
 
 
 def _document(store: Store) -> dict[str, Any]:
-    """What a controller last wrote: one read each, where there may be many runs. Else what the journal says."""
+    """The status document that a controller last wrote, in one read; else the status from the journal."""
     try:
         document: dict[str, Any] = json.loads(store.get(layout.STATUS) or b"")
         _ = (
@@ -68,7 +68,7 @@ def _document(store: Store) -> dict[str, Any]:
 
 
 def table(store: Store, runs: list[dict[str, Any]], colours: dict[str, str]) -> Table:
-    """The same for a person: of each run its place below the URI, its state, step and age."""
+    """The summaries as a table: path below the URI, state, step and age of each run."""
     now = time.time()
     shown = Table(box=None, header_style="dim", pad_edge=False)
     for name, justify in (("run", "left"), ("state", "left"), ("step", "right"), ("workers", "right")):

@@ -1,4 +1,4 @@
-"""`airflow-elastic verify --samples`: that every sample of an epoch counts exactly once."""
+"""`airflow-elastic verify --samples`: check that every sample of an epoch counts exactly once."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _SHOWN = 5
 
 
 def verify_samples(store: Store, *, as_json: bool) -> int:
-    """Print what the run's accounts prove; returns the exit code.
+    """Print the result of the check. Returns the exit code.
 
-    It is held against the newest checkpoint that can be read and is the run's own.
+    It counts the samples up to the newest checkpoint that this run has written and that can be read.
 
     Raises:
-        InvalidInput: the run keeps no accounts, or has no such checkpoint.
+        InvalidInput: the run does not record its samples, or has no such checkpoint.
     """
     steps, accounts = stored.steps(store), list(read_accounts(store))
     if not accounts:
         raise InvalidInput(
-            f"{store.uri} keeps no account of its samples: start runs with --account-samples "
+            f"{store.uri} has no record of its samples: start runs with --account-samples "
             "(checkpoint.account_samples), and use `run.loader` in the script"
         )
     if not steps:
-        raise InvalidInput(f"{store.uri} has no checkpoint yet: what counts is what a checkpoint holds")
+        raise InvalidInput(f"{store.uri} has no checkpoint yet: samples count once a checkpoint has them")
     own = list(filter(journal.is_ours(store), stored.readable(store)))
     if not own:
         raise InvalidInput(
-            f"{store.uri} has no checkpoint of its own that can be read, of {steps}: look with `airflow-elastic verify`"
+            f"{store.uri} has no readable checkpoint of its own among {steps}: look with `airflow-elastic verify`"
         )
     proof = prove(accounts, own[-1].step, own[-1].saved_by)
     if as_json:
@@ -52,15 +52,15 @@ def verify_samples(store: Store, *, as_json: bool) -> int:
         click.echo(f"phase {epoch.phase}, {_line(epoch)}" if several else _line(epoch))
     if proof.left_out:
         named = [f"{epoch} of phase {phase}" if several else str(epoch) for phase, epoch in proof.left_out]
-        click.echo(f"epochs of which nothing was consumed: {', '.join(named[:_SHOWN])}")
+        click.echo(f"epochs without a consumed sample: {', '.join(named[:_SHOWN])}")
     if proof.untold:
         click.echo(
-            f"not every rank has told what it consumed in {len(proof.untold)} steps: {_some(proof.untold)}"
+            f"in {len(proof.untold)} steps not every rank has reported its samples: {_some(proof.untold)}"
         )
     if proof.unsteady:
         click.echo(f"shards that had another length when they were read again: {_some(proof.unsteady)}")
     told = f"{sum(epoch.counted for epoch in proof.epochs)} samples of {proof.step} steps"
-    again = f"; {proof.done_again} or more steps were lost, and done again" if proof.done_again else ""
+    again = f"; {proof.done_again} or more steps were lost and repeated" if proof.done_again else ""
     click.echo(f"{told}: {'each counts exactly once' if proof.holds else 'NOT PROVED'}{again}")
     return 0 if proof.holds else 1
 

@@ -1,4 +1,4 @@
-"""`airflow-elastic status`: where a run stands."""
+"""`airflow-elastic status`: show the progress of a run."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _COLOURS = {
 @uri_argument
 @json_option
 def status(uri: str, as_json: bool) -> None:
-    """Show where a run stands, or list the runs of a folder.
+    """Show the progress of a run, or list the runs of a folder.
 
-    That is its state, its attempts and why they ended, its checkpoints, and where the time went; and what to do where
-    the run goes on and no controller has written for 15 seconds. With --json it
-    prints the status document (docs/reference/status.md), and under `controller` when one last wrote, and for how many
-    seconds too long none has. Where URI holds no run, but runs are stored below it, each is shown in a line, with what
-    its controller last wrote; with --json as `runs`.
+    It shows state, attempts and why they ended, checkpoints, and where the time went. If no controller has written for
+    15 seconds, it says what to do. If runs are stored below the URI, it shows a line for each.
+
+    With --json it prints the status document (docs/reference/status.md). Its field `controller` says when a controller
+    last wrote. Its `silent_seconds` is null, unless that is too long ago. A list of runs is under `runs`.
 
     Examples:
       airflow-elastic status /mnt/runs/mnist
@@ -130,9 +130,9 @@ def _position(document: Mapping[str, Any]) -> str:
     if not document["step"] and not reached:
         return "no step reported so far"
     parts = [f"step {say.step_of(document)}", f"epoch {document['epoch']}"]
-    if not document["step"]:  # nothing was saved
+    if not document["step"]:  # no checkpoint was saved
         parts[0] += f" again, after step {reached}"
-    if document["loss"] is not None:  # a script may give another number that it calls its loss
+    if document["loss"] is not None:  # "step loss", because a script may have a metric "loss"
         parts.append(f"step loss {say.number(document['loss'])}")
     parts += [f"{name} {say.number(value)}" for name, value in document["metrics"].items()]
     samples = document["samples"]
@@ -175,7 +175,7 @@ def _time(document: Mapping[str, Any]) -> str:
     seconds = document["seconds"]
     rows = [(name, seconds[name]) for name in ROWS if seconds.get(name, 0.0) >= 0.05]
     spent = ", ".join(f"{name} {say.duration(value)}" for name, value in rows)
-    # A script that reports no steps has no goodput that anybody could know.
+    # The goodput of a script that reports no steps is unknown.
     known = f"goodput {100 * document['goodput']:.0f} % of " if document["step"] else ""
     return f"{known}{say.duration(seconds['wall'])}" + (f": {spent}" if spent else "")
 

@@ -62,7 +62,7 @@ CASES = {
     "an unknown option": ((*RUN, "--wrokers", "2", *SCRIPT), "No such option '--wrokers'"),
     "an option of the script before --": (
         (*RUN, "count.py", "--epochs", "1"),
-        "an option of the script stands after the script, and that after --: `airflow-elastic run",
+        "write the script and its options after --: `airflow-elastic run",
     ),
     "an unknown command": (("rnu",), "No such command 'rnu'"),
     "no number": ((*RUN, "--workers", "two", *SCRIPT), "'two' is not a valid integer"),

@@ -212,11 +212,11 @@ def test_a_run_that_nobody_drives_is_told_so(shell: Shell) -> None:
     journal, task = Journal(open_store(shell.uri)), "01975f0e-3c1a-7d0e-9b7e-0123456789ab"
     assert journal.append(len(journal.read()), ev.OwnerChanged(1.0, task))
     told = shell("status", shell.uri).stdout
-    assert "it belongs to a task of Airflow: start a triggerer there" in told
+    assert "it belongs to a task of Airflow. Start a triggerer there" in told
     assert "takes it from the task, which then cannot stop it" in told
     waited = shell("stop", shell.uri, "--wait", "--timeout", "0.5")
     assert waited.returncode == 1
-    assert "waited 0.5 s for its end in vain; the request stands" in waited.stderr
+    assert "waited 0.5 s for its end without success; the request stands" in waited.stderr
 
 
 def test_workers_that_wait_are_told_apart_from_workers_that_run(shell: Shell) -> None:

@@ -187,7 +187,7 @@ def test_a_second_signal_leaves_at_once(shell: Shell) -> None:
     process.send_signal(signal.SIGINT)
     code, said = ended(process)
     assert code == 1
-    assert "left: the workers have been told to stop, and may still be saving" in said
+    assert "left: the workers have the request to stop, and may still be saving" in said
     assert "Traceback" not in said
     for pid in workers:
         os.kill(pid, 0)
@@ -217,7 +217,7 @@ def test_leaving_before_the_workers_were_told_says_that_they_train_on(shell: She
     process.send_signal(signal.SIGINT)
     code, said = ended(process)
     assert code == 1
-    assert "left before the workers were told to stop: they TRAIN ON; stop them with" in said
+    assert "left before the workers got the request to stop: they TRAIN ON; stop them with" in said
     at = shell.counted()
     until(lambda: shell.counted() > at + 3, "training to go on")
 
