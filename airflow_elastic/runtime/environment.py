@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_elastic.adapters.records.job_files import RESTORE
-from airflow_elastic.runtime.tiers.peers.peer_client import Loan, found_loans
+from airflow_elastic.runtime.tiers.peers.peer_client import PeerFile, find_peer_files
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.validation import (
@@ -29,7 +29,7 @@ _PROCESSORS = positive_int._replace(most=2**16, why="no machine has more")
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RankEnvironment:
     """Where a rank finds itself. Everything of ours is None or 1 where airflow-elastic did not start it."""
 
     rank: int
@@ -42,7 +42,7 @@ class Surroundings:
     page: Path | None
     worker: str = "node-0"
     disk: Path | None = None
-    loans: Mapping[str, Loan] = field(default_factory=dict)
+    loans: Mapping[str, PeerFile] = field(default_factory=dict)
     processors: int = PROCESSORS
 
     @property
@@ -52,7 +52,7 @@ class Surroundings:
         return near / f"{RESTORE}{self.generation}"
 
     @classmethod
-    def read(cls) -> Surroundings:
+    def read(cls) -> RankEnvironment:
         """Read the environment of this process. Raises SpecError for what is no number, or none that can be."""
         env = os.environ
         rank = number_in(env, "RANK", 0, rule=_RANKS)
@@ -68,6 +68,6 @@ class Surroundings:
             page=Path(f"{prefix}-rank-{rank}.page") if prefix else None,
             worker=env.get("AIRFLOW_ELASTIC_WORKER", "node-0"),
             disk=Path(env["AIRFLOW_ELASTIC_DISK"]) if "AIRFLOW_ELASTIC_DISK" in env else None,
-            loans=found_loans(),
+            loans=find_peer_files(),
             processors=number_in(env, "AIRFLOW_ELASTIC_PROCESSORS", PROCESSORS, rule=_PROCESSORS),
         )

@@ -30,9 +30,9 @@ from airflow_elastic.adapters.records.job_files import Result, attempt_of
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.records.reports import newest_fence
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.runtime.agent.reporting.stdout_copy import Echo
+from airflow_elastic.runtime.agent.reporting.stdout_copy import StdoutCopy
 from airflow_elastic.runtime.agent.spares import Spares
-from airflow_elastic.runtime.agent.worker import Node
+from airflow_elastic.runtime.agent.worker import Worker
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, SpecError
 from airflow_elastic.spec.validation import number_in
@@ -89,18 +89,18 @@ def main() -> int:
         if refusal is not None or record is None:
             reason = f"node-{index} did not start: {refusal or 'no job'}"
             return _code(_leave(Result("lost", time.time(), reason=reason)))
-        node = Node(files, record, index, store, address=env["AIRFLOW_ELASTIC_POD_IP"])
+        node = Worker(files, record, index, store, address=env["AIRFLOW_ELASTIC_POD_IP"])
         spares = Spares(node)
         spares.begin()
 
         # These import torch, which takes as long here as in the spares: meanwhile.
         from airflow_elastic.runtime.agent.agent import run_worker
-        from airflow_elastic.runtime.agent.reporting.channels import ThroughLead
+        from airflow_elastic.runtime.agent.reporting.channels import LeadChannel
         from airflow_elastic.runtime.agent.reporting.reporter import Reporter
         from airflow_elastic.runtime.agent.reporting.trainer_status import also_to_trainer
 
-        reporter = Reporter(node, also_to_trainer(ThroughLead(node), env))
-        with Echo(node):
+        reporter = Reporter(node, also_to_trainer(LeadChannel(node), env))
+        with StdoutCopy(node):
             run_worker(node, spares, reporter, lambda result: results.append(_leave(result)))
         files.write(f"node-{index}/result.json", results[0])
     except ElasticError as error:

@@ -16,18 +16,18 @@ import torch
 from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.runtime.agent.worker import LOCALHOST
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
-from airflow_elastic.runtime.tiers.disk.copies import Disk
+from airflow_elastic.runtime.tiers.disk.copies import WorkerDisk
 from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
-from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
-from airflow_elastic.runtime.tiers.peers.buddy_sender import Sharer
-from airflow_elastic.runtime.tiers.peers.connection import Neighbour
+from airflow_elastic.runtime.tiers.peers.buddy_memory import BuddyMemory
+from airflow_elastic.runtime.tiers.peers.buddy_sender import BuddySender
+from airflow_elastic.runtime.tiers.peers.connection import Buddy
 from airflow_elastic.runtime.tiers.shared_memory import DISK, MEMORY
-from airflow_elastic.runtime.tiers.storage.writer import Persister
+from airflow_elastic.runtime.tiers.storage.writer import StorageWriter
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.bench.support.clients import a_run
 from tests.bench.support.figures import count, heading, interval, median, verdict
 from tests.bench.test_checkpoint import DEVICE, build, settle, size_of
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 ROUNDS = count("ROUNDS", 5)
 STEP_SECONDS = 0.01
@@ -84,18 +84,18 @@ def _told(step: Callable[[], None], words: memoryview[float]) -> Callable[[], No
     return told
 
 
-def serve_for_ever(worker: Worker, where: str) -> None:
+def serve_for_ever(worker: SavingWorker, where: str) -> None:
     """What its agent does; and a neighbour's."""
-    follower: DiskWriter | Sharer | None = None
+    follower: DiskWriter | BuddySender | None = None
     if worker.node.disk is not None:
         follower = DiskWriter(worker.node, worker.node.disk)
     elif where == "neighbour":
-        worker.node.keeper, theirs = Keeper(LOCALHOST, 1), Keeper(LOCALHOST, 1)
-        worker.node.neighbour = Neighbour(1, 1, theirs.place)
-        follower = Sharer(worker.node)
+        worker.node.keeper, theirs = BuddyMemory(LOCALHOST, 1), BuddyMemory(LOCALHOST, 1)
+        worker.node.neighbour = Buddy(1, 1, theirs.place)
+        follower = BuddySender(worker.node)
     if follower is not None:
         follower.start()
-    Persister(worker.node, follower.news if follower is not None else lambda: None).start()
+    StorageWriter(worker.node, follower.news if follower is not None else lambda: None).start()
     while True:
         signal.pause()
 
@@ -122,10 +122,10 @@ def test_training_beside_writing(where: str, tmp_path: Path) -> None:
 def _measure(uri: str, objects: Stateful, ranks: int, where: str, disk: Path) -> None:
     (reason, done), every = SIGNS[where], EVERY_SECONDS.get(where, 0)
     policy = CheckpointPolicy(keep_last=1, buddies=where == "neighbour")
-    worker = Worker(uri, attempt=ranks, of=1 + policy.buddies, policy=policy)
+    worker = SavingWorker(uri, attempt=ranks, of=1 + policy.buddies, policy=policy)
     if where == "disk":
         disk.mkdir(exist_ok=True)
-        worker.node.disk = Disk.of_run(str(disk), worker.store, 0, pages=worker.node.pages)
+        worker.node.disk = WorkerDisk.of_run(str(disk), worker.store, 0, pages=worker.node.pages)
     untold, number = calibrated(), 0
     step = _told(untold, worker.words)
     shares: list[float] = []

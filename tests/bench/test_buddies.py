@@ -13,9 +13,9 @@ from airflow_elastic.adapters.records import checkpoints, checksums
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers import shared_memory
-from airflow_elastic.runtime.tiers.peers.connection import fill
+from airflow_elastic.runtime.tiers.peers.connection import receive_into
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY
 from tests.bench.support.figures import count, heading, median, spread
 from tests.bench.test_checkpoint import build, size_of
@@ -32,7 +32,7 @@ def raw_transfer(data: memoryview, room: memoryview) -> float:
         def receive() -> None:
             connection, _ = listener.accept()
             with connection:
-                fill(connection, room)
+                receive_into(connection, room)
 
         receiver = threading.Thread(target=receive)
         receiver.start()
@@ -104,7 +104,7 @@ def test_a_successor_has_the_state_from_others_memory(
             for times, known in ((lent, loans), (stored, {})):
                 alone = Room(tmp_path / "room", 1, loans=known)
                 began = time.perf_counter()
-                Restorer(store, Ranks(0, 1, None), attempt=2, room=alone).restore(loaded)
+                Restorer(store, Collectives(0, 1, None), attempt=2, room=alone).restore(loaded)
                 times.append(time.perf_counter() - began)
             raw.append(raw_transfer(data, room))
     heading(f"{sum(sizes) / 1e9:.3f} GB of a state, restored by a rank that has nothing, {ROUNDS} rounds")

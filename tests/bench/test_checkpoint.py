@@ -29,13 +29,13 @@ from airflow_elastic.adapters.records import checkpoint_retention
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.testing.ports import free_port
 from tests.bench.support.figures import count, heading, median, spread, verdict
 from tests.bench.support.models import TENSORS, layers, stepped
 from tests.bench.support.worlds import of_ranks
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 MEGABYTES = count("MEGABYTES", 1024)
 ROUNDS = count("ROUNDS", 5)
@@ -152,12 +152,12 @@ def torchs_asynchronous(flat: dict[str, Any], folder: Path) -> Iterator[dict[str
         torch.distributed.destroy_process_group()
 
 
-def waiting_for_saves(folder: Path) -> tuple[Stateful, Worker, torch.Tensor, torch.Tensor]:
+def waiting_for_saves(folder: Path) -> tuple[Stateful, SavingWorker, torch.Tensor, torch.Tensor]:
     """What is saved, who saves it, its memory being there, and the two sides of the memcpy that is the floor."""
     objects = build()
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB, {TENSORS} parameters: how long training waits for a save, {ROUNDS} rounds")
-    worker = Worker(str(folder / "run"), keep_last=1)
+    worker = SavingWorker(str(folder / "run"), keep_last=1)
     provided(worker, objects)
     return objects, worker, *memory_for(size)
 
@@ -221,9 +221,11 @@ def test_a_save_that_is_copied_while_training_goes_on(tmp_path: Path) -> None:
     objects = build()
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB: what a save costs whose copy overlaps with the next step, {ROUNDS} rounds")
-    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    worker = SavingWorker(str(tmp_path / "run"), keep_last=1)
     policy = CheckpointPolicy(overlap=True)
-    saver = Saver(Ranks(0, 1, None), generation=1, stage=worker.stage, words=worker.words, policy=policy)
+    saver = Saver(
+        Collectives(0, 1, None), generation=1, stage=worker.stage, words=worker.words, policy=policy
+    )
     saver.attend(objects.optimizers)
     provided(worker, objects)
     source, target = memory_for(size)
@@ -258,14 +260,14 @@ def test_a_save_that_is_copied_while_training_goes_on(tmp_path: Path) -> None:
     verdict("training stands still, over one memcpy", stalled / median(figures["memcpy"]), 0.1, "x")
 
 
-def stall(worker: Worker, objects: Stateful, step: int) -> float:
+def stall(worker: SavingWorker, objects: Stateful, step: int) -> float:
     """How long training waits for a save, which is written after that."""
     waited = timed(partial(worker.saver.save, objects, step, Position(), reason="script", metrics={}))
     worker.persister.flush()
     return waited
 
 
-def provided(worker: Worker, objects: Stateful) -> None:
+def provided(worker: SavingWorker, objects: Stateful) -> None:
     """Its memory is there, as after a training's first step."""
     mapping = worker.saver.announce(objects)
     worker.persister.provide()
@@ -284,7 +286,7 @@ def test_saving(tmp_path: Path) -> None:
     objects = build()
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB in {3 * TENSORS} tensors and more, one rank, {ROUNDS} rounds")
-    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    worker = SavingWorker(str(tmp_path / "run"), keep_last=1)
     source, target = memory_for(size)
     flat = flat_state(objects)
     figures: dict[str, list[float]] = {}
@@ -333,11 +335,11 @@ def test_restoring(tmp_path: Path, source: str) -> None:
     objects = build()
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB restored from a {source}, one rank, {ROUNDS} rounds")
-    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    worker = SavingWorker(str(tmp_path / "run"), keep_last=1)
     target = torch.ones(size // 4, device=DEVICE)
     near = worker.stage if source == "memory" else None
     room = Room(tmp_path / "room", 1)
-    restorer = Restorer(worker.store, Ranks(0, 1, None), attempt=2, room=room, stage=near)
+    restorer = Restorer(worker.store, Collectives(0, 1, None), attempt=2, room=room, stage=near)
     names, steps = ("one mmap read", "restored, verified"), count_from(1)
     for when, saves in (("just written", ROUNDS + 1), ("there for a while", 1)):
         figures: dict[str, list[float]] = {name: [] for name in names}
@@ -365,7 +367,7 @@ def test_committing(tmp_path: Path) -> None:
     objects = build()
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB: from memory to a checkpoint that counts, {ROUNDS} rounds")
-    worker = Worker(str(tmp_path / "run"), keep_last=1000)
+    worker = SavingWorker(str(tmp_path / "run"), keep_last=1000)
     data, raw, new = torch.ones(size, dtype=torch.uint8).numpy().data, tmp_path / "raw", tmp_path / "raw, new"
     figures: dict[str, list[float]] = {"committed, with checksums": [], "raw write + fsync": []}
     for number in range(ROUNDS + 1):

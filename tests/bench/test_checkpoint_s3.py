@@ -15,11 +15,11 @@ from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from tests.bench.support.clients import PART, Obstore, a_bucket
 from tests.bench.support.figures import count, heading, median, spread, verdict
 from tests.bench.test_checkpoint import build, size_of, timed
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 ROUNDS = count("ROUNDS", 5)
 
@@ -48,7 +48,7 @@ class Boto:
 
 
 def restore(store: Store, room: Path, objects: Any) -> None:
-    found = Restorer(store, Ranks(0, 1, None), attempt=2, room=Room(room, 1)).restore(objects)
+    found = Restorer(store, Collectives(0, 1, None), attempt=2, room=Room(room, 1)).restore(objects)
     assert found is not None
 
 
@@ -58,7 +58,7 @@ def test_to_s3_and_back(bucket: str, tmp_path: Path) -> None:
     objects = build()
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB to an S3 server on this machine and back, {ROUNDS} rounds")
-    worker = Worker(f"s3://{bucket}/run", keep_last=1)
+    worker = SavingWorker(f"s3://{bucket}/run", keep_last=1)
     worker.saver.save(objects, 1, Position(), reason="script", metrics={})
     worker.persister.flush()
     (large,) = [one.key for one in worker.store.list("checkpoints/data/") if one.key.endswith(".bin")]

@@ -14,7 +14,7 @@ from airflow_elastic.runtime.checkpoint.save.save import Position
 from tests.bench.support.clients import a_run
 from tests.bench.support.figures import count, heading, median, spread, verdict
 from tests.bench.test_checkpoint import build, size_of
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 ROUNDS = count("ROUNDS", 5)
 
@@ -56,7 +56,7 @@ def _measure(where: str, uri: str) -> None:
     objects = build()
     size = size_of(objects)
     heading(f"{size / 1e9:.3f} GB saved to a {where}, {ROUNDS} rounds, two states in memory")
-    worker = Worker(uri, keep_last=1)
+    worker = SavingWorker(uri, keep_last=1)
     before, peaks, slots = own_bytes(), list[float](), 0
     for number in range(ROUNDS + 1):
         with peak() as most:

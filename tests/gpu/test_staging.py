@@ -14,9 +14,9 @@ from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -73,9 +73,9 @@ def test_what_is_saved_is_what_the_device_had_while_it_is_kept_busy(
     tmp_path: Path, overlap: bool, device: str
 ) -> None:
     torch.manual_seed(5)
-    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    worker = SavingWorker(str(tmp_path / "run"), keep_last=1)
     saver = Saver(
-        Ranks(0, 1, None),
+        Collectives(0, 1, None),
         generation=1,
         stage=worker.stage,
         words=worker.words,
@@ -93,7 +93,9 @@ def test_what_is_saved_is_what_the_device_had_while_it_is_kept_busy(
         worker.persister.flush()
         assert max(checkpoints.steps(worker.store)) == number
         other = trained(device)
-        Restorer(worker.store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(other)
+        Restorer(worker.store, Collectives(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(
+            other
+        )
         restored = state(other)
         assert len(restored) == len(expected)
         for one, its in zip(restored, expected, strict=True):
@@ -102,7 +104,7 @@ def test_what_is_saved_is_what_the_device_had_while_it_is_kept_busy(
 
 @needs_gpu
 def test_memory_that_is_copied_into_is_pinned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    worker, objects = Worker(str(tmp_path / "run"), keep_last=1), trained("cuda")
+    worker, objects = SavingWorker(str(tmp_path / "run"), keep_last=1), trained("cuda")
     step(objects)
     worker.saver.save(objects, 1, Position(), reason="script", metrics={})
     (slot,) = [slot for slot in worker.stage._slots if slot.age == (1, 1)]

@@ -22,18 +22,18 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.runtime.agent.command_worker import run_command
 from airflow_elastic.runtime.agent.elastic_worker import run_elastic
-from airflow_elastic.runtime.agent.reporting.channels import SharedFolder
+from airflow_elastic.runtime.agent.reporting.channels import FolderChannel
 from airflow_elastic.runtime.agent.reporting.log_copies import LogCopies
 from airflow_elastic.runtime.agent.reporting.reporter import Reporter
 from airflow_elastic.runtime.agent.spares import Spares
-from airflow_elastic.runtime.agent.worker import LOCALHOST, Node, Stopped
-from airflow_elastic.runtime.tiers.disk.copies import Disk
+from airflow_elastic.runtime.agent.worker import LOCALHOST, Stopped, Worker
+from airflow_elastic.runtime.tiers.disk.copies import WorkerDisk
 from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
 from airflow_elastic.runtime.tiers.follower import Follower
-from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
-from airflow_elastic.runtime.tiers.peers.buddy_sender import Sharer
-from airflow_elastic.runtime.tiers.peers.peer_server import Lender
-from airflow_elastic.runtime.tiers.storage.writer import Persister
+from airflow_elastic.runtime.tiers.peers.buddy_memory import BuddyMemory
+from airflow_elastic.runtime.tiers.peers.buddy_sender import BuddySender
+from airflow_elastic.runtime.tiers.peers.peer_server import PeerServer
+from airflow_elastic.runtime.tiers.storage.writer import StorageWriter
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.status import RankError
@@ -49,16 +49,16 @@ def run_agent(files: JobFiles, index: int) -> None:
     if record is None or me is None or not files.create(f"node-{index}/agent.json", me) or files.closed:
         return
     _log_to(files, index)
-    node = Node(files, record, index, open_store(record.run_uri))
+    node = Worker(files, record, index, open_store(record.run_uri))
     spares = Spares(node)
     spares.begin()
-    reporter = Reporter(node, SharedFolder(node))
+    reporter = Reporter(node, FolderChannel(node))
     write = partial(files.write, f"node-{index}/result.json")
     run_worker(node, spares, reporter, write, partial(files.end, index))
 
 
 def run_worker(
-    node: Node,
+    node: Worker,
     spares: Spares,
     reporter: Reporter,
     write: Callable[[Result], None],
@@ -83,7 +83,7 @@ def run_worker(
         for one in followers:
             one.news()
 
-    persister = Persister(node, news)
+    persister = StorageWriter(node, news)
     copies = LogCopies(node)
     node.persist, node.keep_logs = persister.flush, copies.note
     signal.signal(signal.SIGTERM, stop)
@@ -125,7 +125,7 @@ def run_worker(
             copies.stop()
 
 
-def _flushed(persister: Persister) -> bool:
+def _flushed(persister: StorageWriter) -> bool:
     """Whether all that was staged is written: where it is not, a neighbour may yet be able to."""
     try:
         persister.flush()
@@ -134,28 +134,28 @@ def _flushed(persister: Persister) -> bool:
     return True
 
 
-def _followers(node: Node) -> list[Follower]:
+def _followers(node: Worker) -> list[Follower]:
     """Who takes states elsewhere, beside storage: to a neighbour, who keeps this worker's while it keeps another's; and
     to the disk of its machine. With neighbours come loans: what agents have in memory, ranks of others may read.
     """
     spec, found = node.record.spec, list[Follower]()
     if spec.checkpoint.buddies:
-        node.keeper = Keeper(node.address, spec.workers.procs)
-        node.lender = Lender(node) if _is_far(node) else None
-        found.append(Sharer(node))
+        node.keeper = BuddyMemory(node.address, spec.workers.procs)
+        node.lender = PeerServer(node) if _is_far(node) else None
+        found.append(BuddySender(node))
     if spec.checkpoint.disk is not None:
         folder, keep = spec.checkpoint.disk, spec.checkpoint.disk_keep_last
-        node.disk = Disk.of_run(folder, node.store, node.index, keep, node.pages)
+        node.disk = WorkerDisk.of_run(folder, node.store, node.index, keep, node.pages)
         found.append(DiskWriter(node, node.disk))
     return found
 
 
-def _is_far(node: Node) -> bool:
+def _is_far(node: Worker) -> bool:
     """Whether storage is farther than other workers' memory: a folder on the machine that they share is not."""
     return node.address != LOCALHOST or node.store.local_path(layout.STATUS) is None
 
 
-def _with_checkpoint(result: Result, persister: Persister) -> Result:
+def _with_checkpoint(result: Result, persister: StorageWriter) -> Result:
     """The same once what was saved is written: training is not complete without its last checkpoint."""
     try:
         persister.flush()

@@ -16,22 +16,22 @@ from airflow_elastic.runtime.agent.last_save import keep_last
 from airflow_elastic.runtime.agent.rendezvous import free_port, meet
 from airflow_elastic.runtime.agent.reporting.evidence import (
     LAUNCHERS_LINES,
-    concealed,
     last_lines,
     of_rank,
     values,
+    without_secrets,
 )
 from airflow_elastic.runtime.agent.worker import Stopped
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
     from airflow_elastic.spec.status import RankError
 
 _POLL_SECONDS = 0.05
 
 
-def run_command(node: Node) -> Result:
+def run_command(node: Worker) -> Result:
     """Run the worker's command to its end; returns how that was. Raises Stopped."""
     members, meeting, _ = meet(node)
     rank = members.nodes.index(node.index)
@@ -75,7 +75,7 @@ def run_command(node: Node) -> Result:
     return Result("failed", time.time(), errors=(_error(node, rank, code, log),))
 
 
-def _command_port(node: Node, meeting: Meeting, *, lead: bool) -> int:
+def _command_port(node: Worker, meeting: Meeting, *, lead: bool) -> int:
     """A port for the command's own store: the meeting's is taken, by the store of the meeting."""
     name = f"rendezvous/{node.generation:04d}.command.json"
     if lead:
@@ -102,7 +102,7 @@ def _end(process: subprocess.Popen[bytes], patience: float) -> None:
             continue
 
 
-def _error(node: Node, rank: int, code: int, log: Path) -> RankError:
+def _error(node: Worker, rank: int, code: int, log: Path) -> RankError:
     """A command tells less than an agent: the end of its output is the evidence, unless a rank has left more."""
     kept = node.rank_error(rank, code)
     if kept.error is not None:
@@ -115,5 +115,5 @@ def _error(node: Node, rank: int, code: int, log: Path) -> RankError:
         exit_code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
         error=errors[0][:2000] if errors and raised else None,
-        traceback=concealed(tail or None, values(node.record.spec.secrets)),
+        traceback=without_secrets(tail or None, values(node.record.spec.secrets)),
     )

@@ -16,8 +16,8 @@ from airflow_elastic.adapters.records.job_files import Result
 from airflow_elastic.adapters.records.mailbox import Mailbox, RankTrouble
 from airflow_elastic.launchers import Place, find_launcher
 from airflow_elastic.runtime.agent.last_save import keep_last
-from airflow_elastic.runtime.agent.rank_group import RankGroup, environments
-from airflow_elastic.runtime.agent.rendezvous import Left, meet
+from airflow_elastic.runtime.agent.rank_group import RankGroup, rank_environments
+from airflow_elastic.runtime.agent.rendezvous import LeftGeneration, meet
 from airflow_elastic.runtime.agent.worker import Stopped
 from airflow_elastic.runtime.tiers.disk.recovery import recover
 from airflow_elastic.spec.errors import ElasticError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.records.job_files import Members
     from airflow_elastic.runtime.agent.spares import Spares
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ EAGER_SECONDS = 10.0
 TOLD_ERRORS, TOLD_CHARACTERS = 2, 8000
 
 
-def run_elastic(node: Node, spares: Spares, report: Callable[[], None]) -> Result:
+def run_elastic(node: Worker, spares: Spares, report: Callable[[], None]) -> Result:
     """Run the worker to its end; returns how that was. Raises Stopped.
 
     Args:
@@ -77,7 +77,7 @@ def run_elastic(node: Node, spares: Spares, report: Callable[[], None]) -> Resul
             return result
 
 
-def _told(node: Node, result: Result, report: Callable[[], None]) -> bool:
+def _told(node: Worker, result: Result, report: Callable[[], None]) -> bool:
     """Tell of the failure. Where that cannot be, the worker has to end: how it did so is seen by whoever watches."""
     node.standing_by = True
     errors = tuple(
@@ -96,7 +96,7 @@ def _told(node: Node, result: Result, report: Callable[[], None]) -> bool:
     return True
 
 
-def _stands_by(node: Node) -> bool:
+def _stands_by(node: Worker) -> bool:
     """Wait for new ranks; False where none were wanted for as long as a start may take. Raises Stopped.
 
     What the ranks had saved is written first.
@@ -119,7 +119,7 @@ def _stands_by(node: Node) -> bool:
     return True
 
 
-def _run_ranks(node: Node, spares: Spares) -> Result:
+def _run_ranks(node: Worker, spares: Spares) -> Result:
     """Run its ranks, in generation after generation, until they have ended."""
     spec = node.record.spec
     place = Place(node.record.python, node.index, spec.workers.count, node.address, 0)
@@ -127,10 +127,10 @@ def _run_ranks(node: Node, spares: Spares) -> Result:
     while True:
         try:
             members, meeting, store = meet(node, partial(recover, node))
-        except Left:
+        except LeftGeneration:
             return Result("left", time.time(), reason="left by a scale step")
         try:
-            with RankGroup(node, command, environments(node, members, meeting), spares) as group:
+            with RankGroup(node, command, rank_environments(node, members, meeting), spares) as group:
                 result = _watch(node, group, spares)
                 if result is not None and result.outcome == "succeeded":
                     _wait_for_the_others(node, members, store)
@@ -140,7 +140,7 @@ def _run_ranks(node: Node, spares: Spares) -> Result:
             return result
 
 
-def _watch(node: Node, group: RankGroup, spares: Spares) -> Result | None:
+def _watch(node: Worker, group: RankGroup, spares: Spares) -> Result | None:
     """Wait for the end of ranks; None where they are to be started anew. Raises Stopped."""
     began = looked = time.monotonic()
     while True:
@@ -164,7 +164,7 @@ def _watch(node: Node, group: RankGroup, spares: Spares) -> Result | None:
             return None
 
 
-def _wait_for_the_others(node: Node, members: Members, store: TCPStore) -> None:
+def _wait_for_the_others(node: Worker, members: Members, store: TCPStore) -> None:
     """Stay until the others are done as well: what the first one of them opened, all of their ranks use.
 
     Unless they are not: then the next attempt may begin in this job, and this worker is one of it.

@@ -14,7 +14,7 @@ from airflow_elastic.spec.errors import ElasticError, StoreError, StoreUnfit
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ LONGEST_SECONDS = 30.0
 _LOOK_SECONDS = 0.25
 
 
-def keep_last(node: Node) -> None:
+def keep_last(node: Worker) -> None:
     """Write what a training that is complete has saved last; storage that is away, or full, is waited for.
 
     For half of `health.no_progress_seconds`: after all of it the controller would take the run to hang, and say so and

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.records.job_files import Meeting, Members
     from airflow_elastic.runtime.agent.spares import Spares
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ GONE_SECONDS = 30.0
 _LOOK_SECONDS = 0.02
 
 
-def environments(node: Node, members: Members, meeting: Meeting) -> list[dict[str, str]]:
+def rank_environments(node: Worker, members: Members, meeting: Meeting) -> list[dict[str, str]]:
     """What the ranks of a worker find in their environment, each in its own."""
     procs, workers = node.record.spec.workers.procs, len(members.nodes)
     group, world, restarts = members.nodes.index(node.index), str(procs * workers), node.attempt - 1
@@ -83,7 +83,7 @@ class RankGroup:
 
     def __init__(
         self,
-        node: Node,
+        node: Worker,
         command: Sequence[str],
         environments: Sequence[dict[str, str]],
         spares: Spares,

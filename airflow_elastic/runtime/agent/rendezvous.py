@@ -20,14 +20,14 @@ from torch.distributed import DistNetworkError, DistStoreError
 from airflow_elastic.adapters.host.processes import this_node
 from airflow_elastic.adapters.records.job_files import Began, Meeting, Members, attempt_of
 from airflow_elastic.adapters.records.reports import raise_fence
-from airflow_elastic.runtime.agent.rendezvous_timeout import Patience
+from airflow_elastic.runtime.agent.rendezvous_timeout import RendezvousTimeout
 from airflow_elastic.runtime.agent.worker import Stopped
-from airflow_elastic.runtime.tiers.peers.connection import announce, find_neighbour
+from airflow_elastic.runtime.tiers.peers.connection import announce, find_buddy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
 
 #: How long workers may take that were there a moment ago, beside their grace: one of them may have gone since.
 REJOIN_SECONDS = 60.0
@@ -38,16 +38,16 @@ _POLL_SECONDS = 0.005
 _STORE_TIMEOUT = timedelta(seconds=300)
 
 
-class Left(Exception):
+class LeftGeneration(Exception):
     """This worker is not among those that train."""
 
 
-class NotAllCame(Exception):
+class WorkersMissing(Exception):
     """Workers of a generation did not come in time."""
 
 
 def meet(
-    node: Node, prepare: Callable[[Members, TCPStore], bool] = lambda members, store: True
+    node: Worker, prepare: Callable[[Members, TCPStore], bool] = lambda members, store: True
 ) -> tuple[Members, Meeting, TCPStore]:
     """Come to the newest generation and wait until all its workers have come.
 
@@ -72,14 +72,14 @@ def meet(
     if newest is not None and _all_were_there(node, newest):
         # They have their ranks to end, and a state to write.
         seconds = min(seconds, REJOIN_SECONDS + 2 * health.grace_seconds)
-    patience = Patience(node.store, attempt_of(node.record, newest), seconds)
+    patience = RendezvousTimeout(node.store, attempt_of(node.record, newest), seconds)
     while True:
         members = node.files.newest_members()
         if members is not None and node.index in members.awaited:
             _stand_by(node, members)
             continue
         if members is None or node.index not in members.nodes:
-            raise Left(f"node-{node.index} is not among the workers of the newest generation")
+            raise LeftGeneration(f"node-{node.index} is not among the workers of the newest generation")
         node.begin(members)
         found = _open(node, members) if node.index == members.nodes[0] else _join(node, members, patience)
         if found is None:
@@ -106,28 +106,28 @@ def meet(
                 if node.keeper is not None:
                     node.keeper.settle(members.generation)
                     unit = node.record.spec.workers.node_unit
-                    node.neighbour = find_neighbour(store, node.index, members, unit)
+                    node.neighbour = find_buddy(store, node.index, members, unit)
                 if node.lender is not None:
                     node.lender.hear(store, members)
                 return members, meeting, store
             time.sleep(_POLL_SECONDS)
 
 
-def _stand_by(node: Node, members: Members) -> None:
+def _stand_by(node: Worker, members: Members) -> None:
     """Wait for the generation after one that could not wait for this worker."""
     while not node.files.superseded(members.generation):
         _still_wanted(node, members)
         time.sleep(node.files.poll_seconds)
 
 
-def _open(node: Node, members: Members) -> tuple[Meeting, TCPStore]:
+def _open(node: Worker, members: Members) -> tuple[Meeting, TCPStore]:
     store = TCPStore(node.address, 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
     meeting = Meeting(node.address, store.port)
     node.files.create(f"rendezvous/{members.generation:04d}.json", meeting)
     return meeting, store
 
 
-def _join(node: Node, members: Members, patience: Patience) -> tuple[Meeting, TCPStore] | None:
+def _join(node: Worker, members: Members, patience: RendezvousTimeout) -> tuple[Meeting, TCPStore] | None:
     while _goes_on(node, members, patience):
         meeting = node.files.meeting(members.generation)
         if meeting is not None:
@@ -139,39 +139,39 @@ def _join(node: Node, members: Members, patience: Patience) -> tuple[Meeting, TC
     return None
 
 
-def _goes_on(node: Node, members: Members, patience: Patience) -> bool:
+def _goes_on(node: Worker, members: Members, patience: RendezvousTimeout) -> bool:
     """Whether to go on waiting for this generation's workers; False where there is a newer generation."""
     _still_wanted(node, members)
     if node.superseded():
         return False
     if patience.over:
-        raise NotAllCame(f"not all of workers {members.nodes} came to generation {members.generation}")
+        raise WorkersMissing(f"not all of workers {members.nodes} came to generation {members.generation}")
     return True
 
 
-def _still_wanted(node: Node, members: Members) -> None:
+def _still_wanted(node: Worker, members: Members) -> None:
     """Raise what ends a worker that waits: it is to end, or the others were done without it."""
     if node.stop_at is not None or node.files.closed:
         raise Stopped
     if _done_without_us(node, members):
         if _rejoined(node, members):
-            raise NotAllCame(f"workers that were to begin attempt {node.attempt} in this job have ended")
-        raise Left("the other workers have finished the training")
+            raise WorkersMissing(f"workers that were to begin attempt {node.attempt} in this job have ended")
+        raise LeftGeneration("the other workers have finished the training")
 
 
-def _rejoined(node: Node, members: Members) -> bool:
+def _rejoined(node: Worker, members: Members) -> bool:
     """Whether a generation begins an attempt in the job of the one before."""
     before = node.files.members(members.generation - 1)
     return before is not None and attempt_of(node.record, before) < attempt_of(node.record, members)
 
 
-def _all_were_there(node: Node, members: Members) -> bool:
+def _all_were_there(node: Worker, members: Members) -> bool:
     """Whether it does, and all its workers were there a moment ago: none of them comes in the place of another."""
     before = node.files.members(members.generation - 1)
     return before is not None and _rejoined(node, members) and set(members.nodes) <= set(before.nodes)
 
 
-def _done_without_us(node: Node, members: Members) -> bool:
+def _done_without_us(node: Worker, members: Members) -> bool:
     """Whether a worker that was to come has finished instead: training ended while a scale step was under way."""
     others = (node.files.result(other) for other in members.nodes if other != node.index)
     return any(result is not None and result.outcome == "succeeded" for result in others)

@@ -13,7 +13,7 @@ from airflow_elastic.spec.errors import StoreError
 _LOOK_SECONDS = 30.0
 
 
-class Patience:
+class RendezvousTimeout:
     """Runs out after some time in which no worker was seen to wait for a queue, a machine or its image.
 
     Where a cluster has room for some of the workers only, the first ones may stand here for a day. Giving up would

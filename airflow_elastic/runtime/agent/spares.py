@@ -31,7 +31,7 @@ from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import ElasticError
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Spares:
         node: the worker, before its process goes to the run's working folder.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Worker) -> None:
         self._node, self._waiting = node, list[subprocess.Popen[bytes]]()
         self._folder = os.path.abspath(node.record.spec.working_dir or ".")
         self._given_way = False
@@ -154,7 +154,7 @@ def stand_by() -> list[str]:
     Where what was imported is of no use to the rank, it starts afresh instead, and this does not return.
     """
     threads, score = os.environ.get(_THREADS), _first_to_die()
-    told = _Told()
+    told = _Orders()
     imported = _imported()
     be_called(WAITING)
     command = told.wait()
@@ -164,7 +164,7 @@ def stand_by() -> list[str]:
     return command[command.index("--") :]
 
 
-class _Told:
+class _Orders:
     """Who to be. What it prints goes where a rank's output does from the moment it is told, imported or not."""
 
     def __init__(self) -> None:

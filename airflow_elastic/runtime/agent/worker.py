@@ -21,19 +21,19 @@ from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.records.reports import read_orders
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.agent.reporting.evidence import rank_error
-from airflow_elastic.runtime.agent.reporting.memory_shortage import Shortage
-from airflow_elastic.runtime.tiers.disk.copies import Disk
-from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
-from airflow_elastic.runtime.tiers.peers.connection import Neighbour
+from airflow_elastic.runtime.agent.reporting.memory_shortage import MemoryShortage
+from airflow_elastic.runtime.tiers.disk.copies import WorkerDisk
+from airflow_elastic.runtime.tiers.peers.buddy_memory import BuddyMemory
+from airflow_elastic.runtime.tiers.peers.connection import Buddy
 from airflow_elastic.runtime.tiers.peers.peer_client import ENVIRONMENT as LOANS
-from airflow_elastic.runtime.tiers.shared_memory import KEEPS, Slots
+from airflow_elastic.runtime.tiers.shared_memory import KEEPS, StagingSlots
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, StoreError
 from airflow_elastic.spec.status import RankError
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.tiers.peers.peer_server import Lender
+    from airflow_elastic.runtime.tiers.peers.peer_server import PeerServer
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Stopped(Exception):
 
 
 @dataclass
-class Node:
+class Worker:
     """A worker: a process of this machine, or a pod.
 
     Attributes:
@@ -92,14 +92,14 @@ class Node:
     stop_at: float | None = None
     unattended: str | None = None
     standing_by: bool = False
-    slots: Slots = field(init=False)
+    slots: StagingSlots = field(init=False)
     persist: Callable[[], None] = field(default=lambda: None)
-    keeper: Keeper | None = None
-    neighbour: Neighbour | None = None
-    lender: Lender | None = None
-    disk: Disk | None = None
+    keeper: BuddyMemory | None = None
+    neighbour: Buddy | None = None
+    lender: PeerServer | None = None
+    disk: WorkerDisk | None = None
     keep_logs: Callable[[], None] = field(default=lambda: None)
-    shortage: Shortage = field(default_factory=Shortage)
+    shortage: MemoryShortage = field(default_factory=MemoryShortage)
     processes: dict[int, Process] = field(default_factory=dict)
     _park_at: float | None = None
     _half_over: bool = False
@@ -107,7 +107,7 @@ class Node:
     _oom_kills: int = field(default_factory=out_of_memory_kills)
 
     def __post_init__(self) -> None:
-        self.slots = Slots(self.record.spec.workers.procs)
+        self.slots = StagingSlots(self.record.spec.workers.procs)
 
     @property
     def logs(self) -> Path:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 
 #: Ranks agree this often on whether to save or to stop. In between a step costs no communication of ours.
 AGREE_SECONDS = 0.5
@@ -19,7 +19,7 @@ class Agreement:
         ranks: this rank among the others.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Collectives) -> None:
         self._ranks = ranks
         self._ask_at, self._asked_at, self._stride = 1.0, time.monotonic(), 1
         self._answer: Callable[[], list[float]] | None = None

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import DistStoreError
 
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 
 _OPEN, _OVER = "open", "over"
 
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.002
 _CONNECT = timedelta(seconds=60)
 
 
-class Rounds:
+class AveragingRounds:
     """The rounds of one rank, from the first to `end`. Made by all ranks together.
 
     Args:
@@ -45,7 +45,7 @@ class Rounds:
     """
 
     def __init__(
-        self, ranks: Ranks, first: int, count: int, dtype: torch.dtype, patience: float | None
+        self, ranks: Collectives, first: int, count: int, dtype: torch.dtype, patience: float | None
     ) -> None:
         self._ranks, self._next, self._patience = ranks, first, patience
         self._count, self._dtype = count, dtype

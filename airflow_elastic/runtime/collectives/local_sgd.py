@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.arguments import seconds, whole_number
-from airflow_elastic.runtime.collectives.averaging_rounds import Rounds
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.averaging_rounds import AveragingRounds
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _TOGETHER = {"DistributedDataParallel", "FullyShardedDataParallel", "SyncBatchNorm"}
 
 
-class Averaging:
+class LocalSGD:
     """The averaging of one rank. Made by all ranks together, whose weights are the same then.
 
     Args:
@@ -50,7 +50,7 @@ class Averaging:
         self,
         model: torch.nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
-        ranks: Ranks,
+        ranks: Collectives,
         *,
         step: int,
         every: int,
@@ -65,7 +65,7 @@ class Averaging:
             self._take_the_first_ones()
             self._anchor = _flat(self._weights())
             count, dtype = self._anchor.numel(), self._anchor.dtype
-            self._rounds = Rounds(ranks, self._adopted + 1, count, dtype, patience)
+            self._rounds = AveragingRounds(ranks, self._adopted + 1, count, dtype, patience)
 
     def due(self, step: int) -> bool:
         """Whether there is a round behind this step."""

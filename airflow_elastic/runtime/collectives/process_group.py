@@ -16,7 +16,7 @@ from airflow_elastic.spec.errors import InvalidInput
 T = TypeVar("T")
 
 
-class Ranks:
+class Collectives:
     """A view of the process group.
 
     Args:
@@ -80,7 +80,9 @@ class Ranks:
         return answer
 
 
-def join(rank: int, world_size: int, device: torch.device, backend: str | None, timeout: float) -> Ranks:
+def join(
+    rank: int, world_size: int, device: torch.device, backend: str | None, timeout: float
+) -> Collectives:
     """Join the other ranks, in the process group that there is or in a new one.
 
     Args:
@@ -102,16 +104,16 @@ def join(rank: int, world_size: int, device: torch.device, backend: str | None, 
             )
         torch.cuda.set_device(device)
     if world_size == 1 and "MASTER_ADDR" not in os.environ:
-        return Ranks(0, 1, None)
+        return Collectives(0, 1, None)
     backend = backend or ("nccl" if cuda else "gloo")
     if dist.is_initialized():  # a framework has been here before
         backend = dist.get_backend()
     else:
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     if world_size == 1:
-        return Ranks(0, 1, None)
+        return Collectives(0, 1, None)
     # Our collectives run between steps, on the CPU; where gradients use gloo too, its group serves both.
     group = _default_group() if backend == "gloo" else dist.new_group(backend="gloo")
     if not isinstance(group, dist.ProcessGroup):
         raise RuntimeError("torch made no gloo group of all ranks: is this rank in the process group at all?")
-    return Ranks(rank, world_size, group)
+    return Collectives(rank, world_size, group)

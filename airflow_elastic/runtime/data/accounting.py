@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from airflow_elastic.adapters.host import shared_page
-from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.checkpoints.sample_records import Account, Consumed, Data
 
@@ -22,7 +22,7 @@ class Accountant:
         words: of its page, in which the agent says what it has written.
     """
 
-    def __init__(self, surroundings: Surroundings, words: memoryview[float]) -> None:
+    def __init__(self, surroundings: RankEnvironment, words: memoryview[float]) -> None:
         self._who, self._words = surroundings, words
         self._steps: deque[Consumed] = deque()
         self._from_step = 0

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store as _default_store
 from torch.nn.parallel import DistributedDataParallel
 
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 
 
 class Claims:
@@ -23,7 +23,7 @@ class Claims:
         ranks: this rank among the others.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Collectives) -> None:
         self.world_size = ranks.world_size
         self._ranks, self._batch, self._next, self._most = ranks, 0, 0, 0
         self._store = None if ranks.alone else PrefixStore("claims", _default_store())

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from airflow_elastic.runtime.arguments import seed_number, whole_number
 from airflow_elastic.runtime.checkpoint.save.replacements import Place, Replacements
 from airflow_elastic.runtime.checkpoint.save.save import Position
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data import indexed, stream
 from airflow_elastic.runtime.data.accounting import Accountant
 from airflow_elastic.runtime.data.claims import Claims, exchange
@@ -70,7 +70,7 @@ class Feed:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: Collectives,
         accountant: Accountant | None,
         expect: Callable[[int], None],
     ) -> None:

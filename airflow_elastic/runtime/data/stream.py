@@ -14,7 +14,7 @@ import torch
 
 from airflow_elastic.runtime.arguments import whole_number
 from airflow_elastic.runtime.checkpoint.save import random_state
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data.portions import Given, Portion
 from airflow_elastic.runtime.data.sampler import count_pieces, cut, order_of, seed_of
 from airflow_elastic.runtime.data.stream_plan import Batch, LaneReader, Lanes, Spot, Stretch
@@ -119,7 +119,7 @@ class Plan:
 
 
 def epoch_of(
-    stream: ShardedStream, spot: Spot, offset: int, plan: Plan, ranks: Ranks, *, account: bool
+    stream: ShardedStream, spot: Spot, offset: int, plan: Plan, ranks: Collectives, *, account: bool
 ) -> Iterator[Portion]:
     """Yield what a rank is given of an epoch. All ranks go through it together.
 
@@ -170,7 +170,7 @@ def epoch_of(
 class _Reading:
     """What a rank reads of an epoch: the lanes that are its own. And it hears what the others have read."""
 
-    def __init__(self, stream: ShardedStream, spot: Spot, plan: Plan, ranks: Ranks) -> None:
+    def __init__(self, stream: ShardedStream, spot: Spot, plan: Plan, ranks: Collectives) -> None:
         self._ranks, self._lanes = ranks, stream.lanes
         order = order_of(len(stream.shards), plan.seed, spot.epoch, shuffle=plan.shuffle)
         self._order: list[int] = order.tolist()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from airflow_elastic.runtime.checkpoint.save.save import Position
-    from airflow_elastic.runtime.environment import Surroundings
+    from airflow_elastic.runtime.environment import RankEnvironment
     from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 
 _NOTE_SECONDS = 1.0
@@ -44,7 +44,7 @@ class Voice:
         words: of the page, or of memory that nobody else sees.
     """
 
-    def __init__(self, surroundings: Surroundings, total_steps: int | None) -> None:
+    def __init__(self, surroundings: RankEnvironment, total_steps: int | None) -> None:
         path = surroundings.page
         self._page = Page.create(path) if path is not None else None
         self.words = self._page.words if self._page else memoryview(bytearray(256)).cast("d")

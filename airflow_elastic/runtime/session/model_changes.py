@@ -8,8 +8,8 @@ import torch
 
 from airflow_elastic.runtime.checkpoint.save.per_rank_state import told_by_each
 from airflow_elastic.runtime.checkpoint.save.save import Saver, Stateful
-from airflow_elastic.runtime.collectives.local_sgd import Averaging
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.model_changes.rebuild import replaced
 from airflow_elastic.runtime.session.heartbeat import Voice
 from airflow_elastic.runtime.session.resume import GoingOn
@@ -20,10 +20,10 @@ class Reshaping:
     """What a script says of its objects, beside `restore`."""
 
     _announced: bool
-    _averaging: Averaging | None
+    _averaging: LocalSGD | None
     _going_on: GoingOn
     _objects: Stateful | None
-    _ranks: Ranks
+    _ranks: Collectives
     _saver: Saver | None
     _voice: Voice
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_elastic.runtime.collectives.local_sgd import Averaging
+from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.data.share import Feed
 from airflow_elastic.runtime.session.epochs import epochs_left
 from airflow_elastic.runtime.session.heartbeat import Voice
@@ -20,7 +20,7 @@ from airflow_elastic.spec.errors import InvalidInput
 class Trainings:
     """What a script says of its trainings."""
 
-    _averaging: Averaging | None
+    _averaging: LocalSGD | None
     _course: Course
     _feed: Feed
     _going_on: GoingOn

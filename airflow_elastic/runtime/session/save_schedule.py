@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from airflow_elastic.runtime.checkpoint.save.save import BREAKPOINT, in_between
 from airflow_elastic.runtime.collectives.agreement import Agreement
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.session.heartbeat import Voice
 from airflow_elastic.runtime.session.save_interval import Pace
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -36,7 +36,7 @@ class Saves:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: Collectives,
         voice: Voice,
         policy: CheckpointPolicy,
         write: Callable[[str], bool],

@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow_elastic.runtime.checkpoint.save import random_state
 from airflow_elastic.runtime.checkpoint.save.save import ORDER, Stateful
-from airflow_elastic.runtime.collectives.local_sgd import Averaging
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data.share import Feed
 from airflow_elastic.runtime.model_changes.rollback import PutBack
 from airflow_elastic.runtime.session.heartbeat import Voice
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 class Scratch:
     """What a script says of passes that are no part of its training."""
 
-    _averaging: Averaging | None
+    _averaging: LocalSGD | None
     _course: Course
     _feed: Feed
     _going_on: GoingOn
     _objects: Stateful | None
-    _ranks: Ranks
+    _ranks: Collectives
     _saves: Saves
     _voice: Voice
     _aside: PutBack | None = None

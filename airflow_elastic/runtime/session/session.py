@@ -16,12 +16,12 @@ from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.per_rank_state import told_by_each
 from airflow_elastic.runtime.checkpoint.save.save import ORDER, Saver, Stateful
 from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
-from airflow_elastic.runtime.collectives.local_sgd import Averaging
+from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import join
 from airflow_elastic.runtime.data.accounting import Accountant
 from airflow_elastic.runtime.data.share import Feed
 from airflow_elastic.runtime.data.stream import ShardedStream
-from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.model_changes.rebuild import Rebuild, rebuilt
 from airflow_elastic.runtime.session.heartbeat import Voice, finite, number_of
 from airflow_elastic.runtime.session.model_changes import Reshaping
@@ -55,7 +55,7 @@ def init(*, total_steps: int | None = None, backend: str | None = None, timeout:
     if total_steps is not None:
         total_steps = whole_number("total_steps", total_steps, 0, "elastic.init")
     timeout = seconds("timeout", timeout, "elastic.init")
-    return Session(Surroundings.read(), total_steps=total_steps, backend=backend, timeout=timeout)
+    return Session(RankEnvironment.read(), total_steps=total_steps, backend=backend, timeout=timeout)
 
 
 #: That of this process, where an agent of ours has started it.
@@ -88,7 +88,7 @@ class Session(Trainings, Reshaping, Scratch):
     """
 
     def __init__(
-        self, surroundings: Surroundings, *, total_steps: int | None, backend: str | None, timeout: float
+        self, surroundings: RankEnvironment, *, total_steps: int | None, backend: str | None, timeout: float
     ) -> None:
         self.rank, self.local_rank = surroundings.rank, surroundings.local_rank
         self.world_size, self.attempt = surroundings.world_size, surroundings.attempt
@@ -113,7 +113,7 @@ class Session(Trainings, Reshaping, Scratch):
             self._saver = Saver(self._ranks, generation=number, stage=stage, words=words, policy=self._policy)
         self._objects: Stateful | None = None
         self._saves = Saves(self._ranks, self._voice, self._policy, self._write, self.settle)
-        self._averaging: Averaging | None = None
+        self._averaging: LocalSGD | None = None
         self._metrics: dict[str, float] = {}  # newest numbers of the script's own, for the manifest
         self._notes: dict[str, Any] = {}
         self._trained: set[int] = set()  # phases that a framework has had its training in
@@ -222,7 +222,7 @@ class Session(Trainings, Reshaping, Scratch):
         if self._objects is None or self._averaging is not None:
             raise InvalidInput("call run.average once, after run.restore(model, optimizer)")
         model, optimizers = self._objects.model, self._objects.optimizers
-        self._averaging = Averaging(
+        self._averaging = LocalSGD(
             model, optimizers, self._ranks, step=self._course.steps, every=every, patience=patience
         )
 

@@ -14,8 +14,8 @@ from airflow_elastic.runtime.tiers.storage.writer import NICE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
-    from airflow_elastic.runtime.tiers.worker import Worker
+    from airflow_elastic.runtime.tiers.shared_memory import Note, StagingSlot
+    from airflow_elastic.runtime.tiers.worker import TierWorker
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Follower(ABC):
         stop_seconds: how long `stop` waits for what is on its way.
     """
 
-    def __init__(self, node: Worker, name: str, stop_seconds: float) -> None:
+    def __init__(self, node: TierWorker, name: str, stop_seconds: float) -> None:
         self._node, self._slots = node, node.slots.opened_again()
         self._tried: tuple[int, int, str] = (0, -1, "")  # generation, step, and why it was saved
         self._passed: set[tuple[int, int]] = set()  # generations and steps of those that are not for here
@@ -71,7 +71,7 @@ class Follower(ABC):
         """
 
     @abstractmethod
-    def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
+    def _take(self, held: Sequence[tuple[StagingSlot, Note]]) -> None:
         """Take a state there; the slots of all ranks are held for reading."""
 
     def _wants(self, reason: str) -> bool:

@@ -124,7 +124,7 @@ _encoded = msgspec.json.Encoder(enc_hook=_plain).encode
 _decoded = msgspec.json.Decoder(Note).decode
 
 
-class Slot:
+class StagingSlot:
     """One slot, opened by the agent that made it, or by a rank.
 
     Args:
@@ -140,7 +140,7 @@ class Slot:
         self._mapping = threading.Lock()  # who comes second takes what the first has mapped
 
     @classmethod
-    def open(cls, path: str) -> Slot:
+    def open(cls, path: str) -> StagingSlot:
         """The slot behind a path below /proc. Raises OSError where its agent is gone."""
         return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
@@ -192,7 +192,7 @@ class Slot:
         """
         size, until = _file_bytes(data_bytes), time.monotonic() + _PROVIDED_SECONDS
         # A lock is that of whoever has opened the file, and this thread is not who saves.
-        other = Slot.open(f"/proc/self/fd/{self._descriptor}")
+        other = StagingSlot.open(f"/proc/self/fd/{self._descriptor}")
         while os.fstat(self._descriptor).st_size < size or not other.hold(reading=True):
             if time.monotonic() > until:
                 return
@@ -272,7 +272,7 @@ def _file_bytes(data_bytes: int) -> int:
     return HEADER_BYTES + data_bytes + _NOTE_BYTES + data_bytes // _NOTE_PART
 
 
-def common(slots: Sequence[Sequence[Slot]]) -> list[tuple[int, int]]:
+def common(slots: Sequence[Sequence[StagingSlot]]) -> list[tuple[int, int]]:
     """Generation and step of the states that all ranks have staged, the older one first.
 
     Args:
@@ -281,9 +281,9 @@ def common(slots: Sequence[Sequence[Slot]]) -> list[tuple[int, int]]:
     return sorted(set.intersection(*({slot.age for slot in mine if slot.age} for mine in slots)))
 
 
-def held(slots: Sequence[Sequence[Slot]], age: tuple[int, int]) -> list[tuple[Slot, Note]]:
+def held(slots: Sequence[Sequence[StagingSlot]], age: tuple[int, int]) -> list[tuple[StagingSlot, Note]]:
     """For each rank the slot with this state, held for reading; empty where one of them has it no more."""
-    found: list[tuple[Slot, Note]] = []
+    found: list[tuple[StagingSlot, Note]] = []
     with contextlib.ExitStack() as let_go:
         for mine in slots:
             slot = max((one for one in mine if one.age == age), key=lambda one: one.finished_at, default=None)
@@ -298,12 +298,12 @@ def held(slots: Sequence[Sequence[Slot]], age: tuple[int, int]) -> list[tuple[Sl
     return found
 
 
-def bytes_of(held: Sequence[tuple[Slot, Note]]) -> int:
+def bytes_of(held: Sequence[tuple[StagingSlot, Note]]) -> int:
     """How much of it is kept."""
     return sum(note.kept_bytes for _, note in held)
 
 
-class Slots:
+class StagingSlots:
     """An agent's slots, for all its ranks; and a pipe through which a rank says that it has filled one."""
 
     def __init__(self, ranks: int) -> None:
@@ -311,7 +311,7 @@ class Slots:
             [os.memfd_create(f"airflow-elastic-rank-{rank}-{number}") for number in range(COUNT)]
             for rank in range(ranks)
         ]
-        self.of = [[Slot(descriptor) for descriptor in mine] for mine in self._descriptors]
+        self.of = [[StagingSlot(descriptor) for descriptor in mine] for mine in self._descriptors]
         self.news, self._poke = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         for end in (self.news, self._poke):
             weakref.finalize(self, os.close, end).atexit = False
@@ -325,10 +325,11 @@ class Slots:
         }
         return {ENVIRONMENT: json.dumps(paths)}
 
-    def opened_again(self) -> list[list[Slot]]:
+    def opened_again(self) -> list[list[StagingSlot]]:
         """The same, for another thread of the agent: a lock is that of whoever has opened the file."""
         return [
-            [Slot.open(f"/proc/self/fd/{descriptor}") for descriptor in mine] for mine in self._descriptors
+            [StagingSlot.open(f"/proc/self/fd/{descriptor}") for descriptor in mine]
+            for mine in self._descriptors
         ]
 
     def poke(self) -> None:
@@ -338,4 +339,4 @@ class Slots:
 
 
 #: Where entries of a checkpoint are in shared memory, by their key and offsets: the file, and their first byte.
-Memory = dict[tuple[str, tuple[int, ...]], tuple[Slot, int]]
+Memory = dict[tuple[str, tuple[int, ...]], tuple[StagingSlot, int]]

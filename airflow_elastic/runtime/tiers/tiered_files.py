@@ -13,7 +13,7 @@ from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.open_range import opened
 from airflow_elastic.adapters.storage.store import Entry
 from airflow_elastic.runtime.tiers.peers.connection import Address
-from airflow_elastic.runtime.tiers.peers.peer_client import Loan, NotLent, borrowed
+from airflow_elastic.runtime.tiers.peers.peer_client import NotServed, PeerFile, open_peer_range
 
 if TYPE_CHECKING:
     import builtins
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Files(Protocol):
+class ReadableFiles(Protocol):
     """What reading a checkpoint takes of a `Store`."""
 
     def list(self, prefix: str = "") -> list[Entry]: ...
@@ -35,7 +35,7 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Nearby:
+class LocalFiles:
     """Where files lie that need not come from storage, by their keys.
 
     Attributes:
@@ -45,25 +45,25 @@ class Nearby:
     """
 
     disk: Mapping[str, Path] = field(default_factory=dict)
-    memory: Mapping[str, Loan] = field(default_factory=dict)
+    memory: Mapping[str, PeerFile] = field(default_factory=dict)
     silent: set[Address] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.disk or self.memory)
 
-    def loan(self, key: str) -> Loan | None:
+    def loan(self, key: str) -> PeerFile | None:
         """Who lends a file; None where nobody does, as far as is known."""
         loan = self.memory.get(key)
         return None if loan is None or loan.place in self.silent else loan
 
-    def not_lent(self, key: str, loan: Loan, error: OSError) -> None:
+    def not_lent(self, key: str, loan: PeerFile, error: OSError) -> None:
         """It was not had: storage is asked."""
         log.warning("%s in another worker's memory cannot be read, storage is asked: %s", key, error)
-        if not isinstance(error, NotLent):
+        if not isinstance(error, NotServed):
             self.silent.add(loan.place)
 
 
-class Nearest:
+class TieredFiles:
     """The same files as a store's, some of them read from somewhere else.
 
     Args:
@@ -71,7 +71,7 @@ class Nearest:
         nearby: what need not come from it.
     """
 
-    def __init__(self, store: Files, nearby: Nearby) -> None:
+    def __init__(self, store: ReadableFiles, nearby: LocalFiles) -> None:
         self._store, self._nearby = store, nearby
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
@@ -107,7 +107,7 @@ class Nearest:
         """What a worker lends of it; None where nobody does, or nothing comes."""
         loan = self._nearby.loan(key)
         try:
-            return None if loan is None else ends.enter_context(borrowed(loan, key, start, size))
+            return None if loan is None else ends.enter_context(open_peer_range(loan, key, start, size))
         except OSError as error:
             if loan is not None:
                 self._nearby.not_lent(key, loan, error)

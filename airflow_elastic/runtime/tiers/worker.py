@@ -1,4 +1,4 @@
-"""What the tiers need of the worker whose states they keep: a part of `agent.worker.Node`, which is above them."""
+"""What the tiers need of the worker whose states they keep: a part of `agent.worker.Worker`, which is above them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Protocol
 
 from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.runtime.tiers.disk.copies import Disk
-from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
-from airflow_elastic.runtime.tiers.peers.connection import Neighbour
-from airflow_elastic.runtime.tiers.shared_memory import Slots
+from airflow_elastic.runtime.tiers.disk.copies import WorkerDisk
+from airflow_elastic.runtime.tiers.peers.buddy_memory import BuddyMemory
+from airflow_elastic.runtime.tiers.peers.connection import Buddy
+from airflow_elastic.runtime.tiers.shared_memory import StagingSlots
 
 
-class Worker(Protocol):
+class TierWorker(Protocol):
     """A worker, as the threads see it that write what its ranks have staged."""
 
     files: JobFiles
@@ -23,10 +23,10 @@ class Worker(Protocol):
     address: str
     store: Store
     members: Members | None
-    slots: Slots
-    keeper: Keeper | None
-    neighbour: Neighbour | None
-    disk: Disk | None
+    slots: StagingSlots
+    keeper: BuddyMemory | None
+    neighbour: Buddy | None
+    disk: WorkerDisk | None
     stop_at: float | None
 
     @property

@@ -7,9 +7,18 @@ from airflow_elastic.runtime import Session
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 
-__all__ = ["DistributedDataParallel", "Ranks", "Restorer", "Room", "Session", "Stateful", "build", "torch"]
+__all__ = [
+    "Collectives",
+    "DistributedDataParallel",
+    "Restorer",
+    "Room",
+    "Session",
+    "Stateful",
+    "build",
+    "torch",
+]
 
 
 def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

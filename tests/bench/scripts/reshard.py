@@ -17,7 +17,7 @@ from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
 from tests.bench.scripts.sharded import build, join, together
 from tests.bench.support.clients import Obstore
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 uri, what, rounds, megabytes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 ranks = join()
@@ -62,7 +62,7 @@ class Raw:
 
 
 if what == "save":
-    worker = Worker(uri, index=rank, of=world)
+    worker = SavingWorker(uri, index=rank, of=world)
     saver = Saver(ranks, generation=1, stage=worker.stage, words=worker.words)
     saver.save(objects, 1, Position(), reason="script", metrics={})
     worker.persister.flush()

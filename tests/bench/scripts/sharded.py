@@ -9,15 +9,15 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from tests.bench.support.models import layers, stepped
 
 
-def join() -> Ranks:
+def join() -> Collectives:
     """This rank, among the others that have begun."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    return Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), dist.group.WORLD)
+    return Collectives(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), dist.group.WORLD)
 
 
 def build(megabytes: int) -> Stateful:

@@ -13,12 +13,12 @@ import torch.distributed as dist
 
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
 from tests.bench.scripts.sharded import build, join, together
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 uri, rounds, megabytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 ranks = join()
 objects = build(megabytes)
-worker = Worker(uri, index=ranks.rank, of=ranks.world_size, keep_last=1)
+worker = SavingWorker(uri, index=ranks.rank, of=ranks.world_size, keep_last=1)
 saver = Saver(ranks, generation=1, stage=worker.stage, words=worker.words)
 floats = saver._plan(objects).kept_bytes // 4
 source, target = torch.ones(floats), torch.ones(floats)

@@ -27,7 +27,7 @@ from airflow_elastic.core.state import RunState
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from tests.support import s3
@@ -35,7 +35,7 @@ from tests.support.builders import created
 from tests.support.machine import leaks, small_disk
 from tests.support.runs.rivals import Saving, fill, holds, objects
 from tests.support.runs.rounds import rounds
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 #: Of one file of a checkpoint; of two of them that belong together; of its manifest; and what is nobody's.
 IN_A_FILE = ("flip", "truncate", "extend", "remove", "other step", "other run")
@@ -227,7 +227,10 @@ class Run:
 
     def of_another_run(self, step: int) -> dict[str, bytes]:
         """What another run has saved after the same step, by the names of its files."""
-        worker, what = Worker(str(self.scratch / f"other-{self.attempt}-{step}")), objects(self.place.width)
+        worker, what = (
+            SavingWorker(str(self.scratch / f"other-{self.attempt}-{step}")),
+            objects(self.place.width),
+        )
         fill(what, step, NEVER)
         worker.save(what, step, Position(0, step, step), reason="script", metrics={})
         files = checkpoints.read(worker.store, step).files
@@ -253,7 +256,7 @@ class Run:
         self.look(there)
         loaded = objects(self.place.width)
         room = Room(self.scratch / "room", 1)
-        manifest = Restorer(self.store, Ranks(0, 1, None), attempt=self.attempt + 1, room=room).restore(
+        manifest = Restorer(self.store, Collectives(0, 1, None), attempt=self.attempt + 1, room=room).restore(
             loaded
         )
         if not there:

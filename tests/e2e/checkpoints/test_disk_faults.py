@@ -17,14 +17,14 @@ from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.sample_accounts import read_accounts
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.disk.recovery import NotRecovered
 from airflow_elastic.runtime.tiers.shared_memory import DISK
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 from tests.support.machine.machines import Far, Machines, come, cut, flip, try_to_save
 from tests.support.runs.rounds import rounds
-from tests.support.training.saving import Worker, objects, same
+from tests.support.training.saving import SavingWorker, objects, same
 
 MACHINES = 3
 LENGTH = 100  # of an epoch, as `save` tells
@@ -65,7 +65,7 @@ class Run:
         self._seeds: dict[Saved, int] = {}
         self._in_storage: Saved | None = None  # its attempt is the one in whose name it is there
         self._seed_in_storage = 0
-        self._before: list[Worker] = []
+        self._before: list[SavingWorker] = []
         self._written: defaultdict[str, list[Half]] = defaultdict(list)  # by the name of its folder
 
     def begin(self) -> None:
@@ -95,10 +95,10 @@ class Run:
         newest = self._train(workers)
         assert newest is None or newest in self._whole(where), "what all have saved is not there any more"
 
-    def _check(self, workers: list[Worker]) -> None:
+    def _check(self, workers: list[SavingWorker]) -> None:
         disk, store, loaded = workers[0].node.disk, Far(self.machines.run), objects(1)
         room = Room(self.machines.base / "room", 1, disk=disk.root if disk else None)
-        manifest = Restorer(store, Ranks(0, 1, None), attempt=self.attempt, room=room).restore(loaded)
+        manifest = Restorer(store, Collectives(0, 1, None), attempt=self.attempt, room=room).restore(loaded)
         if self._in_storage is None:
             assert manifest is None
             return
@@ -109,7 +109,7 @@ class Run:
         for account in read_accounts(store):
             assert account.length == LENGTH, "another account than was told"
 
-    def _train(self, workers: list[Worker]) -> Saved | None:
+    def _train(self, workers: list[SavingWorker]) -> Saved | None:
         """Some saves; the last one may not come to all disks. Perhaps one of the attempt before comes late.
 
         Returns the newest that has come to all disks.
@@ -133,7 +133,7 @@ class Run:
         self._before = workers
         return newest
 
-    def _save(self, workers: list[Worker], step: int, reason: str) -> Saved:
+    def _save(self, workers: list[SavingWorker], step: int, reason: str) -> Saved:
         state = Saved(workers[0].node.attempt, workers[0].node.generation, step, reason)
         self._seeds.setdefault(state, len(self._seeds) + 2)
         for worker in try_to_save(workers, step, self._seeds[state], reason):

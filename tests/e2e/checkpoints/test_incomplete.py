@@ -15,11 +15,11 @@ from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode
 from tests.support.runs.rivals import Saving, fill, holds, objects
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
@@ -46,7 +46,7 @@ def test_what_not_all_workers_hold_does_not_exist(ahead: int, tmp_path: Path) ->
 def _restored(store: Store, folder: Path) -> int:
     """Restore, as the second attempt does; returns the step."""
     loaded, room = objects(32), Room(folder / "room", 1)
-    manifest = Restorer(store, Ranks(0, 1, None), attempt=2, room=room).restore(loaded)
+    manifest = Restorer(store, Collectives(0, 1, None), attempt=2, room=room).restore(loaded)
     assert manifest is not None
     assert holds(loaded, manifest.step, manifest.attempt)
     return manifest.step
@@ -56,7 +56,7 @@ def _restored(store: Store, folder: Path) -> int:
 def test_a_part_that_stands_there_twice_is_one_part(of: str, tmp_path: Path) -> None:
     """A worker that is not there is not made up for by a copy of what another one has told."""
     uri = str(tmp_path / "run")
-    first, second = (Worker(uri, index=index, of=2) for index in range(2))
+    first, second = (SavingWorker(uri, index=index, of=2) for index in range(2))
     told = layout.checkpoint_data(8, 1, 1)
     if of == "another step":
         _save(first, 7)
@@ -76,7 +76,7 @@ def test_a_part_that_stands_there_twice_is_one_part(of: str, tmp_path: Path) -> 
     assert _restored(first.store, tmp_path) == 8
 
 
-def _save(worker: Worker, step: int) -> None:
+def _save(worker: SavingWorker, step: int) -> None:
     fill(what := objects(32), step, 1)
     worker.save(what, step, Position(0, step, step), reason="script", metrics={})
 

@@ -20,7 +20,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from tests.support import s3
 from tests.support.training.forging import Hostile, forging
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 
 def network(width: int = 3, *, bias: bool = True) -> torch.nn.Module:
@@ -35,7 +35,7 @@ def save(run: str | Store, *steps: int) -> None:
         for parameter in model.parameters():
             torch.nn.init.constant_(parameter, step)
         objects = Stateful(model, (torch.optim.Adam(model.parameters()),), {})
-        Worker(store, keep_last=9).save(objects, step, Position(), reason="steps", metrics={})
+        SavingWorker(store, keep_last=9).save(objects, step, Position(), reason="steps", metrics={})
 
 
 def spoil(uri: str, step: int) -> None:
@@ -94,7 +94,7 @@ def save_forged(uri: str, value: Any, form: str) -> None:
         torch.nn.init.constant_(model.weight, step)
         with forged:
             what = Stateful(model, (), {})
-            Worker(uri).save(what, step, Position(), reason="steps", metrics={})
+            SavingWorker(uri).save(what, step, Position(), reason="steps", metrics={})
 
 
 @pytest.mark.parametrize("form", ["pickle", "archive"])

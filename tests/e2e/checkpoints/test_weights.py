@@ -30,7 +30,7 @@ from tests.support import s3
 from tests.support.driving import SCRIPTS, driving, training
 from tests.support.machine.leaks import half_written
 from tests.support.training.forging import Hostile
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 FILES = pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
 
@@ -197,7 +197,7 @@ def test_what_is_no_tensor_is_not_lost_in_silence(tmp_path: Path) -> None:
     model = Stamped(2, 2)
     model.stamps = {"stamp": 7}
     objects = Stateful(model, (), {})
-    Worker(str(tmp_path / "run")).save(objects, 5, Position(), reason="steps", metrics={})
+    SavingWorker(str(tmp_path / "run")).save(objects, 5, Position(), reason="steps", metrics={})
     with pytest.raises(InvalidInput, match="safetensors holds tensors only, and the model has _extra_state"):
         elastic.export_weights(str(tmp_path / "run"), tmp_path / "model.safetensors")
     elastic.export_weights(str(tmp_path / "run"), tmp_path / "model.pt")
@@ -214,7 +214,9 @@ def test_what_is_no_tensor_is_not_lost_in_silence(tmp_path: Path) -> None:
 def test_a_dtype_that_safetensors_does_not_have_is_refused(tmp_path: Path) -> None:
     network = torch.nn.Module()
     network.register_buffer("phase", torch.zeros(2, dtype=torch.complex128))
-    Worker(str(tmp_path / "run")).save(Stateful(network, (), {}), 1, Position(), reason="script", metrics={})
+    SavingWorker(str(tmp_path / "run")).save(
+        Stateful(network, (), {}), 1, Position(), reason="script", metrics={}
+    )
     with pytest.raises(
         InvalidInput, match=r"safetensors has no torch\.complex128, and the model has: write a \.pt"
     ):
@@ -350,7 +352,7 @@ def test_nothing_stays_of_an_export_that_was_killed(
     monkeypatch.setattr(tempfile, "tempdir", None)  # where it was when somebody asked first
     run, bucket, folder = str(tmp_path / "run"), f"{s3_uri}/shelf/model.pt", tmp_path / "shelf"
     objects = Stateful(torch.nn.Linear(3000, 4000), (), {})  # three parts of an upload
-    Worker(run).save(objects, 1, Position(), reason="script", metrics={})
+    SavingWorker(run).save(objects, 1, Position(), reason="script", metrics={})
     killed_while_it_exports(run, bucket)
     killed_while_it_exports(run, f"{folder}/model.pt")
     assert half_uploaded(f"{s3_uri}/shelf") == ["model.pt"]

@@ -18,8 +18,8 @@ import airflow_elastic.runtime as elastic
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.sample_accounts import read_accounts
 from airflow_elastic.core.checkpoints.sample_accounts import prove
-from airflow_elastic.runtime.collectives.local_sgd import Averaging
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data.sampler import ElasticBatches
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
@@ -180,7 +180,7 @@ def test_a_model_whose_ranks_exchange_gradients_is_refused(tmp_path: Path) -> No
 )
 def test_numbers_that_mean_nothing_are_refused(numbers: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(told)):
-        Averaging(torch.nn.Linear(1, 1), (), Ranks(0, 1, None), step=0, **{"patience": None, **numbers})
+        LocalSGD(torch.nn.Linear(1, 1), (), Collectives(0, 1, None), step=0, **{"patience": None, **numbers})
 
 
 def test_there_has_to_be_something_to_average(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,15 +15,15 @@ from airflow_elastic.adapters.records.reports import raise_fence
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.adapters.storage.store import Reader
 from airflow_elastic.runtime.checkpoint.save.save import Position
-from airflow_elastic.runtime.tiers.disk.copies import Disk
+from airflow_elastic.runtime.tiers.disk.copies import WorkerDisk
 from airflow_elastic.runtime.tiers.disk.recovery import recover
 from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
 from airflow_elastic.runtime.tiers.shared_memory import DISK
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.sample_records import Account
-from tests.support.training.saving import Worker, objects
+from tests.support.training.saving import SavingWorker, objects
 
-_writers = weakref.WeakKeyDictionary[Worker, DiskWriter]()
+_writers = weakref.WeakKeyDictionary[SavingWorker, DiskWriter]()
 
 
 class Machines:
@@ -35,16 +35,16 @@ class Machines:
         for folder in self.folders:
             folder.mkdir()
 
-    def attempt(self, number: int, on: tuple[int, ...] = (0, 1), generation: int = 1) -> list[Worker]:
+    def attempt(self, number: int, on: tuple[int, ...] = (0, 1), generation: int = 1) -> list[SavingWorker]:
         """Workers of an attempt, in the order of their numbers, on these machines."""
         workers = []
         for index, machine in enumerate(on):
             folder = str(self.folders[machine])
             policy = CheckpointPolicy(disk=folder, disk_keep_last=self.keep)
-            worker = Worker(
+            worker = SavingWorker(
                 self.run, attempt=number, index=index, of=len(on), policy=policy, generation=generation
             )
-            worker.node.disk = Disk.of_run(folder, worker.store, index, self.keep, worker.node.pages)
+            worker.node.disk = WorkerDisk.of_run(folder, worker.store, index, self.keep, worker.node.pages)
             workers.append(worker)
         raise_fence(workers[0].store, number)
         return workers
@@ -54,12 +54,12 @@ class Machines:
         return sorted(f"{path.parent.name}/{path.name}" for path in found)
 
 
-def save(workers: list[Worker], step: int, seed: int, reason: str = DISK) -> None:
+def save(workers: list[SavingWorker], step: int, seed: int, reason: str = DISK) -> None:
     """All of them, to their disks, as their threads do."""
     assert try_to_save(workers, step, seed, reason) == workers
 
 
-def try_to_save(workers: list[Worker], step: int, seed: int, reason: str) -> list[Worker]:
+def try_to_save(workers: list[SavingWorker], step: int, seed: int, reason: str) -> list[SavingWorker]:
     """The same; returns those that had a place for it."""
     saved = []
     for worker in workers:
@@ -74,7 +74,7 @@ def try_to_save(workers: list[Worker], step: int, seed: int, reason: str) -> lis
     return saved
 
 
-def take(worker: Worker) -> None:
+def take(worker: SavingWorker) -> None:
     """As the thread of its agent does, of which each has one."""
     assert worker.node.disk is not None
     if worker not in _writers:
@@ -82,11 +82,11 @@ def take(worker: Worker) -> None:
     _writers[worker]._look(heard=True)
 
 
-def come(workers: list[Worker]) -> list[bool]:
+def come(workers: list[SavingWorker]) -> list[bool]:
     """What agents do before their ranks start."""
     lead = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
 
-    def one(worker: Worker) -> bool:
+    def one(worker: SavingWorker) -> bool:
         store = lead if worker is workers[0] else TCPStore("127.0.0.1", lead.port, is_master=False)
         assert worker.node.members is not None
         return recover(worker.node, worker.node.members, store)

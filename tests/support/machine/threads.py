@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 
 
-class Thread(Ranks):
+class Thread(Collectives):
     """Ranks that are threads of one process, and meet at a table."""
 
     def __init__(self, rank: int, world_size: int, barrier: threading.Barrier, table: list[Any]) -> None:

@@ -13,12 +13,12 @@ import numpy
 import torch
 
 from airflow_elastic.runtime.checkpoint.save.save import Saver
-from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import encode
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def die_at(session: Session, die: int) -> None:
 
 def attempt(run: Path, number: int, policy: CheckpointPolicy, script: Callable[[Session], T]) -> T | None:
     """What a script returns in this attempt; None where it was killed."""
-    worker = Worker(str(run), attempt=number, policy=policy)
+    worker = SavingWorker(str(run), attempt=number, policy=policy)
     prefix = worker.node.rank_files
     found = {
         "AIRFLOW_ELASTIC_RUN_URI": str(run),
@@ -61,7 +61,7 @@ def attempt(run: Path, number: int, policy: CheckpointPolicy, script: Callable[[
 
     with mock.patch.dict("os.environ", found), mock.patch.object(Saver, "_busy", busy):
         try:
-            session = Session(Surroundings.read(), total_steps=None, backend=None, timeout=60.0)
+            session = Session(RankEnvironment.read(), total_steps=None, backend=None, timeout=60.0)
             return script(session)
         except Killed:
             return None

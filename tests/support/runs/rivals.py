@@ -17,10 +17,10 @@ import torch
 
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
 from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 
 def objects(width: int) -> Stateful:
@@ -186,7 +186,7 @@ def _be(work) -> None:  # type: ignore[no-untyped-def]
 def _agent(plan: _Plan, peers: list[socket.socket]) -> None:
     tempfile.tempdir = str(plan.scratch)
     torch.set_num_threads(1)
-    worker = Worker(plan.uri, attempt=plan.attempt, policy=plan.policy, index=plan.index, of=plan.of)
+    worker = SavingWorker(plan.uri, attempt=plan.attempt, policy=plan.policy, index=plan.index, of=plan.of)
     trainer = os.fork()
     if trainer == 0:
         peer = peers.pop(plan.index) if peers else None
@@ -202,11 +202,11 @@ def _agent(plan: _Plan, peers: list[socket.socket]) -> None:
     worker.persister.stop()
 
 
-def _train(plan: _Plan, worker: Worker, peer: socket.socket | None) -> None:
+def _train(plan: _Plan, worker: SavingWorker, peer: socket.socket | None) -> None:
     os.environ.update(worker.node.slots.environment())
     stage = Stage.found(0)
     assert stage is not None
-    saver = Saver(Ranks(plan.index, plan.of, None), generation=1, stage=stage, words=worker.words)
+    saver = Saver(Collectives(plan.index, plan.of, None), generation=1, stage=stage, words=worker.words)
     what = objects(plan.width)
     for step in plan.memory[0] if plan.memory else range(plan.first, plan.first + 100_000):
         fill(what, step, plan.attempt)

@@ -17,15 +17,15 @@ from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.runtime.agent.worker import LOCALHOST
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.tiers import shared_memory
-from airflow_elastic.runtime.tiers.peers.buddy_memory import Keeper
-from airflow_elastic.runtime.tiers.peers.buddy_sender import Sharer
-from airflow_elastic.runtime.tiers.peers.connection import Hello, Neighbour, say
-from airflow_elastic.runtime.tiers.peers.peer_client import ENVIRONMENT, Loan, found_loans
-from airflow_elastic.runtime.tiers.peers.peer_server import Lender
+from airflow_elastic.runtime.tiers.peers.buddy_memory import BuddyMemory
+from airflow_elastic.runtime.tiers.peers.buddy_sender import BuddySender
+from airflow_elastic.runtime.tiers.peers.connection import Buddy, Hello, send_document
+from airflow_elastic.runtime.tiers.peers.peer_client import ENVIRONMENT, PeerFile, find_peer_files
+from airflow_elastic.runtime.tiers.peers.peer_server import PeerServer
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY, Note
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.machine.patience import PATIENCE_SECONDS, until
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 
 class Pair:
@@ -34,15 +34,15 @@ class Pair:
     def __init__(self, run: Path) -> None:
         self.run = run
         policy = CheckpointPolicy(buddies=True)
-        self.workers = [Worker(str(run), index=index, of=2, policy=policy) for index in range(2)]
+        self.workers = [SavingWorker(str(run), index=index, of=2, policy=policy) for index in range(2)]
         for worker in self.workers:
-            worker.node.keeper = Keeper(LOCALHOST, 1)
+            worker.node.keeper = BuddyMemory(LOCALHOST, 1)
         self.sharers = []
         for worker, other in zip(self.workers, reversed(self.workers), strict=True):
-            worker.node.neighbour = Neighbour(1, other.node.index, self.keeper(other.node.index).place)
-            self.sharers.append(Sharer(worker.node))
+            worker.node.neighbour = Buddy(1, other.node.index, self.keeper(other.node.index).place)
+            self.sharers.append(BuddySender(worker.node))
 
-    def keeper(self, index: int) -> Keeper:
+    def keeper(self, index: int) -> BuddyMemory:
         found = self.workers[index].node.keeper
         assert found is not None
         return found
@@ -73,16 +73,16 @@ class Pair:
         return checkpoints.steps(self.workers[0].store)
 
 
-def borrowed_by_a_third(two: Pair, monkeypatch: pytest.MonkeyPatch) -> dict[str, Loan]:
+def borrowed_by_a_third(two: Pair, monkeypatch: pytest.MonkeyPatch) -> dict[str, PeerFile]:
     """What the ranks of a third worker, in the place of the second one, find that the first one lends."""
-    lender, newcomer = Lender(two.workers[0].node), Worker(str(two.run), attempt=2, index=2, of=3)
-    borrower = Lender(newcomer.node)
+    lender, newcomer = PeerServer(two.workers[0].node), SavingWorker(str(two.run), attempt=2, index=2, of=3)
+    borrower = PeerServer(newcomer.node)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for one in (lender, borrower):
         one.tell(store)
     borrower.hear(store, Members(2, (0, 2), 0.0, attempt=2))
     monkeypatch.setenv(ENVIRONMENT, borrower.path)
-    return dict(found_loans())
+    return dict(find_peer_files())
 
 
 @contextmanager
@@ -106,9 +106,9 @@ def objects(seed: int) -> Stateful:
 
 
 @contextmanager
-def speaking(to: Keeper, token: str, number: int = 1) -> Iterator[socket.socket]:
+def speaking(to: BuddyMemory, token: str, number: int = 1) -> Iterator[socket.socket]:
     with socket.create_connection((to.place.addr, to.place.port), timeout=PATIENCE_SECONDS) as connection:
-        say(connection, Hello(token, 1, 1, number))
+        send_document(connection, Hello(token, 1, 1, number))
         yield connection
 
 

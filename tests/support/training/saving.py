@@ -17,20 +17,20 @@ from airflow_elastic.adapters.host.shared_page import Page
 from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.runtime.agent.worker import Node
+from airflow_elastic.runtime.agent.worker import Worker
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
 from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
-from airflow_elastic.runtime.collectives.process_group import Ranks
-from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, Slot
-from airflow_elastic.runtime.tiers.storage.writer import Persister
+from airflow_elastic.runtime.collectives.process_group import Collectives
+from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, StagingSlot
+from airflow_elastic.runtime.tiers.storage.writer import StorageWriter
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Health, RunSpec, Workers
 
 
-class Worker:
+class SavingWorker:
     """A worker of its own for an attempt of a run, one of so many that have a rank each."""
 
     def __init__(
@@ -53,18 +53,22 @@ class Worker:
         spec = RunSpec(("train.py",), workers=Workers(of), checkpoint=policy, health=health or Health())
         members = Members(generation, tuple(range(of)), 0.0)
         files.create(f"members/{generation:04d}.json", members)
-        self.node = Node(
+        self.node = Worker(
             files, JobRecord("job", self.store.uri, attempt, spec, "", "", sys.executable), index, self.store
         )
         self.node.begin(members)
-        self.persister = Persister(self.node)
+        self.persister = StorageWriter(self.node)
         paths = json.loads(self.node.slots.environment()[ENVIRONMENT])
         poke = os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK)
-        self.stage = Stage([[Slot.open(path) for path in paths["slots"][0]]], 0, poke)
+        self.stage = Stage([[StagingSlot.open(path) for path in paths["slots"][0]]], 0, poke)
         weakref.finalize(self.stage, os.close, poke)  # a rank has it until it ends
         self.words = Page.create(Path(f"{self.node.rank_files}-rank-{index}.page")).words
         self.saver = Saver(
-            Ranks(index, of, None), generation=generation, stage=self.stage, words=self.words, policy=policy
+            Collectives(index, of, None),
+            generation=generation,
+            stage=self.stage,
+            words=self.words,
+            policy=policy,
         )
 
     def save(
@@ -86,11 +90,11 @@ def objects(seed: int) -> Stateful:
 
 def restorer(uri: Path, *, attempt: int = 2, stage: Stage | None = None) -> Restorer:
     room = Room(uri.with_name("room"), 1)
-    return Restorer(open_store(str(uri)), Ranks(0, 1, None), attempt=attempt, room=room, stage=stage)
+    return Restorer(open_store(str(uri)), Collectives(0, 1, None), attempt=attempt, room=room, stage=stage)
 
 
-def save(uri: Path, step: int, what: Stateful, *, attempt: int = 1, keep_last: int = 3) -> Worker:
-    worker = Worker(str(uri), attempt=attempt, keep_last=keep_last)
+def save(uri: Path, step: int, what: Stateful, *, attempt: int = 1, keep_last: int = 3) -> SavingWorker:
+    worker = SavingWorker(str(uri), attempt=attempt, keep_last=keep_last)
     worker.save(what, step, Position(1, 10, step * 10), reason="script", metrics={"loss": 0.5})
     return worker
 

@@ -25,7 +25,7 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import RunSpec
-from tests.support.training.saving import Worker, objects, restorer, same, save, spoil
+from tests.support.training.saving import SavingWorker, objects, restorer, same, save, spoil
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "extend", "manifest", "deep manifest"])
@@ -183,7 +183,7 @@ def test_one_of_another_run_is_refused_and_nothing_is_overwritten(tmp_path: Path
 
 def test_a_part_that_is_a_copy_does_not_make_a_checkpoint(tmp_path: Path) -> None:
     """Of two workers one has written its part, and somebody has copied what it told."""
-    first, second = (Worker(str(tmp_path), index=index, of=2) for index in (0, 1))
+    first, second = (SavingWorker(str(tmp_path), index=index, of=2) for index in (0, 1))
     first.save(objects(1), 3, Position(), reason="script", metrics={})
     (told,) = tmp_path.glob("checkpoints/data/*/part-*.json")
     for name in ("part-0000 (copy).json", "part-0001.json", "part-0002.json"):

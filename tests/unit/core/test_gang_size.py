@@ -15,7 +15,7 @@ from airflow_elastic.core.gang_size import regrouping
 from airflow_elastic.core.state import Attempt, Phase
 from airflow_elastic.engines.api import Capabilities
 from airflow_elastic.runtime.agent.rendezvous import meet
-from airflow_elastic.runtime.agent.worker import Node
+from airflow_elastic.runtime.agent.worker import Worker
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
@@ -135,7 +135,7 @@ def test_a_worker_that_comes_late_stands_by_until_it_is_named(tmp_path: Path) ->
         return JobObjects(store, "j", tmp_path / f"own-{index}")
 
     def come(index: int) -> None:
-        members, _, _ = meet(Node(documents(index), record, index, store))
+        members, _, _ = meet(Worker(documents(index), record, index, store))
         met[index] = members.nodes
 
     mine = documents(9)

@@ -23,7 +23,7 @@ from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.local.engine import LocalEngine
 from airflow_elastic.launchers.horovod import HorovodOptions
 from airflow_elastic.runtime import pod
-from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput, SpecError
@@ -167,7 +167,7 @@ def averaging(run: Session, **numbers: Any) -> None:
 
 @pytest.mark.parametrize(("call", "said"), SESSION, ids=[said[:60] for _, said in SESSION])
 def test_so_is_what_a_script_says(call: Callable[[Session], object], said: str) -> None:
-    session = Session(Surroundings.read(), total_steps=None, backend=None, timeout=60.0)
+    session = Session(RankEnvironment.read(), total_steps=None, backend=None, timeout=60.0)
     with pytest.raises(InvalidInput, match=said):
         call(session)
 
@@ -208,7 +208,7 @@ VARIABLES = (
 def test_the_environment_of_a_rank_is_bounded(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, text)
     with pytest.raises(SpecError, match=f"^{name}: given .*; allowed: "):
-        Surroundings.read()
+        RankEnvironment.read()
 
 
 @pytest.mark.parametrize("name", ["ATTEMPT", "INDEX", "WORKERS_BEFORE"])

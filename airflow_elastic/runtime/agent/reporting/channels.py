@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_elastic.adapters.records.job_files import Members
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
     from airflow_elastic.spec.status import Progress
 
 #: How long the lead worker waits, when all is over, for what the others have to say at last.
 _LAST_WORDS_SECONDS = 3.0
 
 
-class SharedFolder:
+class FolderChannel:
     """Workers of one machine: the lead reads everybody's pages."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Worker) -> None:
         self._node = node
 
     def __call__(self, last: bool) -> Progress | None:
@@ -37,10 +37,10 @@ class SharedFolder:
         return gather_files(self._node.files, self._node.record) if tells else None
 
 
-class ThroughLead:
+class LeadChannel:
     """Workers of several machines: each puts its words into the store of the generation's meeting, at its lead."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Worker) -> None:
         self._node = node
         self._generation = 0
         self._client: TCPStore | None = None

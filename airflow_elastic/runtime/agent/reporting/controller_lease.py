@@ -18,7 +18,7 @@ from airflow_elastic.spec.errors import StoreError
 _LOOKS = 30
 
 
-class Attendance:
+class ControllerLease:
     """Sees whether the status document changes. Only the reader's own clock counts, so clocks need not agree.
 
     Args:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_elastic.adapters.records.job_files import JobRecord
-    from airflow_elastic.runtime.agent.reporting.memory_shortage import Shortage
+    from airflow_elastic.runtime.agent.reporting.memory_shortage import MemoryShortage
     from airflow_elastic.spec.run import SecretRef
 
 #: So much of a rank's output is evidence: a usage message with many options, and the error below it.
@@ -43,10 +43,10 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class _Worker(Protocol):
-    """What is asked here of `agent.worker.Node`."""
+    """What is asked here of `agent.worker.Worker`."""
 
     record: JobRecord
-    shortage: Shortage
+    shortage: MemoryShortage
 
     @property
     def generation(self) -> int: ...
@@ -79,8 +79,8 @@ def rank_error(node: _Worker, rank: int, exit_code: int, kills: int) -> RankErro
         exit_code=exit_code if exit_code >= 0 else None,
         signal=number,
         at=kept.get("at") or time.time(),
-        error=concealed(kept.get("error"), secrets),
-        traceback=concealed(trace, secrets),
+        error=without_secrets(kept.get("error"), secrets),
+        traceback=without_secrets(trace, secrets),
         out_of_memory=(out := number == _SIGKILL and out_of_memory_kills() > kills),
         shortage=_limit() if out else node.shortage.signs() if number == _SIGKILL else None,
     )
@@ -154,7 +154,7 @@ def values(secrets: Iterable[SecretRef]) -> Iterable[str]:
             yield value
 
 
-def concealed(text: str | None, secrets: Iterable[str]) -> str | None:
+def without_secrets(text: str | None, secrets: Iterable[str]) -> str | None:
     """The same without the secrets."""
     for secret in secrets if text else ():
         text = text.replace(secret, "***") if text else text

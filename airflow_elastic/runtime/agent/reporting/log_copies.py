@@ -21,7 +21,7 @@ from airflow_elastic.spec import layout
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class LogCopies:
         node: the worker.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Worker) -> None:
         self._node, self._far = node, node.store.local_path(layout.STATUS) is None
         self._folders: dict[int, Path] = {}
         self._sent: dict[Path, int] = {}

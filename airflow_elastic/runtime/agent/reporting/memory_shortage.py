@@ -15,7 +15,7 @@ SECONDS = 30.0
 SHARE, PRESSURE = 0.05, 0.10
 
 
-class Shortage:
+class MemoryShortage:
     """What a worker sees of its machine's memory, and of the limits that hold for it.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records.checkpoint_parts import Superseded
 from airflow_elastic.adapters.records.reports import read_orders, write_progress, write_stacks
-from airflow_elastic.runtime.agent.reporting.controller_lease import Attendance
+from airflow_elastic.runtime.agent.reporting.controller_lease import ControllerLease
 from airflow_elastic.runtime.agent.reporting.stacks import ask_ranks
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
@@ -16,7 +16,7 @@ from airflow_elastic.spec.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
     from airflow_elastic.spec.status import Progress
 
     Telling = Callable[[bool], Progress | None]
@@ -30,7 +30,7 @@ NEAR_SECONDS, FAR_SECONDS = 1.0, 3.0
 class Reporter:
     """Reports while the worker runs, and once more at its end."""
 
-    def __init__(self, node: Node, tell: Telling) -> None:
+    def __init__(self, node: Worker, tell: Telling) -> None:
         """Where the workers' words come together.
 
         Args:
@@ -46,7 +46,7 @@ class Reporter:
         self._orders, self._generation = 0, 0  # how many of them are for the ranks of which generation
         self._stacks: str | None = None  # the newest question where ranks stand
         self._lock = threading.Lock()  # the thread, or whoever has something to tell at once
-        self._attendance = Attendance(node.store, node.record.spec.health.unattended_seconds)
+        self._attendance = ControllerLease(node.store, node.record.spec.health.unattended_seconds)
 
     def start(self) -> None:
         """Begin."""

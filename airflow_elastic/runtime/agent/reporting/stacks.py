@@ -13,7 +13,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.stacks import RankStack
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
 
 #: How long a rank may take to print them, and how much of it is read.
 SECONDS, BYTES = 3.0, 256_000
@@ -33,7 +33,7 @@ _OURS = re.compile(
 )
 
 
-def ask_ranks(node: Node) -> list[RankStack]:
+def ask_ranks(node: Worker) -> list[RankStack]:
     """Have this worker's ranks print their stacks into their logs; where their main threads stand.
 
     Of a rank whose program prints none, as it is not Python's or does not run below our `rank`, there are none: the

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
 
 _LOOK_SECONDS = 0.5
 _CHUNK_BYTES = 1 << 20
@@ -19,10 +19,10 @@ _CHUNK_BYTES = 1 << 20
 _BEHIND_BYTES = 8 << 20
 
 
-class Echo:
+class StdoutCopy:
     """A thread that copies what this worker's ranks have written to standard output, until the block ends."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Worker) -> None:
         self._node = node
         self._copied: dict[Path, int] = {}
         self._before: list[Path] = []  # what was copied the last time

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_elastic.runtime.tiers.peers import peer_client
-from airflow_elastic.runtime.tiers.tiered_files import Nearest
+from airflow_elastic.runtime.tiers.tiered_files import TieredFiles
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.runtime.checkpoint.read.load import Loading, Told
-    from airflow_elastic.runtime.collectives.process_group import Ranks
-    from airflow_elastic.runtime.tiers.tiered_files import Files, Nearby
+    from airflow_elastic.runtime.collectives.process_group import Collectives
+    from airflow_elastic.runtime.tiers.tiered_files import LocalFiles, ReadableFiles
 
 
 class Fetching:
@@ -32,10 +32,10 @@ class Fetching:
         folder: on the worker's own disk, for what is fetched. All of them give the same.
     """
 
-    def __init__(self, store: Store, ranks: Ranks, procs: int, folder: Path) -> None:
+    def __init__(self, store: Store, ranks: Collectives, procs: int, folder: Path) -> None:
         self._store, self._ranks, self._procs, self._folder = store, ranks, procs, folder
 
-    def fetch(self, loading: Loading, nearby: Nearby, told: Told) -> tuple[Files, int]:
+    def fetch(self, loading: Loading, nearby: LocalFiles, told: Told) -> tuple[ReadableFiles, int]:
         """Fetch what several ranks need. All ranks call this together.
 
         Args:
@@ -70,13 +70,13 @@ class Fetching:
             trouble = str(error)
         self._raise_together(trouble)
         here = {key: self._folder / key for key in shared}
-        return Nearest(self._store, replace(nearby, disk={**nearby.disk, **here})), fetched
+        return TieredFiles(self._store, replace(nearby, disk={**nearby.disk, **here})), fetched
 
     def clear(self) -> None:
         """Remove what was fetched."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _download(self, key: str, nearby: Nearby, told: Callable[[int], None]) -> None:
+    def _download(self, key: str, nearby: LocalFiles, told: Callable[[int], None]) -> None:
         path, loan = self._folder / key, nearby.loan(key)
         if loan is not None:
             try:

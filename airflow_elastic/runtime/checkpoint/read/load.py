@@ -18,8 +18,8 @@ from airflow_elastic.adapters.storage.store import Reader
 from airflow_elastic.runtime.checkpoint.read.fill import Filling, Stretch, skip
 from airflow_elastic.runtime.checkpoint.read.read_plan import Need
 from airflow_elastic.runtime.environment import PROCESSORS
-from airflow_elastic.runtime.tiers.shared_memory import Memory, Slot
-from airflow_elastic.runtime.tiers.tiered_files import Files
+from airflow_elastic.runtime.tiers.shared_memory import Memory, StagingSlot
+from airflow_elastic.runtime.tiers.tiered_files import ReadableFiles
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import StoreError
 
@@ -51,7 +51,7 @@ class Loading:
     def __init__(self, needs: Iterable[Need], manifest: Manifest, memory: Memory) -> None:
         self.manifest = manifest
         self._files: dict[str, list[Stretch]] = defaultdict(list)
-        self._slots: dict[Slot, list[Stretch]] = defaultdict(list)
+        self._slots: dict[StagingSlot, list[Stretch]] = defaultdict(list)
         self._values: list[Filling] = []
         for need in needs:
             key, entry = need.stored.file, need.stored.entry
@@ -72,7 +72,7 @@ class Loading:
         """How many of the bytes that are read come from these files."""
         return sum(size for key, size in self.needed.items() if key in keys)
 
-    def read(self, store: Files, told: Told = untold, processors: int = PROCESSORS) -> None:
+    def read(self, store: ReadableFiles, told: Told = untold, processors: int = PROCESSORS) -> None:
         """Read everything. What was read before something turned out to be damaged is in the state already.
 
         Args:
@@ -119,7 +119,9 @@ class Loading:
         for value in self._values:
             value.unpickle()
 
-    def _tasks(self, store: Files, threads: int, many: int) -> tuple[list[list[_Run]], list[list[_Run]]]:
+    def _tasks(
+        self, store: ReadableFiles, threads: int, many: int
+    ) -> tuple[list[list[_Run]], list[list[_Run]]]:
         """What a thread reads at once: of this machine, from which so many threads read; from others many do."""
         far = {key: some for key, some in self._files.items() if store.local_path(key) is None}
         share = self.bytes_of(far) // (2 * many)
@@ -135,7 +137,7 @@ class Loading:
                 requests += [[(source, run)] for run in _runs(some, at_once)]
         return [*_shares(slots, threads), *_shares(files, threads)], requests
 
-    def _check_sizes(self, store: Files) -> None:
+    def _check_sizes(self, store: ReadableFiles) -> None:
         found = {entry.key: entry.size for entry in store.list(self.manifest.data)} if self.needed else {}
         for file in self.manifest.files:
             if file.key in self._files and found.get(file.key) != file.size:
@@ -231,5 +233,5 @@ def _read(runs: Iterable[_Run], reading: _Reading) -> None:
                 reading.add(one.size)
 
 
-def _of(slot: Slot) -> _Source:
+def _of(slot: StagingSlot) -> _Source:
     return lambda at, size: nullcontext(Opened(slot.fileno(), at, size))

@@ -18,7 +18,7 @@ from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime.checkpoint.read.load import Told
 from airflow_elastic.runtime.checkpoint.read.reader import FlatReader, index_files
 from airflow_elastic.runtime.checkpoint.save.save import VERSIONS
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreError
@@ -43,7 +43,7 @@ class Stock:
         trouble: what looking has met with.
     """
 
-    def __init__(self, store: Store, ranks: Ranks, *, attempt: int, worker: str, told: Told) -> None:
+    def __init__(self, store: Store, ranks: Collectives, *, attempt: int, worker: str, told: Told) -> None:
         self._store, self._ranks, self._attempt, self._worker, self._told = (
             store,
             ranks,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_elastic.runtime.environment import PROCESSORS
-from airflow_elastic.runtime.tiers.disk.copies import on_disk
-from airflow_elastic.runtime.tiers.peers.peer_client import Loan
-from airflow_elastic.runtime.tiers.tiered_files import Nearby
+from airflow_elastic.runtime.tiers.disk.copies import find_on_disk
+from airflow_elastic.runtime.tiers.peers.peer_client import PeerFile
+from airflow_elastic.runtime.tiers.tiered_files import LocalFiles
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 
 
@@ -29,16 +29,16 @@ class Room:
     folder: Path
     procs: int
     disk: Path | None = None
-    loans: Mapping[str, Loan] = field(default_factory=dict)
+    loans: Mapping[str, PeerFile] = field(default_factory=dict)
     worker: str = "node-0"
     processors: int = PROCESSORS
 
-    def nearby(self, manifest: Manifest, *, from_disk: bool) -> Nearby:
+    def nearby(self, manifest: Manifest, *, from_disk: bool) -> LocalFiles:
         """Find the files of this checkpoint on the worker's disk, if asked to, and in other workers' memory."""
-        disk = on_disk(self.disk, manifest) if from_disk and self.disk is not None else {}
+        disk = find_on_disk(self.disk, manifest) if from_disk and self.disk is not None else {}
         lent = {
             file.key: self.loans[file.key]
             for file in manifest.files
             if file.key in self.loans and file.key not in disk and self.loans[file.key].size == file.size
         }
-        return Nearby(disk, lent)
+        return LocalFiles(disk, lent)

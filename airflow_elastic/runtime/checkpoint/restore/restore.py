@@ -44,9 +44,9 @@ from airflow_elastic.runtime.checkpoint.save.save import ORDER, Stateful, state_
 from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
 from airflow_elastic.runtime.checkpoint.tensors.in_place import load
 from airflow_elastic.runtime.checkpoint.tensors.lazy_modules import materialise
-from airflow_elastic.runtime.collectives.process_group import Ranks
-from airflow_elastic.runtime.environment import Surroundings
-from airflow_elastic.runtime.tiers.tiered_files import Files, Nearby, Nearest
+from airflow_elastic.runtime.collectives.process_group import Collectives
+from airflow_elastic.runtime.environment import RankEnvironment
+from airflow_elastic.runtime.tiers.tiered_files import LocalFiles, ReadableFiles, TieredFiles
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
@@ -79,7 +79,7 @@ class Restorer:
     def __init__(
         self,
         store: Store,
-        ranks: Ranks,
+        ranks: Collectives,
         *,
         attempt: int,
         room: Room,
@@ -97,7 +97,9 @@ class Restorer:
         self._fetching = None if alone else Fetching(store, ranks, room.procs, room.folder)
 
     @classmethod
-    def of(cls, surroundings: Surroundings, ranks: Ranks, stage: Stage | None, told: Told) -> Restorer | None:
+    def of(
+        cls, surroundings: RankEnvironment, ranks: Collectives, stage: Stage | None, told: Told
+    ) -> Restorer | None:
         """That of a rank where it finds itself; None where there is no run."""
         if not surroundings.run_uri:
             return None
@@ -156,7 +158,7 @@ class Restorer:
         manifest, indexes = self.stock.open(step)
         reader, key = FlatReader(manifest, indexes), f"random.{self._ranks.rank}"
         state = {key: self._stored_luck(reader)}
-        if any(damages := self._read(reader.plan(state, {}), Nearby())):
+        if any(damages := self._read(reader.plan(state, {}), LocalFiles())):
             raise CheckpointDamaged(_all_of(damages))
         self._luck = state[key]
 
@@ -283,7 +285,7 @@ class Restorer:
         if any(damages) and self._ranks.any(bool(memory or nearby)):
             log.warning("%s: reading again, from storage alone", _all_of(damages))
             mine = damages[self._ranks.rank]
-            damages = self._read(reader.plan(state, {}), Nearby())
+            damages = self._read(reader.plan(state, {}), LocalFiles())
             if mine is not None and not any(damages):
                 self.stock.tell_refused(manifest.step, f"{mine}. It was read from storage instead")
         if any(damages):
@@ -318,9 +320,9 @@ class Restorer:
             f"remove {layout.manifest(manifest.step)} to go on from the one before. Nothing was changed there"
         )
 
-    def _read(self, loading: Loading, nearby: Nearby) -> list[str | None]:
+    def _read(self, loading: Loading, nearby: LocalFiles) -> list[str | None]:
         """Returns what each rank has found to be damaged, to all ranks; none of them reads any more after this."""
-        near: Files = Nearest(self._store, nearby)
+        near: ReadableFiles = TieredFiles(self._store, nearby)
         fetched = 0
         if self._fetching is not None:
             near, fetched = self._fetching.fetch(loading, nearby, self._told)

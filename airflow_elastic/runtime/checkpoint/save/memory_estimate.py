@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.runtime.checkpoint.save.staging import Layout
     from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
-    from airflow_elastic.runtime.collectives.process_group import Ranks
+    from airflow_elastic.runtime.collectives.process_group import Collectives
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def footprint(stage: Stage, plan: Layout, *, at_least: bool = False) -> Footprin
     return Footprint(plan.total_bytes, kept, stage.have_bytes, stage.keeps or 0, at_least)
 
 
-def check_memory(mine: Footprint | None, ranks: Ranks, procs: int) -> None:
+def check_memory(mine: Footprint | None, ranks: Collectives, procs: int) -> None:
     """Say what saving takes, where that is known. All ranks call this together.
 
     Args:

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.errors import InvalidInput
 
 
-def told_by_each(other: Any, ranks: Ranks) -> Any:
+def told_by_each(other: Any, ranks: Collectives) -> Any:
     """The same object, or one that saves and restores it on each rank, where its state is that rank's own."""
     torchdata = sys.modules.get("torchdata.stateful_dataloader")  # whoever has such a loader has imported it
     if torchdata is not None and isinstance(other, torchdata.StatefulDataLoader):
@@ -26,7 +26,7 @@ class EachRank:
         ranks: this rank among the others.
     """
 
-    def __init__(self, other: Any, ranks: Ranks) -> None:
+    def __init__(self, other: Any, ranks: Collectives) -> None:
         self._other, self._ranks = other, ranks
 
     def state_dict(self) -> dict[str, Any]:

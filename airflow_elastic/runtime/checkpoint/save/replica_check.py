@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import torch
 
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _NAMED = 3  # of those that differ, in what is told
 COMPARED = 256
 
 
-def check_alike(tensors: Mapping[str, torch.Tensor], ranks: Ranks) -> bool:
+def check_alike(tensors: Mapping[str, torch.Tensor], ranks: Collectives) -> bool:
     """Refuse states of other parts than other ranks', and warn of parts that differ. All ranks call this together.
 
     Args:

@@ -36,7 +36,7 @@ from airflow_elastic.runtime.checkpoint.save.staging_area import Spared, Stage
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import weights_of
 from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import Departed
 from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory, ties_among
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.shared_memory import COUNT, DISK, IN_BETWEEN, MEMORY, Note
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
@@ -155,7 +155,7 @@ class Saver:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: Collectives,
         *,
         generation: int,
         stage: Stage,

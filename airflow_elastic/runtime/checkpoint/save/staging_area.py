@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.runtime.checkpoint.save.overlapped_copy import Copying, pin
-from airflow_elastic.runtime.tiers.shared_memory import COUNT, ENVIRONMENT, HEADER_BYTES, KEEPS, Memory, Slot
+from airflow_elastic.runtime.tiers.shared_memory import (
+    COUNT,
+    ENVIRONMENT,
+    HEADER_BYTES,
+    KEEPS,
+    Memory,
+    StagingSlot,
+)
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -60,7 +67,9 @@ class Stage:
         keeps: how much memory its agent has for a neighbour's states; None where it keeps nobody's.
     """
 
-    def __init__(self, slots: list[list[Slot]], local_rank: int, poke: int, keeps: int | None = None) -> None:
+    def __init__(
+        self, slots: list[list[StagingSlot]], local_rank: int, poke: int, keeps: int | None = None
+    ) -> None:
         self.keeps = keeps
         self._everybodys, self._slots, self._poke = slots, slots[local_rank], poke
         self.procs = len(slots)
@@ -85,7 +94,7 @@ class Stage:
 
     @classmethod
     def _opened(cls, paths: dict[str, Any], local_rank: int) -> Stage:
-        slots = [[Slot.open(path) for path in each] for each in paths["slots"]]
+        slots = [[StagingSlot.open(path) for path in each] for each in paths["slots"]]
         poke = os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         keeps = os.environ.get(KEEPS)
         return cls(slots, local_rank, poke, None if keeps is None else int(keeps))
@@ -180,7 +189,7 @@ class Stage:
             slot.release()
             raise
 
-    def _room(self, slot: Slot, layout: Layout) -> memoryview:
+    def _room(self, slot: StagingSlot, layout: Layout) -> memoryview:
         memory = _room(slot, layout.total_bytes, self.procs)
         if layout.on_gpu:
             pin(memory)
@@ -199,7 +208,7 @@ class Stage:
                 return True
         return False
 
-    def _free(self, note: Note, spare: Spare, waiting: Waiting) -> Slot:
+    def _free(self, note: Note, spare: Spare, waiting: Waiting) -> StagingSlot:
         """A slot that nobody reads, held: that of the same step, so that there is no second one, or the older one."""
         began, slot = time.monotonic(), self._hold(note, spare, insist=True)
         if slot is None:
@@ -209,7 +218,7 @@ class Stage:
                     slot = self._hold(note, spare, insist=time.monotonic() - began <= _SAME_SECONDS)
         return slot
 
-    def _hold(self, note: Note, spare: Spare, *, insist: bool) -> Slot | None:
+    def _hold(self, note: Note, spare: Spare, *, insist: bool) -> StagingSlot | None:
         """None where somebody reads them; or that of the same step, where we insist on it."""
         spared, mine = spare(), (note.generation, note.step)
         free = [slot for slot in self._slots if slot.age not in spared.kept]
@@ -218,14 +227,14 @@ class Stage:
         return next((slot for slot in (same or others if insist else [*same, *others]) if slot.hold()), None)
 
 
-def _note_down(index: Index, slot: Slot, memory: Memory) -> None:
+def _note_down(index: Index, slot: StagingSlot, memory: Memory) -> None:
     for piece in index.pieces:
         memory[piece.key, piece.offsets] = slot, HEADER_BYTES + piece.at
     for blob in index.blobs:
         memory[blob.key, ()] = slot, HEADER_BYTES + blob.at
 
 
-def _room(slot: Slot, size: int, procs: int) -> memoryview:
+def _room(slot: StagingSlot, size: int, procs: int) -> memoryview:
     try:
         return slot.room(size)
     except (OSError, MemoryError) as error:

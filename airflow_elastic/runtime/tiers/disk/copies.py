@@ -31,7 +31,7 @@ from airflow_elastic.adapters.storage.keys import key_problem
 from airflow_elastic.core.checkpoints.recovery_choice import Age
 from airflow_elastic.runtime.tiers.shared_memory import bytes_of
 from airflow_elastic.runtime.tiers.storage.checkpoint_files import manifest_of, write_files
-from airflow_elastic.runtime.tiers.storage.throttle import Throttling
+from airflow_elastic.runtime.tiers.storage.throttle import SendThrottle
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 from airflow_elastic.spec.codec import decode, encode
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from airflow_elastic.adapters.storage.store import Store
-    from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
+    from airflow_elastic.runtime.tiers.shared_memory import Note, StagingSlot
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ _QUIET_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class DiskManifest:
     """What a worker has written of a state, told when all of it is there.
 
     Attributes:
@@ -78,7 +78,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class DiskCopy:
     """A part of a state that was found on a disk.
 
     Attributes:
@@ -87,7 +87,7 @@ class Copy:
     """
 
     folder: FolderStore
-    word: Word
+    word: DiskManifest
 
     @property
     def manifest(self) -> Manifest:
@@ -105,7 +105,7 @@ class Copy:
         return next(filter(None, (_damage(self.folder, file) for file in files)), None)
 
 
-class Disk:
+class WorkerDisk:
     """What workers of a run have on the disk of one machine, seen from one of them.
 
     Args:
@@ -120,12 +120,12 @@ class Disk:
 
     def __init__(self, root: Path, index: int, keep: int = 3, pages: Pages = tuple) -> None:
         self.root, self._keep = root, keep
-        self._throttling = Throttling(pages, "the worker's disk")
+        self._throttling = SendThrottle(pages, "the worker's disk")
         self._mine = FolderStore(root / f"node-{index}", within=root)
         self._lock = threading.Lock()
 
     @classmethod
-    def of_run(cls, folder: str, store: Store, index: int, keep: int = 3, pages: Pages = tuple) -> Disk:
+    def of_run(cls, folder: str, store: Store, index: int, keep: int = 3, pages: Pages = tuple) -> WorkerDisk:
         """That of a run, below the folder that the user has named. A run that is begun anew has another one."""
         first = store.get(layout.journal_entry(0)) or b""
         digest = hashlib.sha256(store.uri.encode() + b"\n" + first).hexdigest()[:16]
@@ -139,7 +139,7 @@ class Disk:
                 if other != self.root and _is_forgotten(other):
                     shutil.rmtree(other, ignore_errors=True)
 
-    def write(self, held: Sequence[tuple[Slot, Note]], part: int, of: int, attempt: int) -> None:
+    def write(self, held: Sequence[tuple[StagingSlot, Note]], part: int, of: int, attempt: int) -> None:
         """Write what the ranks of this worker have staged, and remove all but the newest states.
 
         Args:
@@ -159,15 +159,17 @@ class Disk:
             self._prune()
             try:
                 files, accounts = write_files(self._mine, held, data, attempt, pace=self._throttling.pace)
-                self._tell(Word(Part(part, of, manifest_of(note, attempt, data, files)), tuple(accounts)))
+                self._tell(
+                    DiskManifest(Part(part, of, manifest_of(note, attempt, data, files)), tuple(accounts))
+                )
             except StoreError:
                 self._check()  # the folder may have gone meanwhile
                 raise
             finally:
                 self._prune()  # also what has no word: it may be the disk that is full
 
-    def found(self, refused: Refused) -> Iterator[Copy]:
-        """What words of whichever worker tell of; not that it is so (`Copy.damage`).
+    def found(self, refused: Refused) -> Iterator[DiskCopy]:
+        """What words of whichever worker tell of; not that it is so (`DiskCopy.damage`).
 
         Args:
             refused: is told of words that are not believed.
@@ -193,11 +195,11 @@ class Disk:
                     refused(_step(path.parent), f"{path} cannot be read: {error}")
                     continue
                 if _is_plain(path, word):
-                    yield Copy(FolderStore(folder), word)
+                    yield DiskCopy(FolderStore(folder), word)
                 else:
                     refused(_step(path.parent), f"{path} tells of what lies elsewhere")
 
-    def settle(self, found: Copy, now: Manifest) -> None:
+    def settle(self, found: DiskCopy, now: Manifest) -> None:
         """What was found is in storage now, in another folder: files here are to be found by its name, too."""
         target = Path(self._mine.uri, now.data)
         with contextlib.suppress(OSError, StoreError), self._quiet():
@@ -205,7 +207,7 @@ class Disk:
             for file in found.manifest.files:
                 path = Path(found.folder.uri, file.key)
                 path.rename(target / path.name)
-            self._tell(Word(replace(found.word.part, manifest=now)))
+            self._tell(DiskManifest(replace(found.word.part, manifest=now)))
 
     def tidy(self, kept: Collection[str]) -> None:
         """Remove everything of this run, but for these folders of data. While no worker writes."""
@@ -231,7 +233,7 @@ class Disk:
         """While somebody waits for what is written: it is not held back for training."""
         return self._throttling.lifted()
 
-    def _tell(self, word: Word) -> None:
+    def _tell(self, word: DiskManifest) -> None:
         plain = encode(word)
         self._mine.put(word.part.key, json.dumps({"word": plain, "seal": seal_of(plain)}).encode())
 
@@ -289,7 +291,7 @@ class Disk:
             _remove(folder)
 
 
-def on_disk(root: Path, manifest: Manifest) -> dict[str, Path]:
+def find_on_disk(root: Path, manifest: Manifest) -> dict[str, Path]:
     """Where files of a checkpoint lie on this machine's own disk, by their keys; those that do."""
     found: dict[str, Path] = {}
     with contextlib.suppress(OSError):
@@ -321,15 +323,15 @@ def age_of(manifest: Manifest) -> Age:
     return Age(manifest.attempt, manifest.generation, manifest.step)
 
 
-def _heard(data: bytes) -> Word:
+def _heard(data: bytes) -> DiskManifest:
     """Raises ValueError, or SpecError, where it is not what was told."""
     told = json.loads(data)
     if not isinstance(told, dict) or told.get("seal") != seal_of(told.get("word")):
         raise ValueError("it is not what was written")
-    return decode(Word, told["word"])
+    return decode(DiskManifest, told["word"])
 
 
-def _is_plain(path: Path, word: Word) -> bool:
+def _is_plain(path: Path, word: DiskManifest) -> bool:
     """Whether it tells of files that lie beside it, and of its own state's accounts, and of nothing else."""
     manifest = word.part.manifest
     data = f"{layout.CHECKPOINT_DATA}{path.parent.name}/"

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
     from airflow_elastic.adapters.records.job_files import Members
-    from airflow_elastic.runtime.tiers.disk.copies import Copy, Disk
-    from airflow_elastic.runtime.tiers.worker import Worker
+    from airflow_elastic.runtime.tiers.disk.copies import DiskCopy, WorkerDisk
+    from airflow_elastic.runtime.tiers.worker import TierWorker
     from airflow_elastic.spec.checkpoints.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class _Chosen:
     kept: str
     refused: str | None = None
 
-    def by(self, node: Worker) -> list[Offer]:
+    def by(self, node: TierWorker) -> list[Offer]:
         """What this worker is to write."""
         return [one for one in self.offers if one.by == node.index]
 
@@ -85,7 +85,7 @@ class _Cut(Exception):
     """The end of the generation, or of this worker, has come meanwhile."""
 
 
-def recover(node: Worker, members: Members, store: TCPStore) -> bool:
+def recover(node: TierWorker, members: Members, store: TCPStore) -> bool:
     """Have the newest state that all workers together have on their disks written to storage, where it is newer.
 
     Args:
@@ -110,7 +110,7 @@ def recover(node: Worker, members: Members, store: TCPStore) -> bool:
     return True
 
 
-def _recover(node: Worker, disk: Disk, members: Members, together: _Together) -> None:
+def _recover(node: TierWorker, disk: WorkerDisk, members: Members, together: _Together) -> None:
     stored = _newest(node)
     mine = _Copies(disk, node, stored.age)
     chosen = _agree(node, members, together, mine, stored)
@@ -146,7 +146,9 @@ def _recover(node: Worker, disk: Disk, members: Members, together: _Together) ->
     together.gather("tidy", _Done())  # nobody writes before
 
 
-def _agree(node: Worker, members: Members, together: _Together, mine: _Copies, stored: _Stored) -> _Chosen:
+def _agree(
+    node: TierWorker, members: Members, together: _Together, mine: _Copies, stored: _Stored
+) -> _Chosen:
     """What goes on: the newest state that is whole. Only what has been chosen is read; where that is damaged, again."""
     number, is_lead = 0, node.index == members.nodes[0]
     while True:
@@ -188,7 +190,7 @@ def _refused(everybody: Sequence[_Found]) -> str | None:
     return why[0] if all(why) else None
 
 
-def _newest(node: Worker) -> _Stored:
+def _newest(node: TierWorker) -> _Stored:
     """The newest checkpoint in storage that can be read."""
     is_ours = journal.is_ours(node.store)
     for step in reversed(checkpoints.steps(node.store)):
@@ -202,7 +204,7 @@ def _newest(node: Worker) -> _Stored:
     return _Stored(Age(), "")
 
 
-def _make_way(node: Worker, step: int, newest: int) -> None:
+def _make_way(node: TierWorker, step: int, newest: int) -> None:
     """Set aside what stands in storage under the name of a state that workers have whole, and that nobody can read."""
     try:
         checkpoints.read(node.store, step)
@@ -215,7 +217,7 @@ def _make_way(node: Worker, step: int, newest: int) -> None:
             checkpoint_retention.set_aside(node.store, trouble, by=f"node-{node.index}")
 
 
-def _is_stored(node: Worker, step: int, data: str) -> bool:
+def _is_stored(node: TierWorker, step: int, data: str) -> bool:
     """Whether it is a checkpoint now. There may be one of another release: then what is on disks stays there."""
     try:
         return checkpoints.read(node.store, step).data == data
@@ -236,9 +238,9 @@ class _Copies:
         unusable: why it cannot be used; None where it can.
     """
 
-    def __init__(self, disk: Disk, node: Worker, newest: Age) -> None:
+    def __init__(self, disk: WorkerDisk, node: TierWorker, newest: Age) -> None:
         self._refused = node.tell_refused
-        self._copies: defaultdict[Offer, list[Copy]] = defaultdict(list)
+        self._copies: defaultdict[Offer, list[DiskCopy]] = defaultdict(list)
         self._whole: set[Offer] = set()
         self.unusable: str | None = None
         try:
@@ -268,12 +270,12 @@ class _Copies:
                 del copies[0]
         return bool(copies)
 
-    def first(self, offer: Offer) -> Copy:
+    def first(self, offer: Offer) -> DiskCopy:
         """The one that was found to be whole."""
         return self._copies[offer][0]
 
 
-def _as_ours(node: Worker, members: Members, old: Manifest, data: str) -> Manifest:
+def _as_ours(node: TierWorker, members: Members, old: Manifest, data: str) -> Manifest:
     """What the manifest of a part is to be, in this attempt's name."""
     files = tuple(replace(file, key=data + file.key.removeprefix(old.data)) for file in old.files)
     return replace(
@@ -287,7 +289,7 @@ def _as_ours(node: Worker, members: Members, old: Manifest, data: str) -> Manife
     )
 
 
-def _write(node: Worker, parts: Sequence[tuple[Copy, Manifest]], together: _Together) -> str | None:
+def _write(node: TierWorker, parts: Sequence[tuple[DiskCopy, Manifest]], together: _Together) -> str | None:
     """Write parts of a state to storage; returns what has kept it from that."""
     try:
         for copy, ours in parts:
@@ -312,7 +314,7 @@ def _write(node: Worker, parts: Sequence[tuple[Copy, Manifest]], together: _Toge
 class _Together:
     """The agents of a generation, who tell each other."""
 
-    def __init__(self, node: Worker, members: Members, store: TCPStore) -> None:
+    def __init__(self, node: TierWorker, members: Members, store: TCPStore) -> None:
         self._node, self._members, self._store = node, members, store
         self._seconds = node.record.spec.health.start_seconds
         self._give_up, self._done = time.monotonic() + self._seconds, 0

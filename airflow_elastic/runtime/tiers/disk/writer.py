@@ -15,9 +15,9 @@ from airflow_elastic.spec.errors import ElasticError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_elastic.runtime.tiers.disk.copies import Disk
-    from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
-    from airflow_elastic.runtime.tiers.worker import Worker
+    from airflow_elastic.runtime.tiers.disk.copies import WorkerDisk
+    from airflow_elastic.runtime.tiers.shared_memory import Note, StagingSlot
+    from airflow_elastic.runtime.tiers.worker import TierWorker
 
 #: How long what is on its way is waited for before everything there is removed.
 _STOP_SECONDS = 20.0
@@ -36,7 +36,7 @@ class DiskWriter(Follower):
         disk: where to.
     """
 
-    def __init__(self, node: Worker, disk: Disk) -> None:
+    def __init__(self, node: TierWorker, disk: WorkerDisk) -> None:
         super().__init__(node, "disk", _STOP_SECONDS)
         self._disk = disk
 
@@ -84,7 +84,7 @@ class DiskWriter(Follower):
     def _in_turn(self, ages: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
         return ages  # each of them, as all workers do: what one leaves out is whole nowhere
 
-    def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
+    def _take(self, held: Sequence[tuple[StagingSlot, Note]]) -> None:
         node, note = self._node, held[0][1]
         try:
             members = node.files.members(note.generation)

@@ -14,15 +14,15 @@ from airflow_elastic.adapters.host.memory import free_bytes
 from airflow_elastic.adapters.records import checksums
 from airflow_elastic.runtime.tiers.peers.connection import (
     Answer,
-    Given,
     Hello,
     Listener,
-    fill,
-    hear,
+    StateHeader,
     keep_alive,
-    say,
+    receive_document,
+    receive_into,
+    send_document,
 )
-from airflow_elastic.runtime.tiers.shared_memory import COUNT, Slot, Slots, common
+from airflow_elastic.runtime.tiers.shared_memory import COUNT, StagingSlot, StagingSlots, common
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _HELLO_BYTES = 4096
 _SURE_SECONDS = 2.0
 
 
-class Keeper:
+class BuddyMemory:
     """Keeps the two newest states of another worker, so that one of them is always whole.
 
     Args:
@@ -47,7 +47,7 @@ class Keeper:
     """
 
     def __init__(self, address: str, procs: int) -> None:
-        both = Slots(procs)
+        both = StagingSlots(procs)
         self.slots, self._mine = both.of, both.opened_again()
         self._checksums: dict[tuple[int, int], tuple[str, ...]] = {}
         self._hello = Hello("", 0, -1, 0)
@@ -108,7 +108,7 @@ class Keeper:
                 return
             lost = True
             try:
-                while (given := hear(connection, Given)).notes:
+                while (given := receive_document(connection, StateHeader)).notes:
                     self._take(connection, given)
                 lost = False
             except OSError as error:
@@ -121,7 +121,7 @@ class Keeper:
     def _greeted(self, connection: socket.socket) -> Hello | None:
         try:
             connection.settimeout(_HELLO_SECONDS)
-            hello = hear(connection, Hello, longest=_HELLO_BYTES)
+            hello = receive_document(connection, Hello, longest=_HELLO_BYTES)
             connection.settimeout(None)
             keep_alive(connection)
         except OSError as error:
@@ -144,7 +144,7 @@ class Keeper:
             self._hello, self._speaker, self._lost, self._parted = hello, connection, False, False
             return True
 
-    def _take(self, connection: socket.socket, given: Given) -> None:
+    def _take(self, connection: socket.socket, given: StateHeader) -> None:
         """Take a state into a place of each rank. Raises OSError where the connection ends, or another has begun."""
         with self._taking, contextlib.ExitStack() as let_go:
             self._check_speaker(connection)
@@ -152,21 +152,21 @@ class Keeper:
             chosen = [_place(mine, age) for mine in self._mine]
             for slot in chosen:
                 if not slot.hold():
-                    say(connection, Answer("what is kept is just being written"))
+                    send_document(connection, Answer("what is kept is just being written"))
                     return
                 let_go.callback(slot.release)
             try:
                 self._check_memory(given)
                 rooms = [slot.room(note.kept_bytes) for slot, note in zip(chosen, given.notes, strict=True)]
             except (MemoryError, OSError, ValueError) as error:
-                say(connection, Answer(str(error)))
+                send_document(connection, Answer(str(error)))
                 return
-            say(connection, Answer())
+            send_document(connection, Answer())
             for room in rooms:
-                fill(connection, room)
+                receive_into(connection, room)
             self._check_speaker(connection)  # what was on its way may arrive though its sender has given up
             if tuple(checksums.of(room) for room in rooms) != given.checksums:
-                say(connection, Answer("it has changed on its way"))
+                send_document(connection, Answer("it has changed on its way"))
                 return
             self._checksums = {
                 **{old: self.checksums(old) for old in common(self._mine)},
@@ -176,9 +176,9 @@ class Keeper:
                 for slot, note in zip(chosen, given.notes, strict=True):
                     slot.finish(note.kept_bytes, note)
             except OSError as error:
-                say(connection, Answer(str(error)))
+                send_document(connection, Answer(str(error)))
                 return
-        say(connection, Answer())
+        send_document(connection, Answer())
 
     def _check_speaker(self, connection: socket.socket) -> None:
         with self._lock:
@@ -190,7 +190,7 @@ class Keeper:
         """How much memory it has for them already."""
         return sum(os.fstat(slot.fileno()).st_size for mine in self._mine for slot in mine)
 
-    def _check_memory(self, given: Given) -> None:
+    def _check_memory(self, given: StateHeader) -> None:
         """Raises MemoryError where there is not enough for all places; before any of it is used."""
         have = self.have_bytes
         wanted = COUNT * sum(note.kept_bytes for note in given.notes)
@@ -202,6 +202,6 @@ class Keeper:
             )
 
 
-def _place(mine: list[Slot], age: tuple[int, int]) -> Slot:
+def _place(mine: list[StagingSlot], age: tuple[int, int]) -> StagingSlot:
     """That of the same step, so that there is no second one, or the older one."""
     return min(mine, key=lambda slot: (slot.age != age, slot.age or (-1, -1)))

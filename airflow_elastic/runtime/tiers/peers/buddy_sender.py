@@ -15,12 +15,12 @@ from airflow_elastic.adapters.records import checksums
 from airflow_elastic.runtime.tiers.follower import Follower
 from airflow_elastic.runtime.tiers.peers.connection import (
     Answer,
-    Given,
     Hello,
-    hear,
+    StateHeader,
     keep_alive,
-    nobody_keeps,
-    say,
+    receive_document,
+    send_document,
+    why_no_buddy,
 )
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY
 from airflow_elastic.spec.checkpoints.index import Index
@@ -28,9 +28,9 @@ from airflow_elastic.spec.checkpoints.index import Index
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_elastic.runtime.tiers.peers.connection import Neighbour
-    from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
-    from airflow_elastic.runtime.tiers.worker import Worker
+    from airflow_elastic.runtime.tiers.peers.connection import Buddy
+    from airflow_elastic.runtime.tiers.shared_memory import Note, StagingSlot
+    from airflow_elastic.runtime.tiers.worker import TierWorker
 
 log = logging.getLogger(__name__)
 
@@ -50,19 +50,19 @@ _LOOK_SECONDS = 0.2
 _MEND_SECONDS = (0.5, 10.0)
 
 
-class Sharer(Follower):
+class BuddySender(Follower):
     """A thread of the agent that gives the newest state to the neighbour.
 
     Args:
         node: the worker.
     """
 
-    def __init__(self, node: Worker) -> None:
+    def __init__(self, node: TierWorker) -> None:
         super().__init__(node, "sharing", 2 * _SEND_SECONDS)
         self._connections = 0
         self._told_alone = 0  # in what generation
         self._connection: socket.socket | None = None
-        self._to: Neighbour | None = None
+        self._to: Buddy | None = None
         self._mend_at, self._pause = 0.0, 0.0
 
     def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
@@ -108,7 +108,7 @@ class Sharer(Follower):
             log.info("the neighbour does not answer any more: %s", error)
         self._mend_at = time.monotonic() + self._pause
 
-    def _take(self, held: Sequence[tuple[Slot, Note]]) -> None:
+    def _take(self, held: Sequence[tuple[StagingSlot, Note]]) -> None:
         neighbour, note = self._node.neighbour, held[0][1]
         try:
             if neighbour is not None:
@@ -119,7 +119,7 @@ class Sharer(Follower):
             if note.generation == self._node.generation:
                 self._node.tell_ranks({shared_page.GIVEN: float(note.step)})
 
-    def _insist(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
+    def _insist(self, neighbour: Buddy, held: Sequence[tuple[StagingSlot, Note]]) -> None:
         """Give it; where the connection breaks, once more over another one. Not where the neighbour says nothing."""
         self._mend_at = self._pause = 0.0
         step = held[0][1].step
@@ -146,14 +146,14 @@ class Sharer(Follower):
         node, members = self._node, self._node.members
         if note.generation > self._told_alone and members is not None and node.index == members.nodes[0]:
             self._told_alone = note.generation
-            node.tell_unsaved(note.step, nobody_keeps(members, node.record.spec.workers.node_unit))
+            node.tell_unsaved(note.step, why_no_buddy(members, node.record.spec.workers.node_unit))
 
-    def _give(self, neighbour: Neighbour, held: Sequence[tuple[Slot, Note]]) -> None:
+    def _give(self, neighbour: Buddy, held: Sequence[tuple[StagingSlot, Note]]) -> None:
         connection = self._connection or self._connect(neighbour)
         data = [slot.data(note.kept_bytes) for slot, note in held]
         patience = _SEND_SECONDS + sum(map(len, data)) / _BYTES_A_SECOND
         notes = tuple(replace(note, rest=Index((), ()), perhaps=Index((), ())) for _, note in held)
-        say(connection, Given(notes, tuple(checksums.of(each) for each in data)))
+        send_document(connection, StateHeader(notes, tuple(checksums.of(each) for each in data)))
         if self._is_taken(connection, notes[0].step, patience):
             for each in data:
                 for at in range(0, len(each), _CHUNK_BYTES):
@@ -168,7 +168,7 @@ class Sharer(Follower):
             self._check_wanted()
             if time.monotonic() > end:
                 raise TimeoutError(f"nothing was heard from it for {patience:.0f} s")
-        trouble = hear(connection, Answer).trouble
+        trouble = receive_document(connection, Answer).trouble
         if trouble is not None:
             self._refuse(step, f"its neighbour does not keep it: {trouble}")
         return trouble is None
@@ -179,19 +179,21 @@ class Sharer(Follower):
         if self._over.is_set() or any(one[shared_page.WAITING] == shared_page.ENDING for one in pages if one):
             raise _Ended("its ranks end, and need the place that it is in")
 
-    def _connect(self, neighbour: Neighbour, seconds: float = _SEND_SECONDS) -> socket.socket:
+    def _connect(self, neighbour: Buddy, seconds: float = _SEND_SECONDS) -> socket.socket:
         place = neighbour.place
         self._connection = socket.create_connection((place.addr, place.port), timeout=seconds)
         self._to = neighbour
         keep_alive(self._connection)
         self._connections += 1
-        say(self._connection, Hello(place.token, neighbour.generation, self._node.index, self._connections))
+        send_document(
+            self._connection, Hello(place.token, neighbour.generation, self._node.index, self._connections)
+        )
         return self._connection
 
     def _part(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(OSError):
-                say(self._connection, Given())
+                send_document(self._connection, StateHeader())
         self._disconnect()
 
     def _disconnect(self) -> None:

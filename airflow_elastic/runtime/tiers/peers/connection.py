@@ -93,7 +93,7 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class Buddy:
     """Who keeps a worker's state in a generation."""
 
     generation: int
@@ -112,7 +112,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class StateHeader:
     """A state: notes and checksums of what follows, for each rank of the worker. Without any: the last word."""
 
     notes: tuple[Note, ...] = ()
@@ -126,7 +126,7 @@ class Answer:
     trouble: str | None = None
 
 
-def keeper_of(worker: int, members: Members, node_unit: int, machines: Sequence[str]) -> int | None:
+def buddy_of(worker: int, members: Members, node_unit: int, machines: Sequence[str]) -> int | None:
     """Who keeps a worker's state: each keeps that of one other, of another node unit. None where all are of one.
 
     As many places further as it takes to come to another machine, for as many of them as can be. Where that makes no
@@ -152,7 +152,7 @@ def keeper_of(worker: int, members: Members, node_unit: int, machines: Sequence[
     return None if best is None else nodes[(nodes.index(worker) + best) % count]
 
 
-def nobody_keeps(members: Members, node_unit: int) -> str:
+def why_no_buddy(members: Members, node_unit: int) -> str:
     """Why that is so where all members are of one node unit, and what to do."""
     count, units = len(members.nodes), ""
     if node_unit > 1:
@@ -171,12 +171,12 @@ def announce(store: TCPStore, worker: int, place: Address, machine: str) -> None
     store.set(f"machine/{worker}", machine)
 
 
-def find_neighbour(store: TCPStore, worker: int, members: Members, node_unit: int) -> Neighbour | None:
+def find_buddy(store: TCPStore, worker: int, members: Members, node_unit: int) -> Buddy | None:
     """Who keeps this worker's state, when all have come; None, and said, where nobody does."""
     machines = [name.decode() for name in store.multi_get([f"machine/{index}" for index in members.nodes])]
-    other = keeper_of(worker, members, node_unit, machines)
+    other = buddy_of(worker, members, node_unit, machines)
     if other is None:
-        log.warning("%s", nobody_keeps(members, node_unit))
+        log.warning("%s", why_no_buddy(members, node_unit))
         return None
     here, there = (machines[members.nodes.index(one)] for one in (worker, other))
     if here == there and len(set(machines)) > 1:
@@ -186,35 +186,35 @@ def find_neighbour(store: TCPStore, worker: int, members: Members, node_unit: in
             *(other, worker, here),
         )
     place = decode(Address, json.loads(store.get(f"keeper/{other}")))
-    return Neighbour(members.generation, other, place)
+    return Buddy(members.generation, other, place)
 
 
-def say(connection: socket.socket, document: Any) -> None:
+def send_document(connection: socket.socket, document: Any) -> None:
     """Send a document."""
     data = json.dumps(encode(document)).encode()
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
 
-def hear(connection: socket.socket, kind: type[T], *, longest: int = _LONGEST) -> T:
+def receive_document(connection: socket.socket, kind: type[T], *, longest: int = _LONGEST) -> T:
     """Receive a document, of so many bytes at most.
 
     Raises:
         OSError: the connection has ended, or what came is no such document.
     """
     head = bytearray(_LENGTH.size)
-    fill(connection, memoryview(head))
+    receive_into(connection, memoryview(head))
     (length,) = _LENGTH.unpack(head)
     if length > longest:
         raise OSError(f"a document of {length} bytes was announced: this is no worker of ours")
     data = bytearray(length)
-    fill(connection, memoryview(data))
+    receive_into(connection, memoryview(data))
     try:
         return decode(kind, json.loads(data))
     except (ValueError, SpecError) as error:
         raise OSError(f"what came is no {kind.__name__}: {error}") from error
 
 
-def fill(connection: socket.socket, room: memoryview) -> None:
+def receive_into(connection: socket.socket, room: memoryview) -> None:
     """Receive as many bytes as there is room for. Raises OSError where the connection ends before."""
     while len(room):
         count = connection.recv_into(room)

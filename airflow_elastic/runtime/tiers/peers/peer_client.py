@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.storage.store import untold
-from airflow_elastic.runtime.tiers.peers.connection import Address, Answer, hear, keep_alive, say
+from airflow_elastic.runtime.tiers.peers.connection import (
+    Address,
+    Answer,
+    keep_alive,
+    receive_document,
+    send_document,
+)
 from airflow_elastic.spec.codec import decode
 
 if TYPE_CHECKING:
@@ -26,7 +32,7 @@ _CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Loan:
+class PeerFile:
     """A file that a worker lends: where, and its bytes."""
 
     place: Address
@@ -34,7 +40,7 @@ class Loan:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class RangeRequest:
     """The only word of whoever borrows: these bytes of that file."""
 
     token: str
@@ -43,32 +49,32 @@ class Want:
     size: int
 
 
-def found_loans() -> Mapping[str, Loan]:
+def find_peer_files() -> Mapping[str, PeerFile]:
     """What others lend the ranks of this worker, by the files' keys; nothing where its agent does not tell."""
     path = os.environ.get(ENVIRONMENT)
     if path is None:
         return {}
-    return {key: decode(Loan, loan) for key, loan in json.loads(Path(path).read_bytes()).items()}
+    return {key: decode(PeerFile, loan) for key, loan in json.loads(Path(path).read_bytes()).items()}
 
 
-class NotLent(OSError):
+class NotServed(OSError):
     """A worker answers that it does not have what was asked for."""
 
 
 @contextlib.contextmanager
-def borrowed(loan: Loan, key: str, start: int, size: int) -> Iterator[Borrowed]:
+def open_peer_range(loan: PeerFile, key: str, start: int, size: int) -> Iterator[PeerReader]:
     """Bytes of a file that is lent. Raises OSError where they are not had, here or while they are read."""
     place = loan.place
     with socket.create_connection((place.addr, place.port), timeout=_PATIENCE_SECONDS) as connection:
         keep_alive(connection)
-        say(connection, Want(place.token, key, start, size))
-        trouble = hear(connection, Answer).trouble
+        send_document(connection, RangeRequest(place.token, key, start, size))
+        trouble = receive_document(connection, Answer).trouble
         if trouble is not None:
-            raise NotLent(trouble)
-        yield Borrowed(connection, size)
+            raise NotServed(trouble)
+        yield PeerReader(connection, size)
 
 
-class Borrowed:
+class PeerReader:
     """Reads what a worker sends."""
 
     def __init__(self, connection: socket.socket, size: int) -> None:
@@ -81,14 +87,14 @@ class Borrowed:
         return count
 
 
-def save(loan: Loan, key: str, path: Path, told: Callable[[int], None] = untold) -> None:
+def save(loan: PeerFile, key: str, path: Path, told: Callable[[int], None] = untold) -> None:
     """Write a file that is lent to the disk of this machine; `told` is called with how many bytes have come so far.
 
     Raises OSError where it is not had, or not whole.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     room, left = memoryview(bytearray(_CHUNK_BYTES)), loan.size
-    with borrowed(loan, key, 0, loan.size) as reader, path.open("wb") as file:
+    with open_peer_range(loan, key, 0, loan.size) as reader, path.open("wb") as file:
         while left:
             count = reader.readinto(room)
             if not count:

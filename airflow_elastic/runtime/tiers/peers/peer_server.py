@@ -16,9 +16,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records.job_files import attempt_of
-from airflow_elastic.runtime.tiers.peers.connection import Address, Answer, Listener, hear, keep_alive, say
-from airflow_elastic.runtime.tiers.peers.peer_client import Loan, Want
-from airflow_elastic.runtime.tiers.shared_memory import HEADER_BYTES, Slot
+from airflow_elastic.runtime.tiers.peers.connection import (
+    Address,
+    Answer,
+    Listener,
+    keep_alive,
+    receive_document,
+    send_document,
+)
+from airflow_elastic.runtime.tiers.peers.peer_client import PeerFile, RangeRequest
+from airflow_elastic.runtime.tiers.shared_memory import HEADER_BYTES, StagingSlot
 from airflow_elastic.runtime.tiers.storage.checkpoint_files import file_keys
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
     from airflow_elastic.adapters.records.job_files import Members
-    from airflow_elastic.runtime.tiers.worker import Worker
+    from airflow_elastic.runtime.tiers.worker import TierWorker
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +46,7 @@ _WANT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _SlotFile:
     """A file that lies in a slot: the slot's descriptor, what it has to hold, and how much of that is the file."""
 
     descriptor: int
@@ -48,23 +55,23 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Offer:
     """Where a worker lends, and the sizes of its files."""
 
     place: Address
     files: dict[str, int]
 
 
-class Lender:
+class PeerServer:
     """A thread of the agent that others borrow from.
 
     Args:
         node: the worker.
     """
 
-    def __init__(self, node: Worker) -> None:
+    def __init__(self, node: TierWorker) -> None:
         self._node = node
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _SlotFile] = {}
         self._loans = os.memfd_create("airflow-elastic-loans")  # for its own ranks: what others lend them
         self._listener = Listener(node.address, "lender", self._lend)
 
@@ -76,24 +83,24 @@ class Lender:
     def tell(self, store: TCPStore) -> None:
         """Say what there is to borrow, before the worker says that it has come."""
         self._held = dict(self._found())
-        told = _Told(self._listener.place, {key: held.size for key, held in self._held.items()})
+        told = _Offer(self._listener.place, {key: held.size for key, held in self._held.items()})
         store.set(f"lender/{self._node.index}", json.dumps(encode(told)))
 
     def hear(self, store: TCPStore, members: Members) -> None:
         """Have this worker's ranks know what others have said, when all have come."""
         others = [index for index in members.nodes if index != self._node.index]
-        loans: dict[str, Loan] = {}
+        loans: dict[str, PeerFile] = {}
         for told in store.multi_get([f"lender/{index}" for index in others]) if others else ():
-            other = decode(_Told, json.loads(told))
-            loans |= {key: Loan(other.place, size) for key, size in other.files.items()}
+            other = decode(_Offer, json.loads(told))
+            loans |= {key: PeerFile(other.place, size) for key, size in other.files.items()}
         os.ftruncate(self._loans, 0)
         os.pwrite(self._loans, json.dumps(encode(loans)).encode(), 0)
 
-    def _found(self) -> Iterator[tuple[str, _Held]]:
+    def _found(self) -> Iterator[tuple[str, _SlotFile]]:
         kept = self._node.keeper.slots if self._node.keeper else []
         own = [slot for each in self._node.slots.of for slot in each]
         for slot in (*own, *(slot for each in kept for slot in each)):
-            mine = Slot.open(f"/proc/self/fd/{slot.fileno()}")
+            mine = StagingSlot.open(f"/proc/self/fd/{slot.fileno()}")
             note = mine.note() if mine.hold(reading=True) else None  # else somebody is copying into it
             mine.release()
             members = self._node.files.members(note.generation) if note else None
@@ -101,7 +108,7 @@ class Lender:
                 continue
             attempt = attempt_of(self._node.record, members)
             folder = layout.checkpoint_data(note.step, attempt, note.generation)
-            held = _Held(slot.fileno(), (note.generation, note.step), note.kept_bytes)
+            held = _SlotFile(slot.fileno(), (note.generation, note.step), note.kept_bytes)
             yield file_keys(folder, note.rank)[0], held
             if slot not in own:  # it may have been written from here, under another name
                 yield file_keys(folder, note.rank, self._node.index)[0], held
@@ -110,26 +117,28 @@ class Lender:
         with connection, contextlib.suppress(OSError):  # it has gone, or wants no more
             connection.settimeout(_PATIENCE_SECONDS)
             keep_alive(connection)
-            want = hear(connection, Want, longest=_WANT_BYTES)
+            want = receive_document(connection, RangeRequest, longest=_WANT_BYTES)
             if not self._listener.knows(want.token):
                 log.warning("somebody has connected who is no rank of this job, and is lent nothing")
                 return
             held = self._held.get(want.key)
             if held is None or not 0 <= want.start <= want.start + want.size <= held.size:
-                say(connection, Answer(f"{want.key} is not here"))
+                send_document(connection, Answer(f"{want.key} is not here"))
                 return
             self._send(connection, held, want)
 
-    def _send(self, connection: socket.socket, held: _Held, want: Want) -> None:
-        slot = Slot.open(f"/proc/self/fd/{held.descriptor}")  # a lock is that of whoever has opened the file
+    def _send(self, connection: socket.socket, held: _SlotFile, want: RangeRequest) -> None:
+        slot = StagingSlot.open(
+            f"/proc/self/fd/{held.descriptor}"
+        )  # a lock is that of whoever has opened the file
         if not slot.hold(reading=True):
-            say(connection, Answer(f"{want.key} is being copied over"))
+            send_document(connection, Answer(f"{want.key} is being copied over"))
             return
         try:
             if slot.age != held.age:
-                say(connection, Answer(f"{want.key} is not here any more"))
+                send_document(connection, Answer(f"{want.key} is not here any more"))
                 return
-            say(connection, Answer())
+            send_document(connection, Answer())
             if want.size:
                 with open(slot.fileno(), "rb", buffering=0, closefd=False) as file:
                     connection.sendfile(file, HEADER_BYTES + want.start, want.size)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_elastic.adapters.storage.store import Pace, Store
-    from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
+    from airflow_elastic.runtime.tiers.shared_memory import Note, StagingSlot
 
 
 def write_files(
     store: Store,
-    held: Sequence[tuple[Slot, Note]],
+    held: Sequence[tuple[StagingSlot, Note]],
     folder: str,
     attempt: int,
     moved: Callable[[], None] = lambda: None,

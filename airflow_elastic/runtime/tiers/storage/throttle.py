@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.25
 _HURRY = (shared_page.WAITING, shared_page.PARK, shared_page.PARKED, shared_page.FINISHED)
 
 
-class Throttling:
+class SendThrottle:
     """The speed at which a worker's agent sends what its ranks have saved.
 
     Args:

@@ -20,7 +20,7 @@ _HELD = shared_memory.COUNT + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenSave:
     """What a worker has written of a save, or is about to.
 
     Attributes:
@@ -36,22 +36,22 @@ class Written:
     files: tuple[str, ...]
 
 
-class Unsettled:
+class UncommittedSaves:
     """Those of an agent, until they count, or nobody can complete them any more."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._written: list[Written] = []
+        self._written: list[WrittenSave] = []
         self._held: list[str] = []  # the newest folders, the last one last
-        self._told: set[Written] = set()
+        self._told: set[WrittenSave] = set()
 
-    def counts(self, written: Written) -> bool:
+    def counts(self, written: WrittenSave) -> bool:
         """Whether it is part of a checkpoint already: the answer to its commit may have been lost, or another worker
         have committed it. Nothing may be written, or removed, there any more.
         """
         return written in self._told and self._is_named(written) is True
 
-    def begin(self, written: Written) -> None:
+    def begin(self, written: WrittenSave) -> None:
         """It is about to be written. Of those that nobody can complete any more nothing stays: each save that fails
         would leave what the other workers have written.
         """
@@ -68,31 +68,31 @@ class Unsettled:
                 self._store.delete([old.word, *old.files])
                 self._forget(old)
 
-    def failed(self, written: Written) -> None:
+    def failed(self, written: WrittenSave) -> None:
         """It could not be written. Unless somebody may know of its files: it may be the disk that is full."""
         if written not in self._told:
             with contextlib.suppress(ElasticError):
                 self._store.delete(written.files)
                 self._forget(written)
 
-    def tell(self, written: Written) -> None:
+    def tell(self, written: WrittenSave) -> None:
         """From here on others may know of it, whatever the answer is."""
         self._told.add(written)
 
-    def _is_settled(self, written: Written) -> bool:
+    def _is_settled(self, written: WrittenSave) -> bool:
         """Whether it is a checkpoint, was set aside, or has a manifest that nobody can read: then its files stay."""
         if self._store.get(layout.quarantined(written.step)) is not None:
             return True
         named = self._is_named(written)
         return self._store.get(layout.manifest(written.step)) is not None if named is None else named
 
-    def _is_named(self, written: Written) -> bool | None:
+    def _is_named(self, written: WrittenSave) -> bool | None:
         """Whether the manifest of its step names it; None where there is none that can be read."""
         try:
             return checkpoints.read(self._store, written.step).data == written.data
         except CheckpointDamaged:
             return None
 
-    def _forget(self, written: Written) -> None:
+    def _forget(self, written: WrittenSave) -> None:
         self._written.remove(written)
         self._told.discard(written)

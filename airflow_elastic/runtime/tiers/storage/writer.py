@@ -21,16 +21,16 @@ from airflow_elastic.adapters.storage.store import at_once
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.shared_memory import IN_BETWEEN
 from airflow_elastic.runtime.tiers.storage.checkpoint_files import file_keys, manifest_of, write_files
-from airflow_elastic.runtime.tiers.storage.throttle import Throttling
-from airflow_elastic.runtime.tiers.storage.uncommitted import Unsettled, Written
+from airflow_elastic.runtime.tiers.storage.throttle import SendThrottle
+from airflow_elastic.runtime.tiers.storage.uncommitted import UncommittedSaves, WrittenSave
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError, StoreError, StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_elastic.runtime.tiers.shared_memory import Note, Slot
-    from airflow_elastic.runtime.tiers.worker import Worker
+    from airflow_elastic.runtime.tiers.shared_memory import Note, StagingSlot
+    from airflow_elastic.runtime.tiers.worker import TierWorker
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ NICE = 15
 _LOCKED_SECONDS = 5.0
 
 
-class Persister:
+class StorageWriter:
     """Writes the newest state that all ranks of a worker have staged.
 
     Args:
@@ -49,9 +49,9 @@ class Persister:
         news: called when ranks have staged something.
     """
 
-    def __init__(self, node: Worker, news: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, node: TierWorker, news: Callable[[], None] = lambda: None) -> None:
         self._node, self._slots, self._news = node, node.slots, news
-        self._throttling, self._unsettled = Throttling(node.pages), Unsettled(node.store)
+        self._throttling, self._unsettled = SendThrottle(node.pages), UncommittedSaves(node.store)
         # Generation and step of what was written last, and of what the thread has tried to write last.
         self._done: tuple[int, int] = (0, -1)
         self._tried: tuple[int, int] = (0, -1)
@@ -244,7 +244,7 @@ class Persister:
                 for slot, _ in held:
                     slot.release()
 
-    def _write(self, held: Sequence[tuple[Slot, Note]], worker: int) -> bool:
+    def _write(self, held: Sequence[tuple[StagingSlot, Note]], worker: int) -> bool:
         """Write the part of a worker, and tell of it; returns whether that has made the checkpoint exist."""
         node, record = self._node, self._node.record
         note = held[0][1]
@@ -259,7 +259,7 @@ class Persister:
         manifest = replace(manifest_of(note, attempt, data, ()), run=node.run)
         part = Part(members.nodes.index(worker), len(members.nodes), manifest)
         keys = tuple(key for _, one in held for key in file_keys(data, one.rank, by))
-        written = Written(note.step, data, part.key, keys)
+        written = WrittenSave(note.step, data, part.key, keys)
         try:
             check_there(node.store, node.run)  # its files have the same names
             if self._unsettled.counts(written):

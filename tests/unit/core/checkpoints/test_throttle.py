@@ -19,11 +19,11 @@ from airflow_elastic.runtime.checkpoint.save.save import BREAKPOINT, Position
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
 from airflow_elastic.runtime.tiers.shared_memory import DISK, MEMORY
-from airflow_elastic.runtime.tiers.storage.throttle import Throttling
+from airflow_elastic.runtime.tiers.storage.throttle import SendThrottle
 from airflow_elastic.spec import layout
 from tests.support.machine.machines import Machines, save
 from tests.support.machine.patience import PATIENCE_SECONDS, until
-from tests.support.training.saving import Worker, objects
+from tests.support.training.saving import SavingWorker, objects
 
 MB = 1_000_000
 PART = 16 * MB
@@ -198,7 +198,7 @@ def test_parts_that_are_on_their_way_count(
     """Else a network would be taken for that much slower, and nothing held it back from being that slow for good."""
     words, now = Page.create(tmp_path / "rank-0.page").words, 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    throttling = Throttling(lambda: [tmp_path / "rank-0.page"])
+    throttling = SendThrottle(lambda: [tmp_path / "rank-0.page"])
 
     def train(seconds: float, step: float) -> None:
         nonlocal now
@@ -220,7 +220,7 @@ class Felt:
 
     path: Path
     words: memoryview[float]
-    throttling: Throttling
+    throttling: SendThrottle
     wait: Callable[[float], None]
 
 
@@ -228,7 +228,7 @@ class Felt:
 def felt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Felt:
     words, now = Page.create(tmp_path / "rank-0.page").words, 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)  # stands still from here on
-    throttling = Throttling(lambda: [tmp_path / "rank-0.page"])
+    throttling = SendThrottle(lambda: [tmp_path / "rank-0.page"])
 
     def wait(seconds: float) -> None:
         nonlocal now
@@ -246,7 +246,7 @@ def felt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Felt:
     return Felt(tmp_path / "rank-0.page", words, throttling, wait)
 
 
-def sending(throttling: Throttling, parts: int) -> tuple[threading.Thread, threading.Event]:
+def sending(throttling: SendThrottle, parts: int) -> tuple[threading.Thread, threading.Event]:
     done = threading.Event()
 
     def send() -> None:
@@ -310,17 +310,17 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
 
     @contextmanager
-    def pace(throttling: Throttling, size: int) -> Iterator[None]:
+    def pace(throttling: SendThrottle, size: int) -> Iterator[None]:
         seen.append(size)
         yield
 
-    monkeypatch.setattr(Throttling, "pace", pace)
+    monkeypatch.setattr(SendThrottle, "pace", pace)
     return seen
 
 
 def test_what_goes_to_a_folder_is_held_back_too(tmp_path: Path, parts: list[int]) -> None:
     """It may be another machine's."""
-    worker = Worker(str(tmp_path / "run"))
+    worker = SavingWorker(str(tmp_path / "run"))
     worker.saver.save(objects(1), 1, Position(), reason="steps", metrics={})
     worker.persister.write_new()
     (file,) = (tmp_path / "run").glob("checkpoints/data/*/*.bin")
@@ -362,7 +362,7 @@ def test_whoever_waits_for_the_disk_lets_it_go_as_fast_as_it_can(
 
 def test_a_rank_that_finds_no_place_says_so(tmp_path: Path) -> None:
     """All of its places are being read: by what goes to its disk, for example."""
-    worker = Worker(str(tmp_path / "run"))
+    worker = SavingWorker(str(tmp_path / "run"))
     for step in (1, 2):
         assert worker.saver.save(objects(1), step, Position(), reason=MEMORY, metrics={})
     reading = [shared_memory.held(worker.node.slots.opened_again(), (1, step)) for step in (1, 2)]

@@ -20,7 +20,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.stacks import RankStack
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.agent.worker import Node
+    from airflow_elastic.runtime.agent.worker import Worker
 
 LIB = "/venv/lib/python3.11/site-packages/torch"
 BACKWARD = (f"{LIB}/autograd/graph.py:1113 in _engine_run_backward", "/home/ada/train.py:60 in <module>")
@@ -108,7 +108,7 @@ def test_ranks_print_their_stacks_and_one_that_would_end_by_the_signal_is_not_se
                 assert process.poll() is None
         processes = {number: Process.of(process.pid) for number, process in enumerate(ranks)}
         node = SimpleNamespace(index=3, generation=1, logs=tmp_path, processes=processes)
-        first, second = ask_ranks(cast("Node", node))
+        first, second = ask_ranks(cast("Worker", node))
         assert first.frames[0] == f"{tmp_path}/hang.py:7 in deep"
         assert (first.worker, second) == ("node-3", RankStack(1, "node-3", ()))
         assert "Thread 0x" in logs[0].read_text()

@@ -14,8 +14,8 @@ from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.host.shared_page import Page
 from airflow_elastic.adapters.records.job_files import Began, JobFiles, JobRecord, Meeting, Members
 from airflow_elastic.adapters.storage.folder import FolderStore
-from airflow_elastic.runtime.agent.reporting.channels import ThroughLead
-from airflow_elastic.runtime.agent.worker import Node
+from airflow_elastic.runtime.agent.reporting.channels import LeadChannel
+from airflow_elastic.runtime.agent.worker import Worker
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import Progress
 from tests.support.builders import spec
@@ -41,13 +41,13 @@ def files(tmp_path: Path) -> Meanwhile:
 
 
 @pytest.fixture
-def lead(files: Meanwhile, tmp_path: Path) -> Node:
+def lead(files: Meanwhile, tmp_path: Path) -> Worker:
     store = FolderStore(tmp_path / "run")
     run = spec(workers=Workers(2, min=1))
-    return Node(files, JobRecord("j", store.uri, 1, run, run.digest, "", sys.executable), 0, store)
+    return Worker(files, JobRecord("j", store.uri, 1, run, run.digest, "", sys.executable), 0, store)
 
 
-def begin(lead: Node, members: Members) -> None:
+def begin(lead: Worker, members: Members) -> None:
     """As the agent's main thread does when its workers have met."""
     lead.begin(members)
     lead.meeting_store = None
@@ -67,17 +67,17 @@ def worlds(told: Progress | None) -> list[tuple[int, int]]:
 
 
 def test_a_generation_that_begins_meanwhile_takes_nothing_of_the_one_before_it(
-    lead: Node, files: Meanwhile
+    lead: Worker, files: Meanwhile
 ) -> None:
-    tell = ThroughLead(lead)
+    tell = LeadChannel(lead)
     begin(lead, TWO)
     files.happens = lambda: begin(lead, ONE)
     assert worlds(tell(False)) == [(2, 10)]
     assert worlds(tell(False)) == [(2, 10), (1, 20)]
 
 
-def test_an_attempt_that_begins_meanwhile_is_told_of_by_itself(lead: Node, files: Meanwhile) -> None:
-    tell = ThroughLead(lead)
+def test_an_attempt_that_begins_meanwhile_is_told_of_by_itself(lead: Worker, files: Meanwhile) -> None:
+    tell = LeadChannel(lead)
     begin(lead, TWO)
     files.happens = lambda: begin(lead, Members(2, (0,), 0.0, attempt=2))
     first = tell(False)

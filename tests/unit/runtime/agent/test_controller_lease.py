@@ -12,8 +12,8 @@ from airflow_elastic.adapters.records.checkpoint_parts import Superseded
 from airflow_elastic.adapters.records.journal import Journal, identity
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.core.status_document import document
-from airflow_elastic.runtime.agent.rendezvous_timeout import Patience
-from airflow_elastic.runtime.agent.reporting.controller_lease import Attendance
+from airflow_elastic.runtime.agent.rendezvous_timeout import RendezvousTimeout
+from airflow_elastic.runtime.agent.reporting.controller_lease import ControllerLease
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> _Unreachable:
     return _Unreachable(tmp_path)
 
 
-def _looks(attendance: Attendance, clock: list[float], until: float) -> float | None:
+def _looks(attendance: ControllerLease, clock: list[float], until: float) -> float | None:
     while clock[0] < until:
         clock[0] += 1.0
         if (missed := attendance.missed("a-run")) is not None:
@@ -45,7 +45,7 @@ def _looks(attendance: Attendance, clock: list[float], until: float) -> float | 
 
 def test_each_new_status_renews_the_time(store: _Unreachable) -> None:
     clock = [0.0]
-    attendance = Attendance(store, 60.0, lambda: clock[0])
+    attendance = ControllerLease(store, 60.0, lambda: clock[0])
     for word in (b"1", b"2", b"3"):
         store.put(layout.STATUS, word)
         assert _looks(attendance, clock, clock[0] + 55.0) is None
@@ -54,13 +54,13 @@ def test_each_new_status_renews_the_time(store: _Unreachable) -> None:
 
 def test_a_run_that_never_had_a_status_is_unattended_too(store: _Unreachable) -> None:
     clock = [0.0]
-    assert _looks(Attendance(store, 60.0, lambda: clock[0]), clock, 70.0) == pytest.approx(60.0, abs=3.0)
+    assert _looks(ControllerLease(store, 60.0, lambda: clock[0]), clock, 70.0) == pytest.approx(60.0, abs=3.0)
 
 
 def test_whoever_carries_on_another_run_in_its_place_is_not_its_controller(store: _Unreachable) -> None:
     clock = [0.0]
     Journal(store).append(0, created())
-    run, attendance = identity(store), Attendance(store, 60.0, lambda: clock[0])
+    run, attendance = identity(store), ControllerLease(store, 60.0, lambda: clock[0])
     clock[0] += 3.0
     assert attendance.missed(run) is None
     store.delete([layout.journal_entry(0)])
@@ -75,7 +75,7 @@ def test_whoever_carries_on_another_run_in_its_place_is_not_its_controller(store
 def test_while_storage_is_out_of_reach_the_time_does_not_run(store: _Unreachable) -> None:
     clock = [0.0]
     store.put(layout.STATUS, b"1")
-    attendance = Attendance(store, 60.0, lambda: clock[0])
+    attendance = ControllerLease(store, 60.0, lambda: clock[0])
     assert _looks(attendance, clock, 50.0) is None
     store.broken = True
     for _ in range(200):
@@ -92,7 +92,7 @@ def _write(store: FolderStore, wait: Wait | None) -> None:
     store.put(layout.STATUS, json.dumps(document(store.uri, state, None, 2.0, wait)).encode())
 
 
-def _until_over(patience: Patience, clock: list[float], limit: float) -> bool:
+def _until_over(patience: RendezvousTimeout, clock: list[float], limit: float) -> bool:
     while clock[0] < limit and not patience.over:
         clock[0] += 1.0
     return patience.over
@@ -102,7 +102,7 @@ def test_a_worker_waits_for_others_as_long_as_these_wait_for_a_machine(store: _U
     """Without that each `start_seconds` of a short cluster cost a restart, and the second one ended the run."""
     clock = [0.0]
     _write(store, Wait(Waiting.CAPACITY, 1, 2))
-    patience = Patience(store, 1, 600.0, lambda: clock[0])
+    patience = RendezvousTimeout(store, 1, 600.0, lambda: clock[0])
     assert not _until_over(patience, clock, 86_400.0)
     _write(store, None)
     assert not _until_over(patience, clock, 86_400.0 + 560.0), "it has just got one"
@@ -113,7 +113,7 @@ def test_a_worker_waits_for_others_as_long_as_these_wait_for_a_machine(store: _U
 def test_others_that_only_do_not_come_are_not_waited_for(store: _Unreachable, word: Wait | None) -> None:
     clock = [0.0]
     _write(store, word)
-    patience = Patience(store, 2, 600.0, lambda: clock[0])  # what is written is of attempt 1
+    patience = RendezvousTimeout(store, 2, 600.0, lambda: clock[0])  # what is written is of attempt 1
     assert not _until_over(patience, clock, 599.0)
     assert _until_over(patience, clock, 602.0)
 
@@ -121,4 +121,4 @@ def test_others_that_only_do_not_come_are_not_waited_for(store: _Unreachable, wo
 def test_while_storage_is_out_of_reach_others_may_be_waiting(store: _Unreachable) -> None:
     clock = [0.0]
     store.broken = True
-    assert not _until_over(Patience(store, 1, 60.0, lambda: clock[0]), clock, 600.0)
+    assert not _until_over(RendezvousTimeout(store, 1, 60.0, lambda: clock[0]), clock, 600.0)

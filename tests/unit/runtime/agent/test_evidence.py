@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.runtime.agent.reporting.evidence import LINES, concealed, last_lines, of_rank, values
+from airflow_elastic.runtime.agent.reporting.evidence import (
+    LINES,
+    last_lines,
+    of_rank,
+    values,
+    without_secrets,
+)
 from airflow_elastic.spec.run import SecretRef
 
 USAGE = "usage: t.py [-h]\nt.py: error: unrecognized arguments: --r"
@@ -58,5 +64,5 @@ def test_secrets_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "key").write_text("hidden\n")
     refs = [SecretRef("TOKEN", "env", "MY_TOKEN"), SecretRef("KEY", "file", str(tmp_path / "key"))]
     refs.append(SecretRef("GONE", "file", str(tmp_path / "gone")))
-    assert concealed("login s3cr3t failed: hidden", list(values(refs))) == "login *** failed: ***"
-    assert concealed(None, ["x"]) is None
+    assert without_secrets("login s3cr3t failed: hidden", list(values(refs))) == "login *** failed: ***"
+    assert without_secrets(None, ["x"]) is None

@@ -18,7 +18,7 @@ from airflow_elastic.adapters.storage.store import Entry
 from airflow_elastic.runtime.agent import agent
 from airflow_elastic.runtime.agent.reporting import log_copies, stdout_copy
 from airflow_elastic.runtime.agent.reporting.log_copies import LogCopies
-from airflow_elastic.runtime.agent.reporting.stdout_copy import Echo
+from airflow_elastic.runtime.agent.reporting.stdout_copy import StdoutCopy
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 from tests.support.machine.patience import PATIENCE_SECONDS, until
@@ -252,7 +252,7 @@ def test_an_end_is_told_before_its_logs_are_copied(node: Any, monkeypatch: pytes
         order.append(f"ended, {len(node.store.sent)} parts copied")
         node.store.open.set()
 
-    monkeypatch.setattr(agent, "Persister", lambda *_: service("stop"))
+    monkeypatch.setattr(agent, "StorageWriter", lambda *_: service("stop"))
     monkeypatch.setattr(agent, "run_command", lambda _: Result("failed", 1.0))
     before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
     try:
@@ -273,7 +273,7 @@ def test_a_pods_own_output_leaves_out_what_it_cannot_keep_up_with(
     path = tmp_path / "one.log"
     node: Any = SimpleNamespace(record=SimpleNamespace(run_uri="s3://b/r"), rank_logs=lambda: [path])
     path.write_bytes(b"first\n")
-    copying = Echo(node)
+    copying = StdoutCopy(node)
     copying._copy()
     with path.open("ab") as file:
         file.write(b"".join(b"%09d\n" % n for n in range(500_000)))
@@ -301,7 +301,7 @@ def test_a_pods_own_output_has_the_end_of_ranks_whose_place_others_have_taken(
 ) -> None:
     paths = [tmp_path / "g01.log", tmp_path / "g02.log"]
     node: Any = SimpleNamespace(rank_logs=lambda: [paths[0]])
-    copying = Echo(node)
+    copying = StdoutCopy(node)
     paths[0].write_bytes(b"first\n")
     copying._copy()
     with paths[0].open("ab") as file:

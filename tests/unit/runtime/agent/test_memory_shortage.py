@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_elastic.runtime.agent.reporting.memory_shortage import Shortage
+from airflow_elastic.runtime.agent.reporting.memory_shortage import MemoryShortage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,13 +29,13 @@ def show(proc: Path, *, free: int = 32_000_000, kills: int = 7, waiting: str = "
 
 
 def test_where_there_is_memory_nothing_is_told(proc: Path) -> None:
-    shortage = Shortage(proc)
+    shortage = MemoryShortage(proc)
     shortage.look()
     assert shortage.signs() is None
 
 
 def test_what_was_free_before_the_rank_died_counts_and_not_what_is_afterwards(proc: Path) -> None:
-    shortage = Shortage(proc)
+    shortage = MemoryShortage(proc)
     show(proc, free=300_000)
     shortage.look()
     show(proc)
@@ -44,7 +44,7 @@ def test_what_was_free_before_the_rank_died_counts_and_not_what_is_afterwards(pr
 
 
 def test_the_kernels_kills_and_those_who_wait_are_signs(proc: Path) -> None:
-    shortage = Shortage(proc)
+    shortage = MemoryShortage(proc)
     show(proc, kills=8, waiting="23.40")
     assert shortage.signs() == (
         "the kernel has killed for memory on this machine, processes waited for memory 23% of the last 10 s"
@@ -55,12 +55,12 @@ def test_the_kernels_kills_and_those_who_wait_are_signs(proc: Path) -> None:
 
 
 def test_a_system_that_says_nothing_has_no_signs(tmp_path: Path) -> None:
-    shortage = Shortage(tmp_path / "nothing")
+    shortage = MemoryShortage(tmp_path / "nothing")
     shortage.look()
     assert shortage.signs() is None
 
 
 def test_the_real_one_can_be_read() -> None:
-    shortage = Shortage()
+    shortage = MemoryShortage()
     shortage.look()
     shortage.signs()

@@ -11,14 +11,14 @@ from airflow_elastic.adapters.host.shared_page import Page
 from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.adapters.records.reports import Orders, write_orders
 from airflow_elastic.runtime.agent.reporting.reporter import Reporter
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 
 class Agent:
     """A worker's agent, whose ranks are pages."""
 
     def __init__(self, run: Path, *, generation: int = 1, attempt: int | None = None) -> None:
-        self.worker = Worker(str(run))
+        self.worker = SavingWorker(str(run))
         self.node = self.worker.node
         self.node.members = None
         self.reporter = Reporter(self.node, lambda last: None)

@@ -21,11 +21,11 @@ from airflow_elastic.runtime.agent import rank_group as module_of_group
 from airflow_elastic.runtime.agent import spares as module
 from airflow_elastic.runtime.agent.rank_group import RankGroup
 from airflow_elastic.runtime.agent.spares import WAITING, Spares
-from airflow_elastic.runtime.agent.worker import Node
+from airflow_elastic.runtime.agent.worker import Worker
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
 from tests.support.machine.patience import PATIENCE_SECONDS, until
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 #: What a script can see of the process that it runs in.
 SCRIPT = """
@@ -45,9 +45,9 @@ sys.exit(int(os.environ.get("CODE", "0")))
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path) -> Iterator[Worker]:
     """A worker of two ranks; nothing that it has started may be left."""
-    made = Worker(str(tmp_path / "run")).node
+    made = SavingWorker(str(tmp_path / "run")).node
     script = tmp_path / "work" / "train.py"
     script.parent.mkdir()
     script.write_text(SCRIPT)
@@ -63,16 +63,16 @@ def node(tmp_path: Path) -> Iterator[Node]:
         time.sleep(0.01)
 
 
-def command(node: Node) -> list[str]:
+def command(node: Worker) -> list[str]:
     return TORCHRUN.command(node.record.spec, Place(sys.executable, 0, 1, "", 0))
 
 
-def environments(node: Node, **more: str) -> list[dict[str, str]]:
+def environments(node: Worker, **more: str) -> list[dict[str, str]]:
     alike = {**os.environ, **node.environment(), **more}
     return [{**alike, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
 
 
-def run_ranks(node: Node, spares: Spares, monkeypatch: pytest.MonkeyPatch, **more: str) -> dict[int, int]:
+def run_ranks(node: Worker, spares: Spares, monkeypatch: pytest.MonkeyPatch, **more: str) -> dict[int, int]:
     """Run the ranks to their end, in the worker's folder; returns their exit codes."""
     monkeypatch.chdir(node.record.spec.working_dir or ".")
     with RankGroup(node, command(node), environments(node, **more), spares) as group:
@@ -81,7 +81,7 @@ def run_ranks(node: Node, spares: Spares, monkeypatch: pytest.MonkeyPatch, **mor
         return group.codes
 
 
-def ready(node: Node, count: int) -> None:
+def ready(node: Worker, count: int) -> None:
     """Wait until so many spares have imported what they are to."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while len(called(marked("AIRFLOW_ELASTIC_JOB", node.record.name), WAITING)) < count:
@@ -89,14 +89,14 @@ def ready(node: Node, count: int) -> None:
         time.sleep(0.05)
 
 
-def seen(node: Node, rank: int) -> dict[str, object]:
+def seen(node: Worker, rank: int) -> dict[str, object]:
     lines = node.rank_logs()[rank].read_text().splitlines()
     assert lines[0] == "on error"
     found: dict[str, object] = json.loads(lines[1])
     return found
 
 
-def test_a_script_sees_the_same_either_way(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_sees_the_same_either_way(node: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = {"ODD": "ü\n\udce4 \" ' {}", "CODE": "138"}
     spares = Spares(node)
     monkeypatch.chdir(node.record.spec.working_dir or ".")
@@ -122,7 +122,7 @@ def test_a_script_sees_the_same_either_way(node: Node, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_failure_leaves_the_same_evidence(
-    broken: bool, node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    broken: bool, node: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of a script, or of torch, which may find a library missing."""
     if broken:
@@ -143,7 +143,7 @@ def test_a_failure_leaves_the_same_evidence(
     assert ("libcudart.so" if broken else 'train.py", line 4') in str(told[0][1])
 
 
-def test_one_that_died_is_done_without(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_died_is_done_without(node: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     spares = Spares(node)
     spares.begin()
     lost = marked("AIRFLOW_ELASTIC_JOB", node.record.name)[0]
@@ -156,7 +156,7 @@ def test_one_that_died_is_done_without(node: Node, monkeypatch: pytest.MonkeyPat
     assert sorted(bool(seen(node, rank)["warm"]) for rank in range(2)) == [False, True]
 
 
-def test_they_end_with_their_agent(node: Node, tmp_path: Path) -> None:
+def test_they_end_with_their_agent(node: Worker, tmp_path: Path) -> None:
     """Whatever ends it: what they wait for is the end of their standard input."""
     program = (
         "import os, subprocess, sys\n"
@@ -182,7 +182,7 @@ def test_they_end_with_their_agent(node: Node, tmp_path: Path) -> None:
 
 
 def test_they_give_way_where_memory_is_scarce(
-    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    node: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     spares = Spares(node)
@@ -220,7 +220,7 @@ def test_they_give_way_where_memory_is_scarce(
         {"launcher": "python"},
     ],
 )
-def test_there_are_none_where_they_are_of_no_use(node: Node, changed: Mapping[str, object]) -> None:
+def test_there_are_none_where_they_are_of_no_use(node: Worker, changed: Mapping[str, object]) -> None:
     spec = replace(node.record.spec, workers=Workers(1), **changed)  # type: ignore[arg-type]
     node.record = replace(node.record, spec=spec)
     Spares(node).begin()
@@ -235,7 +235,7 @@ def test_options_of_torchrun_are_checked() -> None:
 
 
 def test_ranks_that_do_not_heed_are_killed_with_what_they_have_started(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(node.record.spec.working_dir or "", "train.py").write_text(
         "import signal, subprocess, sys, time\n"
@@ -252,14 +252,14 @@ def test_ranks_that_do_not_heed_are_killed_with_what_they_have_started(
     assert len(node.rank_logs()) == 2
 
 
-def test_a_secret_that_is_missing_is_the_ranks_to_tell(node: Node) -> None:
+def test_a_secret_that_is_missing_is_the_ranks_to_tell(node: Worker) -> None:
     secret = SecretRef("TOKEN", "file", "/nowhere/token")
     node.record = replace(node.record, spec=replace(node.record.spec, secrets=(secret,)))
     Spares(node).begin()
     assert marked("AIRFLOW_ELASTIC_JOB", node.record.name) == []
 
 
-def test_ranks_have_what_torchrun_gives_its_own(node: Node, tmp_path: Path) -> None:
+def test_ranks_have_what_torchrun_gives_its_own(node: Worker, tmp_path: Path) -> None:
     script = tmp_path / "tell.py"
     script.write_text("import json, os; print(json.dumps(dict(os.environ)))")
     command = [
@@ -274,7 +274,7 @@ def test_ranks_have_what_torchrun_gives_its_own(node: Node, tmp_path: Path) -> N
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
     theirs = json.loads(subprocess.check_output(command, timeout=PATIENCE_SECONDS, env=environment))
     assert node.members is not None
-    (ours, _) = module_of_group.environments(node, node.members, Meeting("10.0.0.1", 7))
+    (ours, _) = module_of_group.rank_environments(node, node.members, Meeting("10.0.0.1", 7))
     assert theirs.keys() - ours.keys() - os.environ.keys() == {
         "TORCHELASTIC_SIGNALS_TO_HANDLE"
     }  # its own affair

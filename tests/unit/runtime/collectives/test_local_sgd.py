@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from airflow_elastic.runtime.collectives import local_sgd
-from airflow_elastic.runtime.collectives.local_sgd import Averaging
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
+from airflow_elastic.runtime.collectives.process_group import Collectives
 
 
 def test_a_variance_stays_one_where_a_rank_was_late(monkeypatch: Any) -> None:
@@ -24,16 +24,16 @@ def test_a_variance_stays_one_where_a_rank_was_late(monkeypatch: Any) -> None:
         def mean(self, number: int) -> tuple[int, torch.Tensor]:
             return number, self.mine.clone()  # others are where this one is
 
-    class Two(Ranks):
+    class Two(Collectives):
         @property
         def alone(self) -> bool:
             return False
 
-    monkeypatch.setattr(local_sgd, "Rounds", Rounds)
-    monkeypatch.setattr(Averaging, "_take_the_first_ones", lambda _: None)
+    monkeypatch.setattr(local_sgd, "AveragingRounds", Rounds)
+    monkeypatch.setattr(LocalSGD, "_take_the_first_ones", lambda _: None)
     norm = torch.nn.BatchNorm1d(2)  # whose variance begins with 1
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), norm)
-    each = Averaging(model, (), Two(0, 2, None), step=0, every=4, patience=1.0)
+    each = LocalSGD(model, (), Two(0, 2, None), step=0, every=4, patience=1.0)
     before = model[0].weight.detach().clone()
     norm.running_var.fill_(0.2)  # type: ignore[union-attr]
     with torch.no_grad():

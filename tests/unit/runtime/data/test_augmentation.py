@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from airflow_elastic.runtime.checkpoint.save import random_state
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data.indexed import epoch_of
 from airflow_elastic.runtime.data.sampler import ElasticBatches
 from airflow_elastic.runtime.data.stream import Plan, ShardedStream
@@ -136,7 +136,7 @@ def streamed(workers: int = 0, batches: int = 10**6, stream: ShardedStream | Non
     stream = stream or ShardedStream(range(len(LENGTHS)), read, lanes=3)
     found: list[Drawn] = []
     for portion in islice(
-        stream_epoch_of(stream, stream.spot, 0, plan, Ranks(0, 1, None), account=False), batches
+        stream_epoch_of(stream, stream.spot, 0, plan, Collectives(0, 1, None), account=False), batches
     ):
         found += portion.content
         assert portion.completes

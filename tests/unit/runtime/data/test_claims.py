@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data.claims import Claims
 
 
@@ -17,7 +17,7 @@ class Rank:
     """One that goes from batch to batch at its own speed, as where the exchange of gradients keeps nobody waiting."""
 
     def __init__(self, number: int, world: int, pieces: list[int], store: HashStore) -> None:
-        self._claims = Claims(Ranks(number, world, None))
+        self._claims = Claims(Collectives(number, world, None))
         self._claims._store = store
         self._pieces, self._batch, self._number = pieces, 0, self._claims.begin(pieces[0])
         self.done: list[tuple[int, int]] = []
@@ -55,6 +55,6 @@ def test_each_piece_is_done_once_and_nothing_is_left_behind(
 
 
 def test_a_rank_that_is_alone_gets_all_of_them() -> None:
-    alone = Claims(Ranks(0, 1, None))
+    alone = Claims(Collectives(0, 1, None))
     assert [alone.begin(3), alone.take(), alone.take(), alone.take()] == [0, 1, 2, 3]
     assert alone.begin(1) == 0

@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data.share import Feed
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.training.streams import stream_of
@@ -23,7 +23,7 @@ class Endless(torch.utils.data.IterableDataset[int]):
 
 
 def feed() -> Feed:
-    return Feed(Ranks(0, 1, None), None, lambda steps: None)
+    return Feed(Collectives(0, 1, None), None, lambda steps: None)
 
 
 def loaded(feed: Feed, data: Any, **changes: Any) -> Iterator[Any]:

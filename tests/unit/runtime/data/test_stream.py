@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data.portions import Portion
 from airflow_elastic.runtime.data.sampler import order_of
 from airflow_elastic.runtime.data.stream import Plan, ShardedStream, epoch_of
@@ -34,7 +34,7 @@ def plan_of(global_batch: int, micro_batch: int | None = None, **options: Any) -
 
 
 def consume(
-    stream: ShardedStream, plan: Plan, ranks: Ranks, batches: int, offset: int = 0
+    stream: ShardedStream, plan: Plan, ranks: Collectives, batches: int, offset: int = 0
 ) -> list[list[Portion]]:
     """What one rank is given of the next global batches, piece by piece; it does a step with each of these."""
     taken: list[list[Portion]] = []
@@ -93,7 +93,7 @@ def test_exactly_once_in_the_same_batches_whatever_the_world_sizes(
     state = stream_of(lengths, lanes).state_dict()
     for world, batches in [*lives, (last, 10**6)]:
 
-        def life(ranks: Ranks, state: Any = state, batches: int = batches) -> Any:
+        def life(ranks: Collectives, state: Any = state, batches: int = batches) -> Any:
             stream = stream_of(lengths, lanes)
             stream.load_state_dict(json.loads(json.dumps(state)))
             if stream.spot.epoch:
@@ -132,10 +132,10 @@ def test_workers_of_the_loader_read_ahead_and_change_nothing() -> None:
     lengths = [7 * at % 31 for at in range(23)]
     plan = plan_of(32, num_workers=2)
     stream = stream_of(lengths, 6)
-    seen = [counted([batch]) for batch in consume(stream, plan, Ranks(0, 1, None), 2)]
+    seen = [counted([batch]) for batch in consume(stream, plan, Collectives(0, 1, None), 2)]
     assert stream.state_dict()["turn"] == 2 * 32 % 6
     assert sum(counted_in(stream, lengths)) == 2 * 32
-    seen += [counted([batch]) for batch in consume(stream, plan, Ranks(0, 1, None), 10**6, 2 * 32)]
+    seen += [counted([batch]) for batch in consume(stream, plan, Collectives(0, 1, None), 10**6, 2 * 32)]
     assert seen == alone(lengths, 6, 32)
 
 
@@ -152,7 +152,7 @@ def counted_in(stream: ShardedStream, lengths: list[int]) -> list[int]:
 def test_a_rank_reads_its_own_share_and_little_more() -> None:
     lengths, reads = [50] * 12, [0, 0, 0]
 
-    def work(ranks: Ranks) -> None:
+    def work(ranks: Collectives) -> None:
         def read(shard: int, offset: int) -> Iterator[int]:
             for number in range(offset, lengths[shard]):
                 reads[ranks.rank] += 1
@@ -166,9 +166,9 @@ def test_a_rank_reads_its_own_share_and_little_more() -> None:
 
 def test_epochs_have_orders_of_their_own_and_shards_end() -> None:
     stream, plan = stream_of([4, 4, 4, 0, 4], 2), plan_of(6)
-    first = consume(stream, plan, Ranks(0, 1, None), 10**6)
+    first = consume(stream, plan, Collectives(0, 1, None), 10**6)
     stream.spot = Spot.first(1, stream.lanes)
-    second = consume(stream, plan, Ranks(0, 1, None), 10**6)
+    second = consume(stream, plan, Collectives(0, 1, None), 10**6)
     orders = [
         [sample for batch in epoch for piece in batch for sample in piece.content]
         for epoch in (first, second)
@@ -185,7 +185,7 @@ def test_epochs_have_orders_of_their_own_and_shards_end() -> None:
 
 def test_other_shards_are_refused() -> None:
     begun = stream_of([3, 3, 3], 2)
-    consume(begun, plan_of(2), Ranks(0, 1, None), 1)
+    consume(begun, plan_of(2), Collectives(0, 1, None), 1)
     state = begun.state_dict()
     with pytest.raises(InvalidInput, match=r"3 shards in 2 lanes .* the script has 4 shards in 2 lanes"):
         stream_of([3, 3, 3, 3], 2).load_state_dict(state)
@@ -202,7 +202,7 @@ def test_what_can_only_be_iterated_is_consumed_once_as_the_documentation_has_it(
         if "slice_n" in block
     )
 
-    def life(ranks: Ranks, state: Any, batches: int) -> Any:
+    def life(ranks: Collectives, state: Any, batches: int) -> Any:
         words: dict[str, Any] = {"data": range(91), "itertools": itertools, "elastic": elastic}
         exec(recipe, words)
         stream: ShardedStream = words["stream"]

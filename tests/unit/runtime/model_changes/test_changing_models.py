@@ -17,7 +17,7 @@ from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import together
 from tests.support.training.changing import CHANGED, KINDS, Dropped, GroupAdded, Swapped, Training
 from tests.support.training.optimizers import equal
-from tests.support.training.saving import Worker, restorer
+from tests.support.training.saving import SavingWorker, restorer
 
 END = 7
 
@@ -42,7 +42,7 @@ def begun(training: Training, step: int | None = None, rebuild: Any = None) -> S
 def saved(kind: type[Training], run: Path, *, overlap: bool = False) -> None:
     """All states of a training from the first step on, until it dies in the step before its last."""
     policy = CheckpointPolicy(keep_last=END, overlap=overlap)
-    worker, training = Worker(str(run), policy=policy), kind()
+    worker, training = SavingWorker(str(run), policy=policy), kind()
     objects = begun(training)
     worker.saver.attend(objects.stepping)
 
@@ -128,7 +128,7 @@ def test_what_is_no_part_of_the_model_and_trained_on_is_refused(
 ) -> None:
     """Its optimizer may have a parameter that the model has no more, as long as it leaves that as it is."""
     caplog.set_level(logging.INFO)
-    worker, training = Worker(str(tmp_path / "run")), Dropped()
+    worker, training = SavingWorker(str(tmp_path / "run")), Dropped()
     objects, gone = begun(training), training.net.more.weight
     training.run(0, CHANGED + 1)
     worker.save(objects, 1, Position(), reason="script", metrics={})
@@ -141,7 +141,7 @@ def test_what_is_no_part_of_the_model_and_trained_on_is_refused(
 
 
 def test_what_was_never_the_models_is_refused_with_the_save(tmp_path: Path) -> None:
-    worker, training = Worker(str(tmp_path / "run")), GroupAdded()
+    worker, training = SavingWorker(str(tmp_path / "run")), GroupAdded()
     objects = begun(training)
     training.optimizers[0].add_param_group({"params": [torch.nn.Parameter(torch.ones(3))]})
     with pytest.raises(InvalidInput, match=r"1 parameters that are not the model's, of the shapes \(3,\)"):
@@ -150,7 +150,7 @@ def test_what_was_never_the_models_is_refused_with_the_save(tmp_path: Path) -> N
 
 def test_a_change_on_one_rank_alone_is_refused_with_the_save(tmp_path: Path) -> None:
     """Each rank decides by names and sizes what is its own to write: some of it would be written by nobody."""
-    runs = [Worker(str(tmp_path / "run"), index=index, of=2) for index in range(2)]
+    runs = [SavingWorker(str(tmp_path / "run"), index=index, of=2) for index in range(2)]
     said: list[str] = []
 
     def rank(ranks: Any) -> None:

@@ -18,7 +18,12 @@ from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.peers import buddy_memory, buddy_sender
-from airflow_elastic.runtime.tiers.peers.connection import Answer, Given, hear, say
+from airflow_elastic.runtime.tiers.peers.connection import (
+    Answer,
+    StateHeader,
+    receive_document,
+    send_document,
+)
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY
 from tests.support.machine.patience import PATIENCE_SECONDS, until
 from tests.support.training.buddies import Pair, objects, pair, speaking, staged
@@ -35,15 +40,15 @@ def test_what_has_not_come_to_the_neighbours_is_not_overwritten(tmp_path: Path) 
 def test_a_neighbour_gets_time_to_have_memory_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buddy_sender, "_SEND_SECONDS", 0.05)
     monkeypatch.setattr(buddy_sender, "_BYTES_A_SECOND", 100.0)
-    room = shared_memory.Slot.room
+    room = shared_memory.StagingSlot.room
 
-    def slow(slot: shared_memory.Slot, size: int) -> memoryview:
+    def slow(slot: shared_memory.StagingSlot, size: int) -> memoryview:
         threading.Event().wait(0.3)
         return room(slot, size)
 
     with pair(tmp_path / "run") as two:
         two.workers[1].saver.save(objects(1), 3, Position(0, 3, 3), reason=MEMORY, metrics={})
-        monkeypatch.setattr(shared_memory.Slot, "room", slow)
+        monkeypatch.setattr(shared_memory.StagingSlot, "room", slow)
         two.sharers[1].news()
         until(lambda: two.kept(0) == [3], "the state to be kept")
         assert two.keeper(0)._hello.number == 1
@@ -52,14 +57,14 @@ def test_a_neighbour_gets_time_to_have_memory_made(tmp_path: Path, monkeypatch: 
 @pytest.fixture
 def making(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, Callable[[], None]]]:
     """Is set when a neighbour has begun to make memory, which from a call on takes as long as the test does."""
-    room, begun, over = shared_memory.Slot.room, threading.Event(), threading.Event()
+    room, begun, over = shared_memory.StagingSlot.room, threading.Event(), threading.Event()
 
-    def slow(slot: shared_memory.Slot, size: int) -> memoryview:
+    def slow(slot: shared_memory.StagingSlot, size: int) -> memoryview:
         begun.set()
         over.wait(PATIENCE_SECONDS)
         return room(slot, size)
 
-    yield begun, lambda: monkeypatch.setattr(shared_memory.Slot, "room", slow)
+    yield begun, lambda: monkeypatch.setattr(shared_memory.StagingSlot, "room", slow)
     over.set()
 
 
@@ -159,13 +164,13 @@ def test_a_state_that_cannot_be_given_is_told_and_its_worker_is_not_lost(
 ) -> None:
     """Whoever says nothing is not asked twice."""
 
-    def give(sharer: buddy_sender.Sharer, *_: object) -> None:
+    def give(sharer: buddy_sender.BuddySender, *_: object) -> None:
         raise trouble
 
     with pair(tmp_path / "run") as two:
         two.save(objects(1), 3)
         until(lambda: two.kept(0) == [3], "the state to be kept")
-        monkeypatch.setattr(buddy_sender.Sharer, "_give", give)
+        monkeypatch.setattr(buddy_sender.BuddySender, "_give", give)
         two.save(objects(1), 4)
         mailbox = Mailbox(two.workers[0].store)
         until(lambda: len(mailbox.read()) == 2, "both to tell")
@@ -218,7 +223,7 @@ class _Torn:
 def test_whoever_does_not_know_the_word_is_not_listened_to(tmp_path: Path) -> None:
     with pair(tmp_path / "run") as two, speaking(two.keeper(0), "guess") as connection:
         with pytest.raises(OSError, match="ended"):
-            hear(connection, Answer)
+            receive_document(connection, Answer)
         assert two.keeper(0).generation == 0
 
 
@@ -226,11 +231,11 @@ def test_what_has_changed_on_its_way_is_not_kept(tmp_path: Path) -> None:
     two = Pair(tmp_path / "run")
     keep = two.keeper(0)
     with staged(two, 3) as (note, data), speaking(keep, keep.place.token) as connection:
-        say(connection, Given((note,), (checksums.of(bytes(data)),)))
-        assert hear(connection, Answer).trouble is None
+        send_document(connection, StateHeader((note,), (checksums.of(bytes(data)),)))
+        assert receive_document(connection, Answer).trouble is None
         data[7] ^= 1
         connection.sendall(data)
-        assert "changed" in str(hear(connection, Answer).trouble)
+        assert "changed" in str(receive_document(connection, Answer).trouble)
     assert two.kept(0) == []
 
 
@@ -238,22 +243,22 @@ def test_what_is_still_on_its_way_when_its_sender_begins_anew_is_mixed_into_noth
     two = Pair(tmp_path / "run")
     keep = two.keeper(0)
     with staged(two, 3) as (note, data), speaking(keep, keep.place.token, 1) as late:
-        say(late, Given((note,), (checksums.of(bytes(data)),)))
-        assert hear(late, Answer).trouble is None
+        send_document(late, StateHeader((note,), (checksums.of(bytes(data)),)))
+        assert receive_document(late, Answer).trouble is None
         late.sendall(data[: len(data) // 2])
         with staged(two, 4) as (newer, newer_data), speaking(keep, keep.place.token, 2) as connection:
-            say(connection, Given((newer,), (checksums.of(bytes(newer_data)),)))
-            assert hear(connection, Answer).trouble is None
+            send_document(connection, StateHeader((newer,), (checksums.of(bytes(newer_data)),)))
+            assert receive_document(connection, Answer).trouble is None
             with contextlib.suppress(OSError):  # cut off
                 late.sendall(data[len(data) // 2 :])
             connection.sendall(newer_data)
-            assert hear(connection, Answer).trouble is None
+            assert receive_document(connection, Answer).trouble is None
             assert two.kept(0) == [4]
             ((slot, _),) = shared_memory.held(keep.slots, (1, 4))
             assert slot.data(newer.kept_bytes) == newer_data
             slot.release()
             with speaking(keep, keep.place.token, 1) as queued, pytest.raises(OSError, match="ended"):
-                hear(queued, Answer)
+                receive_document(queued, Answer)
             assert keep.lost is None
 
 
@@ -263,13 +268,13 @@ def test_memory_that_is_not_there_after_all_is_no_loss(
     two = Pair(tmp_path / "run")
     keep = two.keeper(0)
 
-    def room(slot: shared_memory.Slot, size: int) -> memoryview:
+    def room(slot: shared_memory.StagingSlot, size: int) -> memoryview:
         raise OSError(errno.ENOMEM, "only 0 GB are free")
 
     with staged(two, 3) as (note, data), speaking(keep, keep.place.token) as connection:
-        monkeypatch.setattr(shared_memory.Slot, "room", room)
-        say(connection, Given((note,), (checksums.of(bytes(data)),)))
-        assert "only 0 GB" in str(hear(connection, Answer).trouble)
+        monkeypatch.setattr(shared_memory.StagingSlot, "room", room)
+        send_document(connection, StateHeader((note,), (checksums.of(bytes(data)),)))
+        assert "only 0 GB" in str(receive_document(connection, Answer).trouble)
         assert keep.lost is None
 
 

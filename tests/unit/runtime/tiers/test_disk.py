@@ -18,9 +18,9 @@ from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers import shared_memory
-from airflow_elastic.runtime.tiers.disk.copies import FORGOTTEN_SECONDS, Disk
+from airflow_elastic.runtime.tiers.disk.copies import FORGOTTEN_SECONDS, WorkerDisk
 from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
 from airflow_elastic.runtime.tiers.shared_memory import DISK, MEMORY
 from airflow_elastic.spec import layout
@@ -29,7 +29,7 @@ from airflow_elastic.spec.errors import SpecError, StoreError
 from airflow_elastic.spec.run import RunSpec
 from tests.support.machine.machines import Far, Machines, flip, save, take
 from tests.support.machine.patience import PATIENCE_SECONDS
-from tests.support.training.saving import Worker, objects, same
+from tests.support.training.saving import SavingWorker, objects, same
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_full_disk_is_used_again_once_there_is_room(
 
 
 @contextmanager
-def running(workers: list[Worker]) -> Iterator[list[DiskWriter]]:
+def running(workers: list[SavingWorker]) -> Iterator[list[DiskWriter]]:
     writers = [DiskWriter(worker.node, worker.node.disk) for worker in workers if worker.node.disk]
     for writer in writers:
         writer.start()
@@ -213,7 +213,7 @@ def test_what_is_on_the_disk_is_not_read_from_storage(
     assert workers[0].node.disk is not None
     room = Room(tmp_path / "room", 1, disk=workers[0].node.disk.root)
     room.folder.mkdir()  # one rank alone fetches nothing there, and has nothing to remove
-    assert Restorer(far, Ranks(0, 1, None), attempt=2, room=room).restore(loaded) is not None
+    assert Restorer(far, Collectives(0, 1, None), attempt=2, room=room).restore(loaded) is not None
     assert same(loaded, objects(6))
     assert room.folder.exists()
     ours = [key for key in far.asked if key.endswith("rank-00000.bin")]
@@ -234,8 +234,8 @@ def test_as_many_states_stay_as_the_policy_says(machines: Machines) -> None:
 
 
 def test_a_disk_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
-    worker = Worker(str(tmp_path / "run"), policy=CheckpointPolicy(disk=str(tmp_path / "none")))
-    disk = Disk.of_run(str(tmp_path / "none"), worker.store, 0)
+    worker = SavingWorker(str(tmp_path / "run"), policy=CheckpointPolicy(disk=str(tmp_path / "none")))
+    disk = WorkerDisk.of_run(str(tmp_path / "none"), worker.store, 0)
     with pytest.raises(StoreError, match=r"there is no folder .*none on this machine"):
         disk.begin()
     assert worker.saver.save(objects(1), 1, Position(), reason=DISK, metrics={})
@@ -246,7 +246,7 @@ def test_a_disk_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
 
 
 def test_a_disk_in_which_nothing_can_be_made_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
-    disk = Disk.of_run("/proc", Worker(str(tmp_path / "run")).store, 0)
+    disk = WorkerDisk.of_run("/proc", SavingWorker(str(tmp_path / "run")).store, 0)
     with pytest.raises(StoreError, match=r"/proc cannot be used: .*; checkpoint.disk has to be writable"):
         disk.begin()
 
@@ -259,13 +259,13 @@ def test_a_disk_that_goes_in_the_middle_of_a_write_is_told_and_not_made(
     save([worker], 2, seed=2)
     (folder,) = (found for found in machines.folders if any(found.iterdir()))
     assert worker.saver.save(objects(1), 4, Position(), reason=DISK, metrics={})
-    prune = Disk._prune
+    prune = WorkerDisk._prune
 
-    def goes(disk: Disk) -> None:
-        monkeypatch.setattr(Disk, "_prune", prune)
+    def goes(disk: WorkerDisk) -> None:
+        monkeypatch.setattr(WorkerDisk, "_prune", prune)
         folder.rename(folder.with_name("gone"))
 
-    monkeypatch.setattr(Disk, "_prune", goes)
+    monkeypatch.setattr(WorkerDisk, "_prune", goes)
     DiskWriter(worker.node, worker.node.disk)._look(heard=True)
     assert not folder.exists(), "what is meant to be mounted there would be elsewhere"
     (told,) = worker.store.list("control/")
@@ -306,7 +306,7 @@ def test_what_runs_have_forgotten_is_removed(machines: Machines) -> None:
     folder = machines.folders[0]
     for theirs in ("airflow-elastic-fork", "airflow-elastic-0123456789abcdeg"):
         (folder / theirs / "node-0" / layout.CHECKPOINT_DATA).mkdir(parents=True)
-    other = Disk(folder / f"airflow-elastic-{'0' * 16}", 0)
+    other = WorkerDisk(folder / f"airflow-elastic-{'0' * 16}", 0)
     other.begin()
     assert len(machines.files()) == 2
     old = time.time() - FORGOTTEN_SECONDS - 1

@@ -20,16 +20,16 @@ from airflow_elastic.adapters.records.sample_accounts import read_accounts
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.disk import recovery
-from airflow_elastic.runtime.tiers.disk.copies import Word
+from airflow_elastic.runtime.tiers.disk.copies import DiskManifest
 from airflow_elastic.runtime.tiers.disk.recovery import NotRecovered
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import InvalidInput, StoreError
 from airflow_elastic.spec.run import Health
 from tests.support.machine.machines import Machines, come, cut, flip, save
-from tests.support.training.saving import Worker, objects, same
+from tests.support.training.saving import SavingWorker, objects, same
 from tests.support.training.saving import save as saved
 
 
@@ -56,7 +56,7 @@ def test_what_agents_have_lost_with_their_memory_becomes_a_checkpoint(
     assert list(checkpoints.problems(store, manifest)) == []
     assert [(one.attempt, one.rank) for one in read_accounts(store)] == [(1, 0), (1, 1)]
     loaded = objects(1)
-    Restorer(store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(loaded)
+    Restorer(store, Collectives(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(loaded)
     assert same(loaded, objects(6))
     assert machines.files() == [
         "000000000006-a0002-g01-disk/rank-00000.bin",
@@ -268,7 +268,7 @@ def test_what_could_not_be_written_is_tried_again_and_never_mixed(
     loaded, manifest = objects(1), checkpoints.read(third[0].store, 6)
     assert manifest.reason == "steps", "that of the later attempt"
     room = Room(machines.base / "room", 1)
-    Restorer(third[0].store, Ranks(0, 1, None), attempt=3, room=room).restore(loaded)
+    Restorer(third[0].store, Collectives(0, 1, None), attempt=3, room=room).restore(loaded)
     assert same(loaded, objects(7))
 
 
@@ -277,7 +277,7 @@ def test_what_went_another_way_does_not_come_back(machines: Machines) -> None:
     first = machines.attempt(1)
     save(first, 15, seed=15)
     store = first[0].store
-    second = [Worker(machines.run, attempt=2, index=index, of=2) for index in range(2)]
+    second = [SavingWorker(machines.run, attempt=2, index=index, of=2) for index in range(2)]
     for worker in second:
         worker.save(objects(6), 6, Position(), reason="steps", metrics={})
     come(machines.attempt(3))
@@ -303,11 +303,11 @@ def test_what_somebody_else_has_put_there_is_not_used(
     (tmp_path / "secret").write_text("of somebody")
     for folder in machines.folders:
         (word,) = folder.rglob("part-*.json")
-        part = decode(Word, json.loads(word.read_bytes())["word"]).part
+        part = decode(DiskManifest, json.loads(word.read_bytes())["word"]).part
         files = [replace(file, key=str(tmp_path / "secret")) for file in part.manifest.files]
         bad = replace(part, node=0, of=1, manifest=replace(part.manifest, files=tuple(files)))
         if of == 1:
-            plain = encode(Word(bad))
+            plain = encode(DiskManifest(bad))
             word.write_text(json.dumps({"word": plain, "seal": checksums.of(json.dumps(plain).encode())}))
         else:
             next(folder.iterdir()).chmod(0o777)

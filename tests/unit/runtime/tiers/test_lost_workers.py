@@ -16,10 +16,16 @@ from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.peers import buddy_memory
-from airflow_elastic.runtime.tiers.peers.connection import Answer, Given, Hello, hear, say
+from airflow_elastic.runtime.tiers.peers.connection import (
+    Answer,
+    Hello,
+    StateHeader,
+    receive_document,
+    send_document,
+)
 from airflow_elastic.runtime.tiers.storage import writer
 from airflow_elastic.spec.errors import StoreError
 from tests.support.machine.patience import PATIENCE_SECONDS, until
@@ -35,7 +41,9 @@ def test_what_a_lost_worker_had_in_memory_becomes_a_checkpoint(tmp_path: Path) -
         two.workers[0].persister.flush()
         assert two.steps() == [3]
         store = two.workers[0].store
-    manifest = Restorer(store, Ranks(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(loaded)
+    manifest = Restorer(store, Collectives(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(
+        loaded
+    )
     assert manifest is not None
     assert manifest.step == 3
     ours, theirs = (torch.nn.utils.parameters_to_vector(one.model.parameters()) for one in (saved, loaded))
@@ -108,7 +116,7 @@ def test_when_all_have_come_nobody_is_lost_any_more(tmp_path: Path) -> None:
         keep.settle(2)
         assert keep.lost is None
         with speaking(keep, keep.place.token, 9) as late, pytest.raises(OSError, match="ended"):
-            hear(late, Answer)
+            receive_document(late, Answer)
         assert keep.lost is None
 
 
@@ -116,18 +124,18 @@ def test_one_that_falls_silent_in_the_middle_of_a_state_holds_up_nobody(tmp_path
     two = Pair(tmp_path / "run")
     keep = two.keeper(0)
     with staged(two, 3) as (note, data), speaking(keep, keep.place.token) as silent:
-        say(silent, Given((note,), (checksums.of(bytes(data)),)))
-        assert hear(silent, Answer).trouble is None
+        send_document(silent, StateHeader((note,), (checksums.of(bytes(data)),)))
+        assert receive_document(silent, Answer).trouble is None
         silent.sendall(data[: len(data) // 2])
         keep.without((0, 2))
         keep.settle(2)
         later = replace(note, generation=2)
         with socket.create_connection((keep.place.addr, keep.place.port), timeout=PATIENCE_SECONDS) as new:
-            say(new, Hello(keep.place.token, 2, 2, 1))
-            say(new, Given((later,), (checksums.of(bytes(data)),)))
-            assert hear(new, Answer).trouble is None
+            send_document(new, Hello(keep.place.token, 2, 2, 1))
+            send_document(new, StateHeader((later,), (checksums.of(bytes(data)),)))
+            assert receive_document(new, Answer).trouble is None
             new.sendall(data)
-            assert hear(new, Answer).trouble is None
+            assert receive_document(new, Answer).trouble is None
             assert keep.lost is None
     assert shared_memory.common(keep.slots)[-1] == (2, 3)
 

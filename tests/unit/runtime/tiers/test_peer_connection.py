@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.adapters.records.mailbox import Mailbox
-from airflow_elastic.runtime.tiers.peers.connection import Address, announce, find_neighbour, keeper_of
+from airflow_elastic.runtime.tiers.peers.connection import Address, announce, buddy_of, find_buddy
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY, Note
 from airflow_elastic.spec.checkpoints.index import Index
 from airflow_elastic.spec.errors import SpecError
@@ -25,7 +25,7 @@ def test_each_keeps_one_and_none_of_its_own_unit(units: int, unit: int) -> None:
     nodes = tuple(range(10, 10 + units * unit))
     members = Members(1, nodes, 0.0)
     machines = [str(at // unit) for at in range(len(nodes))]
-    keepers = [keeper_of(worker, members, unit, machines) for worker in nodes]
+    keepers = [buddy_of(worker, members, unit, machines) for worker in nodes]
     assert sorted(one for one in keepers if one is not None) == list(nodes)
     assert all(
         (worker - 10) // unit != (one - 10) // unit for worker, one in zip(nodes, keepers, strict=True) if one
@@ -33,7 +33,7 @@ def test_each_keeps_one_and_none_of_its_own_unit(units: int, unit: int) -> None:
 
 
 def test_one_unit_has_nobody_to_keep_it() -> None:
-    assert keeper_of(0, Members(1, (0, 1), 0.0), 2, ["a", "b"]) is None
+    assert buddy_of(0, Members(1, (0, 1), 0.0), 2, ["a", "b"]) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_that_nobody_keeps_anything_is_said_when_they_meet(
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for worker in nodes:
         announce(store, worker, Address("127.0.0.1", 1, "word"), "a machine")
-    assert find_neighbour(store, 0, Members(1, nodes, 0.0), unit) is None
+    assert find_buddy(store, 0, Members(1, nodes, 0.0), unit) is None
     (said,) = caplog.messages
     assert why in said
     assert f"have workers.min {2 * unit} or more" in said
@@ -96,7 +96,7 @@ def test_the_keeper_is_on_another_machine_where_that_can_be(
     machines: str, unit: int, keepers: list[int]
 ) -> None:
     members = Members(1, (0, 1, 2, 3), 0.0)
-    assert [keeper_of(worker, members, unit, machines) for worker in members.nodes] == keepers
+    assert [buddy_of(worker, members, unit, machines) for worker in members.nodes] == keepers
 
 
 def test_what_cannot_be_is_refused() -> None:

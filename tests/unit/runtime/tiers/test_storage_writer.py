@@ -17,7 +17,7 @@ from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.tiers import shared_memory
-from airflow_elastic.runtime.tiers.shared_memory import Slot
+from airflow_elastic.runtime.tiers.shared_memory import StagingSlot
 from airflow_elastic.runtime.tiers.storage import writer
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -25,10 +25,10 @@ from airflow_elastic.spec.errors import StoreError, StoreFull
 from airflow_elastic.spec.run import Health
 from tests.support.machine.patience import PATIENCE_SECONDS, until
 from tests.support.machine.small_disk import small_disk
-from tests.support.training.saving import Worker, objects, restorer, same, save
+from tests.support.training.saving import SavingWorker, objects, restorer, same, save
 
 
-def written_by_the_thread(worker: Worker, step: int) -> list[int]:
+def written_by_the_thread(worker: SavingWorker, step: int) -> list[int]:
     """Save for memory only; what the thread that writes makes of it."""
     worker.saver.save(objects(step), step, Position(), reason="memory", metrics={})
     worker.persister.write_new()
@@ -38,7 +38,7 @@ def written_by_the_thread(worker: Worker, step: int) -> list[int]:
 def test_what_ranks_began_from_takes_nothing_back_of_what_is_known_since(tmp_path: Path) -> None:
     """Of a newer checkpoint, which `verify` has read."""
     save(tmp_path, 1, objects(1), keep_last=1)
-    worker = Worker(str(tmp_path), keep_last=1, generation=2)
+    worker = SavingWorker(str(tmp_path), keep_last=1, generation=2)
     worker.words[shared_page.FROM_STEP], worker.words[shared_page.VERIFIED] = 1.0, 1.0
     for step, expected in ((2, [1, 2]), (3, [1, 3]), (4, [3, 4]), (5, [3, 5])):
         worker.save(objects(step), step, Position(), reason="steps", metrics={})
@@ -48,7 +48,7 @@ def test_what_ranks_began_from_takes_nothing_back_of_what_is_known_since(tmp_pat
 
 
 def test_what_is_for_memory_only_is_written_when_something_happens_and_not_before(tmp_path: Path) -> None:
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     assert written_by_the_thread(worker, 1) == []
     worker.saver.save(objects(2), 2, Position(), reason="steps", metrics={})
     # It is still to be written: what comes next does not take its place.
@@ -68,7 +68,7 @@ def test_what_is_for_memory_only_is_written_when_something_happens_and_not_befor
 
 
 def test_a_step_that_is_in_memory_already_can_be_saved_all_the_same(tmp_path: Path) -> None:
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     for step in (1, 2):
         assert written_by_the_thread(worker, step) == []
     worker.saver.save(objects(2), 2, Position(), reason="final", metrics={"loss": 1.0})
@@ -78,7 +78,7 @@ def test_a_step_that_is_in_memory_already_can_be_saved_all_the_same(tmp_path: Pa
 
 
 def test_a_save_of_a_step_that_is_being_looked_at_in_memory_waits_and_is_written(tmp_path: Path) -> None:
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     worker.saver.save(objects(1), 1, Position(), reason="memory", metrics={})
     (slot,) = (slot for slot in worker.node.slots.of[0] if slot.age)
     assert slot.hold()  # as the agent does, to see what it is
@@ -97,7 +97,7 @@ def test_a_save_of_a_step_that_is_being_looked_at_in_memory_waits_and_is_written
 
 
 def test_a_step_that_is_still_to_be_written_is_not_copied_into_memory_again(tmp_path: Path) -> None:
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     worker.saver.save(objects(1), 1, Position(), reason="seconds", metrics={})
     for step in (1, 2, 3):  # and nobody waits for ever
         worker.saver.save(objects(step), step, Position(), reason="memory", metrics={})
@@ -109,7 +109,7 @@ def test_a_step_that_is_still_to_be_written_is_not_copied_into_memory_again(tmp_
 
 def test_at_a_breakpoint_nobody_waits_for_what_is_still_being_written(tmp_path: Path) -> None:
     """Ranks are to end soon: what they have done is in memory at once, beside what storage is still to have."""
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     worker.saver.save(objects(1), 4, Position(), reason="steps", metrics={})
     worker.saver.save(objects(2), 5, Position(), reason="breakpoint", metrics={})
     assert checkpoints.steps(worker.store) == [], "nobody has written anything"
@@ -122,7 +122,7 @@ def test_at_a_breakpoint_nobody_waits_for_what_is_still_being_written(tmp_path: 
 
 def test_what_somebody_has_locked_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_LOCKED_SECONDS", 0.1)
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     worker.saver.save(objects(1), 1, Position(), reason="steps", metrics={})
     (slot,) = (slot for slot in worker.stage._slots if slot.age)
     assert slot.hold()
@@ -135,7 +135,7 @@ def test_what_somebody_has_locked_is_not_forgotten(tmp_path: Path, monkeypatch: 
 
 def test_a_breakpoint_is_not_copied_over_what_is_still_to_be_written(tmp_path: Path) -> None:
     """It may be cut off, and then there would be neither."""
-    worker = Worker(str(tmp_path / "run"))
+    worker = SavingWorker(str(tmp_path / "run"))
     for step in (10, 20):
         assert worker.saver.save(objects(step), step, Position(), reason="steps", metrics={})
         worker.words[shared_page.KEPT] = 10  # and 20 has yet to be written
@@ -158,7 +158,7 @@ def test_a_breakpoint_is_not_copied_over_what_is_still_to_be_written(tmp_path: P
 def test_what_could_not_be_written_is_tried_again_before_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     write = worker.store.write
 
     def refuse(key: str, data: memoryview, **_: Any) -> None:
@@ -179,14 +179,14 @@ def test_what_could_not_be_written_is_tried_again_before_the_end(
 def test_memory_that_cannot_be_read_is_told_of_like_anything_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     worker.saver.save(objects(1), 1, Position(), reason="script", metrics={})
 
     def no_memory(*_: object) -> memoryview:
         raise OSError(12, "Cannot allocate memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Slot, "data", no_memory)
+        patch.setattr(StagingSlot, "data", no_memory)
         with pytest.raises(StoreError, match=r"step 1 cannot be written: .*Cannot allocate memory"):
             worker.persister.flush()
     (told,) = Mailbox(worker.store).read()
@@ -201,7 +201,7 @@ def test_what_could_not_be_told_is_told_with_the_next_try_and_once(
     def full(*_: Any, **__: Any) -> Any:
         raise StoreFull("the disk is full")
 
-    worker = Worker(str(tmp_path / "run"))
+    worker = SavingWorker(str(tmp_path / "run"))
     monkeypatch.setattr(writer, "write_files", full)
     for step in (1, 2):
         assert worker.saver.save(objects(1), step, Position(), reason="steps", metrics={})
@@ -218,7 +218,7 @@ def test_what_could_not_be_told_is_told_with_the_next_try_and_once(
 
 def test_what_is_written_late_is_no_news_for_the_ranks_that_follow(tmp_path: Path) -> None:
     """They have steps of their own, which would be taken for written."""
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     worker.saver.save(objects(1), 9, Position(), reason="script", metrics={})
     worker.node.begin(Members(2, (0,), 0.0))
     words = Page.create(Path(f"{worker.node.rank_files}-rank-0.page")).words
@@ -231,7 +231,7 @@ def test_what_is_written_late_is_no_news_for_the_ranks_that_follow(tmp_path: Pat
 def test_where_writing_takes_longer_than_workers_get_to_end_it_is_told_once(
     grace: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = Worker(str(tmp_path), health=Health(grace_seconds=grace))
+    worker = SavingWorker(str(tmp_path), health=Health(grace_seconds=grace))
     for step in (1, 2):
         worker.save(objects(1), step, Position(), reason="steps", metrics={})
     told = [one for one in caplog.records if "health.grace_seconds" in one.getMessage()]
@@ -245,7 +245,7 @@ def test_a_full_disk_costs_a_save_and_not_the_training(
     with small_disk(tmp_path / "disk", "1m") as disk:
         small, large = objects(1), Stateful(torch.nn.Linear(600, 600), (), {})
         save(disk, 5, small)
-        worker = Worker(str(disk))
+        worker = SavingWorker(str(disk))
         with pytest.raises(StoreError, match="the disk is full"):
             worker.save(large, 9, Position(), reason="steps", metrics={})
         store = open_store(str(disk))
@@ -267,7 +267,9 @@ def test_where_nobody_says_which_one_is_the_best_that_is_told_once(
 ) -> None:
     """With the first that is removed: until then nothing is lost."""
     for name, told in (("nosuch", [3]), ("loss", [])):
-        worker = Worker(str(tmp_path / name), policy=CheckpointPolicy(keep_last=2, keep_best=f"min {name}"))
+        worker = SavingWorker(
+            str(tmp_path / name), policy=CheckpointPolicy(keep_last=2, keep_best=f"min {name}")
+        )
         for step in range(1, 6):
             caplog.clear()
             worker.save(objects(1), step, Position(), reason="script", metrics={"loss": 1.0, "more": step})

@@ -26,7 +26,7 @@ from airflow_elastic.runtime.checkpoint.tensors.sharding import offsets_of
 from airflow_elastic.spec.checkpoints.index import Blob, Piece
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.runs.fake_ranks import as_ranks
-from tests.support.training.saving import Worker, restorer, save
+from tests.support.training.saving import SavingWorker, restorer, save
 
 
 def cut_by_both(rows: int, dp: int, tp: int) -> tuple[list[int], tuple[int, ...]]:
@@ -320,7 +320,7 @@ def test_extra_state_may_be_a_tensor_that_grows(tmp_path: Path) -> None:
 
 def test_extra_state_is_the_first_ranks_and_changes_at_any_time(tmp_path: Path) -> None:
     """As buffers are: the scales of ranks may differ, and each forward pass has others."""
-    plans = [Worker(str(tmp_path), index=rank, of=2).saver._plan(scaled(7)) for rank in range(2)]
+    plans = [SavingWorker(str(tmp_path), index=rank, of=2).saver._plan(scaled(7)) for rank in range(2)]
     whose = [[one.key for one in plan.kept.pieces if "extra" in one.key] for plan in plans]
     assert whose == [["model._extra_state"], []]
     assert [one.key for one in plans[1].perhaps.pieces] == ["model._extra_state"]

@@ -30,7 +30,7 @@ from tests.support.training.optimizers import (
     stateful,
     train,
 )
-from tests.support.training.saving import Worker, restorer, save
+from tests.support.training.saving import SavingWorker, restorer, save
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -76,12 +76,12 @@ def test_a_first_step_that_a_scaler_leaves_out_counts_for_nobody(tmp_path: Path)
         assert what.optimizers[0].state_dict()["state"][0]["step"] == 2, "the first step was left out"
         return kept(what)
 
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     assert equal(trained(worker.saver.announce), trained(lambda _: None))
 
 
 def test_memory_is_provided_for_what_an_optimizer_will_keep(tmp_path: Path) -> None:
-    worker, what = Worker(str(tmp_path)), stateful(MAKERS["adamw"])
+    worker, what = SavingWorker(str(tmp_path)), stateful(MAKERS["adamw"])
     worker.saver.announce(what)
     worker.persister.provide()
     provided = worker.stage.have_bytes

@@ -36,7 +36,7 @@ from airflow_elastic.runtime.tiers.storage import checkpoint_files
 from airflow_elastic.spec.checkpoints import index
 from airflow_elastic.spec.checkpoints.index import Index, Piece
 from airflow_elastic.spec.codec import decode
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 
 class Near(FolderStore):
@@ -98,7 +98,7 @@ def test_what_is_read_at_any_number_of_goes_is_the_whole(
     monkeypatch.setattr(load, "_GAP_BYTES", gap)
     monkeypatch.setattr(filling, "_SCRATCH_BYTES", 30)
     saved = model(3)
-    Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
+    SavingWorker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
     store: Far = Far(tmp_path)
     manifest = checkpoints.read(store, 1)
     # Some of it only: what lies between is not wanted.
@@ -120,7 +120,7 @@ def test_what_is_read_at_any_number_of_goes_is_the_whole(
 def test_a_file_of_this_machine_is_read_in_one_piece_by_each_thread(tmp_path: Path, processors: int) -> None:
     """Though of each tensor a part alone is wanted: where somebody begins anew, nothing is read ahead."""
     saved = torch.nn.ModuleList([torch.nn.Linear(20, 40, bias=False) for _ in range(9)])
-    Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
+    SavingWorker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
     store, told = Near(tmp_path), list[tuple[int, int]]()
     manifest = checkpoints.read(store, 1)
     stored = FlatReader(manifest, read_indexes(store, manifest))._stored
@@ -140,7 +140,7 @@ def test_a_file_of_this_machine_is_read_in_one_piece_by_each_thread(tmp_path: Pa
 def test_where_something_is_damaged_nobody_reads_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a file that takes minutes to read."""
     saved = torch.nn.ModuleList([torch.nn.Linear(20, 40, bias=False) for _ in range(9)])
-    Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
+    SavingWorker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
     store, over, begun, read = FolderStore(tmp_path), threading.Event(), itertools.count(), list[int]()
     manifest = checkpoints.read(store, 1)
     (file,) = tmp_path.glob("checkpoints/data/**/*.bin")
@@ -183,7 +183,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path, far: bool
                 yield reader
 
     saved = model(3)
-    Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
+    SavingWorker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
     manifest = checkpoints.read(store := Shrinking(tmp_path), 1)
     state = {f"model.{name}": torch.zeros_like(value) for name, value in saved.state_dict().items()}
     plan = FlatReader(manifest, read_indexes(FolderStore(tmp_path), manifest)).plan(state, {})
@@ -193,7 +193,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path, far: bool
 
 def test_trouble_of_whoever_is_told_is_no_damage(tmp_path: Path) -> None:
     """E.g. of a log whose disk is full."""
-    Worker(str(tmp_path)).save(Stateful(model(1), (), {}), 1, Position(), reason="script", metrics={})
+    SavingWorker(str(tmp_path)).save(Stateful(model(1), (), {}), 1, Position(), reason="script", metrics={})
     store = FolderStore(tmp_path)
     manifest = checkpoints.read(store, 1)
     state = {f"model.{name}": value for name, value in model(1).state_dict().items()}
@@ -236,7 +236,7 @@ def flat_pieces(indexes: dict[str, bytes]) -> list[Piece]:
 @pytest.mark.usefixtures("small_blocks")
 def test_a_flipped_bit_in_any_block_is_found(tmp_path: Path) -> None:
     saved = torch.nn.Linear(30, 30, bias=False)
-    Worker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
+    SavingWorker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
     store = FolderStore(tmp_path)
     manifest = checkpoints.read(store, 1)
     indexes = read_indexes(store, manifest)

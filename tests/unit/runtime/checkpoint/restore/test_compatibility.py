@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 import airflow_elastic.runtime as elastic
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
-from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.training.saving import objects, restorer, save
@@ -173,7 +173,7 @@ def test_an_object_is_left_for_good_where_none_is_given_for_it(tmp_path: Path) -
     """By a script that says so with each start, whether the newest checkpoint still has it or not."""
     uri, saved = tmp_path / "run", replace(objects(1), others={"history": History(torch.float32)})
     save(uri, 5, saved)
-    surroundings = Surroundings(0, 0, 1, str(uri), 2, 1, None, None)
+    surroundings = RankEnvironment(0, 0, 1, str(uri), 2, 1, None, None)
     for step in (5, 6):
         loaded = objects(2)
         session = Session(surroundings, total_steps=None, backend=None, timeout=60)

@@ -19,11 +19,11 @@ from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save import random_state
 from airflow_elastic.runtime.checkpoint.save import save as saving
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec import events as ev
 from tests.support.machine.machines import Far
 from tests.support.machine.threads import together
-from tests.support.training.saving import Worker, objects, restorer, same, save, wide
+from tests.support.training.saving import SavingWorker, objects, restorer, same, save, wide
 
 
 def test_what_the_agent_still_has_in_memory_is_not_read_from_storage(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_what_the_agent_still_has_in_memory_is_not_read_from_storage(tmp_path: P
 def test_memory_of_another_step_is_not_taken(tmp_path: Path) -> None:
     saved, loaded = objects(1), objects(2)
     save(tmp_path, 7, saved)
-    other = Worker(str(tmp_path / "another run"))
+    other = SavingWorker(str(tmp_path / "another run"))
     other.save(objects(3), 8, Position(), reason="script", metrics={})
     assert restorer(tmp_path, stage=other.stage).restore(loaded) is not None
     assert same(saved, loaded)
@@ -124,12 +124,12 @@ def test_each_worker_has_what_may_differ_among_ranks_in_memory_where_it_does_not
     for number, one in enumerate(saved):
         one.model(torch.randn(8, 4, generator=torch.Generator().manual_seed(0 if alike else number)))
         torch.nn.init.constant_(one.others["mean"].weight, 0.0 if alike else number)
-    workers = [Worker(str(tmp_path), index=index, of=2) for index in (0, 1)]
+    workers = [SavingWorker(str(tmp_path), index=index, of=2) for index in (0, 1)]
     for worker, one in zip(workers, saved, strict=True):
         worker.save(one, 3, Position(), reason="script", metrics={})
     loaded, far = [training(2), training(3)], [Counting(str(tmp_path)) for _ in workers]
 
-    def restore(ranks: Ranks) -> None:
+    def restore(ranks: Collectives) -> None:
         room, stage = Room(tmp_path / "room", 1), workers[ranks.rank].stage
         assert Restorer(far[ranks.rank], ranks, attempt=2, room=room, stage=stage).restore(loaded[ranks.rank])
 
@@ -150,14 +150,14 @@ def test_only_what_ranks_of_a_worker_need_more_than_once_is_fetched_whole(
     staged: bool, tmp_path: Path
 ) -> None:
     saved = wide(7)  # a layer of 6 MB for each of two files, twice that of the optimizer's
-    workers = [Worker(str(tmp_path), index=index, of=2) for index in (0, 1)]
+    workers = [SavingWorker(str(tmp_path), index=index, of=2) for index in (0, 1)]
     for worker in workers:
         worker.save(saved, 3, Position(), reason="script", metrics={})
     manifest = checkpoints.read(workers[0].store, 3)
     far, told = Counting(str(tmp_path)), dict[int, list[tuple[int, int]]]()
     loaded = [wide(1), wide(2)]
 
-    def restore(ranks: Ranks) -> bool:
+    def restore(ranks: Collectives) -> bool:
         room = Room(tmp_path / "room", 2)
         stage = workers[0].stage if staged else None
         restorer = Restorer(

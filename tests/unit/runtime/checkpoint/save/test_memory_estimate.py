@@ -13,11 +13,11 @@ import torch
 from airflow_elastic.runtime.checkpoint.save import memory_estimate
 from airflow_elastic.runtime.checkpoint.save.memory_estimate import Footprint, check_memory
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import together
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 GB = 10**9
 
@@ -32,7 +32,7 @@ def test_a_training_that_begins_knows_what_its_saves_will_take(
     tmp_path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    worker, objects = Worker(str(tmp_path)), fresh(1000)
+    worker, objects = SavingWorker(str(tmp_path)), fresh(1000)
     worker.saver.check_memory(objects)
     assert not objects.optimizers[0].state, "it is what it was"
     assert "worker 0: saves take 2 times 0.012 GB of its memory; " in caplog.text
@@ -55,7 +55,7 @@ def test_where_an_optimizer_does_not_tell_there_has_to_be_memory_for_the_rest(
     caplog.set_level(logging.INFO)
     model = torch.nn.Linear(1000, 1000)
     objects = Stateful(model, (type("Mine", (torch.optim.AdamW,), {})(model.parameters()),), {})
-    worker = Worker(str(tmp_path))
+    worker = SavingWorker(str(tmp_path))
     worker.saver.check_memory(Stateful(torch.nn.LazyLinear(4), (), {}))
     assert "saves take" not in caplog.text
     worker.saver.check_memory(objects)
@@ -123,7 +123,7 @@ def checked(
     mine = threading.local()
     monkeypatch.setattr(memory_estimate, "free_memory", lambda: places[mine.rank])
 
-    def check(ranks: Ranks) -> str:
+    def check(ranks: Collectives) -> str:
         mine.rank = ranks.rank
         try:
             check_memory(each[ranks.rank], ranks, procs)
@@ -137,7 +137,7 @@ def checked(
 
 def test_with_buddies_the_neighbours_state_counts(tmp_path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    worker = Worker(str(tmp_path), of=2, policy=CheckpointPolicy(buddies=True))
+    worker = SavingWorker(str(tmp_path), of=2, policy=CheckpointPolicy(buddies=True))
     worker.stage.keeps = 0
     worker.saver.check_memory(fresh(1000))
     assert "saves take 2 times 0.012 GB of its memory" in caplog.text
@@ -149,6 +149,6 @@ def test_what_agents_have_of_each_others_already_is_not_taken_once_more(
 ) -> None:
     """They outlive ranks that fail, with all their memory."""
     monkeypatch.setattr(memory_estimate, "free_memory", lambda: {"here": 20 * GB})
-    check_memory(Footprint(15 * GB, 15 * GB, 30 * GB, 30 * GB), Ranks(0, 1, None), procs=1)
+    check_memory(Footprint(15 * GB, 15 * GB, 30 * GB, 30 * GB), Collectives(0, 1, None), procs=1)
     with pytest.raises(InvalidInput, match="30 GB more for what it keeps"):
-        check_memory(Footprint(15 * GB, 15 * GB, 30 * GB), Ranks(0, 1, None), procs=1)
+        check_memory(Footprint(15 * GB, 15 * GB, 30 * GB), Collectives(0, 1, None), procs=1)

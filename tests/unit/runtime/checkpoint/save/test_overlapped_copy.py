@@ -15,11 +15,11 @@ from airflow_elastic.runtime.checkpoint.restore.nearby import Room
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
 from airflow_elastic.runtime.checkpoint.save.staging import Layout
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
 from tests.support.machine.threads import process_group
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 OVERLAP = CheckpointPolicy(overlap=True)
 
@@ -32,9 +32,13 @@ class Training:
         self.model = torch.nn.Sequential(torch.nn.Linear(30, 30), torch.nn.BatchNorm1d(30)).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.objects = Stateful(self.model, (self.optimizer,), {})
-        self.worker = Worker(str(uri))
+        self.worker = SavingWorker(str(uri))
         self.saver = Saver(
-            Ranks(0, 1, None), generation=1, stage=self.worker.stage, words=self.worker.words, policy=OVERLAP
+            Collectives(0, 1, None),
+            generation=1,
+            stage=self.worker.stage,
+            words=self.worker.words,
+            policy=OVERLAP,
         )
         self.saver.attend([self.optimizer])
         self.device, self.uri = device, uri
@@ -55,7 +59,7 @@ class Training:
     def restored(self) -> dict[str, torch.Tensor]:
         other = Training(self.uri, self.device)
         room = Room(self.uri / "room", 1)
-        Restorer(self.worker.store, Ranks(0, 1, None), attempt=2, room=room).restore(other.objects)
+        Restorer(self.worker.store, Collectives(0, 1, None), attempt=2, room=room).restore(other.objects)
         return other.state()
 
 
@@ -209,7 +213,7 @@ def test_an_optimizer_that_cannot_wait_is_waited_for(
 
     training = Training(tmp_path)
     saver = Saver(
-        Ranks(0, 1, None),
+        Collectives(0, 1, None),
         generation=1,
         stage=training.worker.stage,
         words=training.worker.words,

@@ -10,10 +10,10 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from airflow_elastic.runtime.checkpoint.save.per_rank_state import EachRank, told_by_each
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.errors import InvalidInput
 
-ALONE = Ranks(0, 1, None)
+ALONE = Collectives(0, 1, None)
 
 
 def loader() -> StatefulDataLoader[Any]:

@@ -17,7 +17,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
 from airflow_elastic.runtime.checkpoint.restore.available import read_indexes
-from airflow_elastic.runtime.environment import Surroundings
+from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
@@ -571,7 +571,7 @@ def test_peek_gives_what_was_saved_before_anything_is_restored(tmp_path: Path) -
 
 
 def test_peek_without_a_run_gives_nothing() -> None:
-    session = Session(Surroundings.read(), total_steps=None, backend=None, timeout=60.0)
+    session = Session(RankEnvironment.read(), total_steps=None, backend=None, timeout=60.0)
     assert session.peek("anything") is None
 
 

@@ -9,10 +9,10 @@ import torch
 
 from airflow_elastic.runtime.checkpoint.save.replica_check import COMPARED, check_alike
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import together
-from tests.support.training.saving import Worker
+from tests.support.training.saving import SavingWorker
 
 
 def tensors() -> dict[str, torch.Tensor]:
@@ -38,7 +38,7 @@ def found(each: list[dict[str, torch.Tensor]]) -> list[bool]:
 
 def test_replicas_are_alike(caplog: pytest.LogCaptureFixture) -> None:
     assert found([tensors() for _ in range(3)]) == [True] * 3
-    assert check_alike(tensors(), Ranks(0, 1, None))
+    assert check_alike(tensors(), Collectives(0, 1, None))
     assert caplog.text == ""
 
 
@@ -82,7 +82,7 @@ def test_other_tensors_are_refused_on_all_ranks(other: torch.Tensor | None, said
     if other is not None:
         each[1]["model.a"] = other
 
-    def told(ranks: Ranks) -> str:
+    def told(ranks: Collectives) -> str:
         with pytest.raises(InvalidInput, match=said) as raised:
             check_alike(each[ranks.rank], ranks)
         return str(raised.value)
@@ -94,10 +94,10 @@ def test_other_tensors_are_refused_on_all_ranks(other: torch.Tensor | None, said
 def test_a_save_of_ranks_that_train_by_themselves_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workers = [Worker(str(tmp_path), index=index, of=2) for index in range(2)]
+    workers = [SavingWorker(str(tmp_path), index=index, of=2) for index in range(2)]
     models = [torch.nn.Linear(3, 2) for _ in range(2)]
 
-    def save(ranks: Ranks) -> None:
+    def save(ranks: Collectives) -> None:
         worker = workers[ranks.rank]
         saver = Saver(ranks, generation=1, stage=worker.stage, words=worker.words)
         for step in (1, 2):
@@ -111,9 +111,9 @@ def test_a_save_of_ranks_that_train_by_themselves_says_so_once(
 def test_what_optimizers_had_not_yet_with_the_first_save_is_compared_with_the_second(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workers = [Worker(str(tmp_path), index=index, of=2) for index in range(2)]
+    workers = [SavingWorker(str(tmp_path), index=index, of=2) for index in range(2)]
 
-    def save(ranks: Ranks) -> None:
+    def save(ranks: Collectives) -> None:
         worker = workers[ranks.rank]
         saver = Saver(ranks, generation=1, stage=worker.stage, words=worker.words)
         weight = torch.nn.Parameter(torch.ones(3))

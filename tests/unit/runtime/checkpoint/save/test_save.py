@@ -25,14 +25,14 @@ from airflow_elastic.control.look import events_of
 from airflow_elastic.core.event_sentences import sentence
 from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime.checkpoint.save.save import Position
-from airflow_elastic.runtime.tiers.storage.uncommitted import Unsettled, Written
+from airflow_elastic.runtime.tiers.storage.uncommitted import UncommittedSaves, WrittenSave
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoints.manifest import MANIFEST_VERSION
 from airflow_elastic.spec.errors import StoreError, StoreFull
 from tests.support.builders import created
 from tests.support.training.forging import of_release
-from tests.support.training.saving import Worker, objects, restorer, same, save
+from tests.support.training.saving import SavingWorker, objects, restorer, same, save
 
 
 def test_what_is_saved_is_what_is_restored(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_manifest_says_what_wrote_it(tmp_path: Path) -> None:
 def test_where_there_is_no_room_to_note_what_was_verified_old_ones_go_nevertheless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = Worker(str(tmp_path / "run"), keep_last=1)
+    worker = SavingWorker(str(tmp_path / "run"), keep_last=1)
 
     def full(*_: object) -> None:
         raise StoreFull("the disk is full")
@@ -115,7 +115,7 @@ def test_one_process_alone_is_not_warned_of(tmp_path: Path) -> None:
 
 
 def test_old_checkpoints_that_stay_cost_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Worker(str(tmp_path), keep_last=1)
+    worker = SavingWorker(str(tmp_path), keep_last=1)
 
     def refuse(keys: object) -> None:
         raise StoreError("you may not delete")
@@ -155,7 +155,7 @@ def test_a_version_that_has_changed_is_no_other_release(bad: str, tmp_path: Path
 def test_a_commit_whose_answer_was_lost_is_not_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, commit = Worker(str(tmp_path)), checkpoints.commit
+    worker, commit = SavingWorker(str(tmp_path)), checkpoints.commit
 
     def lost(*what: Any) -> bool:
         assert commit(*what)
@@ -176,7 +176,7 @@ def test_a_commit_whose_answer_was_lost_is_not_undone(
 
 
 def test_files_that_others_may_know_of_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = (Worker(str(tmp_path), index=index, of=2) for index in range(2))
+    one, other = (SavingWorker(str(tmp_path), index=index, of=2) for index in range(2))
     for worker in (one, other):
         worker.saver.save(objects(1), 8, Position(), reason="steps", metrics={})
 
@@ -195,7 +195,7 @@ def test_files_that_others_may_know_of_stay(tmp_path: Path, monkeypatch: pytest.
 def test_what_others_could_not_write_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = (Worker(str(tmp_path), index=index, of=2) for index in range(2))
+    one, other = (SavingWorker(str(tmp_path), index=index, of=2) for index in range(2))
     for step in range(1, 9):
         one.saver.save(objects(1), step, Position(), reason="steps", metrics={})
         one.persister.write_new()
@@ -305,10 +305,10 @@ def test_what_a_save_that_was_cut_off_left_is_removed_by_the_next_attempt(tmp_pa
 def test_a_save_of_several_workers_parts_is_one(tmp_path: Path) -> None:
     """An agent writes its own part of a state, and that of whoever is lost."""
     store = open_store(str(tmp_path))
-    unsettled = Unsettled(store)
+    unsettled = UncommittedSaves(store)
     for step in range(4):
         for worker in range(3):
-            one = Written(step, f"{step}/", f"{step}/part-{worker}.json", (f"{step}/rank-{worker}.bin",))
+            one = WrittenSave(step, f"{step}/", f"{step}/part-{worker}.json", (f"{step}/rank-{worker}.bin",))
             unsettled.begin(one)
             for key in (one.word, *one.files):
                 store.put(key, b"bytes")
@@ -320,7 +320,7 @@ def test_a_save_of_several_workers_parts_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["set aside", "torn"])
 def test_what_was_committed_and_is_damaged_now_keeps_its_files(what: str, tmp_path: Path) -> None:
     """For whoever wants to know why; and another release may read it."""
-    worker = Worker(str(tmp_path), keep_last=100)
+    worker = SavingWorker(str(tmp_path), keep_last=100)
     for step in range(1, 9):
         worker.saver.save(objects(1), step, Position(), reason="steps", metrics={})
         worker.persister.flush()

@@ -19,7 +19,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from airflow_elastic.runtime.checkpoint.save.staging import Layout, Place, lay_out
 from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
-from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, Note, Slots
+from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, Note, StagingSlots
 from airflow_elastic.spec.checkpoints.index import Blob, Index, Piece
 from airflow_elastic.spec.checkpoints.sample_records import Account, Consumed, Ended, Span
 from airflow_elastic.spec.errors import InvalidInput
@@ -134,13 +134,13 @@ def test_a_note_comes_back_as_it_was() -> None:
         versions={"torch": torch.__version__},
         account=Account(1, 1, 0, 1, 0, 10, (consumed,)),
     )
-    slot = Slots(1).of[0][0]
+    slot = StagingSlots(1).of[0][0]
     slot.room(27)
     slot.finish(27, noted)
     assert slot.note() == noted
 
 
-def stage(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(slots: StagingSlots, monkeypatch: pytest.MonkeyPatch) -> Stage:
     for name, value in slots.environment().items():
         monkeypatch.setenv(name, value)
     found = Stage.found(0)
@@ -149,7 +149,7 @@ def stage(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def test_of_two_slots_one_is_always_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = Slots(1)
+    slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
     plan = lay_out({"a": torch.ones(1)}, Place(0, 1, 1), own="random.0")
     for step in (1, 2, 3):
@@ -162,7 +162,7 @@ def test_slots_take_their_files_with_them() -> None:
         return len(os.listdir("/proc/self/fd"))
 
     before = open_files()
-    slots = Slots(2)
+    slots = StagingSlots(2)
     again = slots.opened_again()
     assert open_files() == before + 10
     del slots, again
@@ -170,7 +170,7 @@ def test_slots_take_their_files_with_them() -> None:
 
 
 def test_a_slot_that_is_read_is_not_copied_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = Slots(1)
+    slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
     plan = lay_out({"a": torch.ones(1)}, Place(0, 1, 1), own="random.0")
     mine.put(plan, note(1))
@@ -182,7 +182,7 @@ def test_a_slot_that_is_read_is_not_copied_into(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_copy_that_was_cut_off_is_not_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = Slots(1)
+    slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
     torn = lay_out({"a": torch.ones(1)}, Place(0, 1, 1), own="random.0")
     mine.put(torn, note(1))
@@ -197,7 +197,7 @@ def test_a_copy_that_was_cut_off_is_not_whole(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_agent_provides_memory_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = Slots(1)
+    slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
     plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
     mine.announce(plan)
@@ -214,7 +214,7 @@ def test_the_agent_provides_memory_before_it_is_needed(monkeypatch: pytest.Monke
 
 
 def test_what_the_agent_has_provided_is_mapped_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = Slots(1)
+    slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
     plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
     mapping = mine.announce(plan)
@@ -239,7 +239,7 @@ def test_what_the_agent_has_provided_is_mapped_before_it_is_needed(monkeypatch: 
 def test_a_save_that_is_earlier_than_its_memory_is_waited_for_by_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slots = Slots(1)
+    slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
     plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
     mapping = mine.announce(plan)
@@ -252,7 +252,7 @@ def test_a_save_that_is_earlier_than_its_memory_is_waited_for_by_nobody(
 
 def test_memory_that_is_not_there_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel would give it, and kill a process for it as soon as it is used."""
-    slots = Slots(1)
+    slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
     monkeypatch.setattr("airflow_elastic.runtime.tiers.shared_memory.free_bytes", lambda: 10_000_000)
     plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")

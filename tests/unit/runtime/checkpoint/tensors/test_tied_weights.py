@@ -18,7 +18,7 @@ from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import process_group
 from tests.support.training.optimizers import equal
-from tests.support.training.saving import Worker, restorer, save
+from tests.support.training.saving import SavingWorker, restorer, save
 
 WIDE = 64 << 10
 
@@ -90,7 +90,7 @@ def test_comes_back_by_all_names(former: bool, sharded: bool, tmp_path: Path) ->
 
 
 def test_from_memory_of_the_agent(tmp_path: Path) -> None:
-    worker = Worker(str(tmp_path / "run"))
+    worker = SavingWorker(str(tmp_path / "run"))
     one, other = objects(0), objects(5)
     worker.save(one, 1, saving.Position(), reason="script", metrics={})
     restorer(tmp_path / "run", stage=worker.stage).restore(other)

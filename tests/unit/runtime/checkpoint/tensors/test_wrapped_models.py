@@ -19,10 +19,10 @@ from airflow_elastic.runtime.checkpoint.restore.weights import load_weights
 from airflow_elastic.runtime.checkpoint.save.save import Saver
 from airflow_elastic.runtime.checkpoint.save.staging import Place
 from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory
-from airflow_elastic.runtime.collectives.process_group import Ranks
+from airflow_elastic.runtime.collectives.process_group import Collectives
 from tests.support.machine.threads import process_group
 from tests.support.runs.fake_ranks import as_ranks
-from tests.support.training.saving import Worker, restorer, save, trained
+from tests.support.training.saving import SavingWorker, restorer, save, trained
 
 
 def state_of(model: Any) -> dict[str, torch.Tensor]:
@@ -67,7 +67,7 @@ class Within(torch.nn.Linear):
 
 
 def test_weights_by_other_names_are_compared_among_ranks_and_nothing_else_is(tmp_path: Path) -> None:
-    plan = Worker(str(tmp_path)).saver._plan(trained(torch.nn.Sequential(Within())))
+    plan = SavingWorker(str(tmp_path)).saver._plan(trained(torch.nn.Sequential(Within())))
     assert plan.alike.keys() == {"model.0.core.weight", "model.0.core.bias"}
 
 
@@ -216,7 +216,7 @@ def in_one_piece() -> torch.nn.Module:
 def test_what_ranks_have_alike_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
     """One rank may have read it from a file, and the others from that rank."""
     apart = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    plans = [Worker(str(tmp_path)).saver._plan(trained(each)) for each in (apart, in_one_piece())]
+    plans = [SavingWorker(str(tmp_path)).saver._plan(trained(each)) for each in (apart, in_one_piece())]
     assert (
         plans[0].alike.keys()
         == plans[1].alike.keys()
@@ -258,7 +258,7 @@ def alike_where_a_rank_has_nothing() -> list[str]:
     model.bias = torch.nn.Parameter(distribute_tensor(torch.zeros(1), mesh, [Shard(0)]))
     model.double()  # the second rank's part of the bias has no memory any more
     saver = Saver.__new__(Saver)
-    saver._ranks, saver._place = Ranks(mesh.get_rank(), 2, None), Place(mesh.get_rank(), 2, 1)
+    saver._ranks, saver._place = Collectives(mesh.get_rank(), 2, None), Place(mesh.get_rank(), 2, 1)
     return sorted(saver._plan(trained(model)).alike)
 
 
