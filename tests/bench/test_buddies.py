@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters.records import checkpoints, checksums
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -102,7 +102,7 @@ def test_a_successor_has_the_state_from_others_memory(
         data, room = memoryview(bytearray(sum(sizes))), memoryview(bytearray(sum(sizes)))
         for _ in range(ROUNDS + 1):
             for times, known in ((lent, loans), (stored, {})):
-                alone = Room(tmp_path / "room", 1, loans=known)
+                alone = WorkerCache(tmp_path / "room", 1, loans=known)
                 began = time.perf_counter()
                 Restorer(store, Collectives(0, 1, None), attempt=2, room=alone).restore(loaded)
                 times.append(time.perf_counter() - began)

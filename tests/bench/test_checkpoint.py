@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from airflow_elastic.adapters.records import checkpoint_retention
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -338,7 +338,7 @@ def test_restoring(tmp_path: Path, source: str) -> None:
     worker = SavingWorker(str(tmp_path / "run"), keep_last=1)
     target = torch.ones(size // 4, device=DEVICE)
     near = worker.stage if source == "memory" else None
-    room = Room(tmp_path / "room", 1)
+    room = WorkerCache(tmp_path / "room", 1)
     restorer = Restorer(worker.store, Collectives(0, 1, None), attempt=2, room=room, stage=near)
     names, steps = ("one mmap read", "restored, verified"), count_from(1)
     for when, saves in (("just written", ROUNDS + 1), ("there for a while", 1)):

@@ -12,7 +12,7 @@ import pytest
 from boto3.s3.transfer import TransferConfig
 
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -48,7 +48,7 @@ class Boto:
 
 
 def restore(store: Store, room: Path, objects: Any) -> None:
-    found = Restorer(store, Collectives(0, 1, None), attempt=2, room=Room(room, 1)).restore(objects)
+    found = Restorer(store, Collectives(0, 1, None), attempt=2, room=WorkerCache(room, 1)).restore(objects)
     assert found is not None
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from airflow_elastic.adapters.records import checkpoints
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -93,9 +93,9 @@ def test_what_is_saved_is_what_the_device_had_while_it_is_kept_busy(
         worker.persister.flush()
         assert max(checkpoints.steps(worker.store)) == number
         other = trained(device)
-        Restorer(worker.store, Collectives(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(
-            other
-        )
+        Restorer(
+            worker.store, Collectives(0, 1, None), attempt=2, room=WorkerCache(tmp_path / "room", 1)
+        ).restore(other)
         restored = state(other)
         assert len(restored) == len(expected)
         for one, its in zip(restored, expected, strict=True):

@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime.arguments import seed_number, whole_number
-from airflow_elastic.runtime.checkpoint.save.replacements import Place, Replacements
+from airflow_elastic.runtime.checkpoint.save.replacements import ReplacementPoint, Replacements
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data import indexed, stream
@@ -278,7 +278,7 @@ class Feed:
         """The position, which is kept in the manifest, is of this."""
         self._order = Order(*state["order"]) if state["order"] else None
         self._over = state["over"]
-        self.replaced.made = [Place(*one) for one in state.get("replaced", ())]
+        self.replaced.made = [ReplacementPoint(*one) for one in state.get("replaced", ())]
 
     def _hand_out(self, portions: Iterator[Portion], epochs: int) -> Iterator[Any]:
         self._until = epochs

@@ -95,7 +95,7 @@ class ShardedStream:
 
     def any_sample(self) -> Any:
         """Some sample, for who has to take part and has none of its own."""
-        with random_state.aside():
+        with random_state.preserved():
             return next(sample for shard in self.shards for sample in self.read(shard, 0))
 
 
@@ -188,7 +188,7 @@ class _Reading:
         """Read on in those of the lanes that are its own. All ranks call this together; yields what any has found."""
         wanted, found = self._samples.keys() & set(lanes), []
         while wanted:
-            with random_state.aside():  # how far ahead is another matter in a run that is gone on with
+            with random_state.preserved():  # how far ahead is another matter in a run that is gone on with
                 blocks = next(self._blocks)
             for stretch, samples in blocks:
                 wanted.discard(stretch.lane)

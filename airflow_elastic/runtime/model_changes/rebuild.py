@@ -12,7 +12,7 @@ from airflow_elastic.runtime.checkpoint.optimizers.composite import is_optimizer
 from airflow_elastic.runtime.checkpoint.save.named_objects import NamedObjects
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_of
-from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import Departed
+from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import RemovedParameters
 from airflow_elastic.runtime.model_changes.ddp_renewal import follow
 from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
@@ -43,7 +43,7 @@ def rebuilt(
         InvalidInput: the hook is none, or returns something else than optimizers; or as `Stateful`.
     """
     follow(model, *others.values())
-    departed = Departed()
+    departed = RemovedParameters()
     departed.has(names_of(model))
     NamedObjects(model, others, departed).know_parameters()
     if rebuild is not None and (facts := resumed()) is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from airflow_elastic.runtime.checkpoint.save.per_rank_state import told_by_each
+from airflow_elastic.runtime.checkpoint.save.per_rank_state import per_rank_if_needed
 from airflow_elastic.runtime.checkpoint.save.save import Saver, Stateful
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -54,7 +54,10 @@ class Reshaping:
             )
         if self._saver is not None:
             self._saver.join()  # what is copied beside training is of those before
-        told = {name: None if one is None else told_by_each(one, self._ranks) for name, one in others.items()}
+        told = {
+            name: None if one is None else per_rank_if_needed(one, self._ranks)
+            for name, one in others.items()
+        }
         objects = replaced(self._objects, model, optimizers, told)
         self._going_on.replaced(objects)
         self._objects = objects

@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
-from airflow_elastic.runtime.checkpoint.save.replacements import Place
+from airflow_elastic.runtime.checkpoint.save.replacements import ReplacementPoint
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.data.share import Feed
 from airflow_elastic.runtime.session.phases import Course
@@ -94,11 +94,11 @@ class GoingOn:
         self._objects = objects
 
     @property
-    def _place(self) -> Place:
+    def _place(self) -> ReplacementPoint:
         course, feed = self._course, self._feed
         between = course.current is None and bool(course.walked or course.stored)
         steps = course.current.steps if course.current else 0 if between else course.steps
-        return Place(course.number, feed.epoch, steps)
+        return ReplacementPoint(course.number, feed.epoch, steps)
 
     @property
     def _is_to_come(self) -> bool:

@@ -104,7 +104,7 @@ def _as_before(session: Scratch, meanwhile: dict[str, Any]) -> Iterator[None]:
 
     def leave() -> None:
         with contextlib.ExitStack() as each:  # the last one first, and all of them
-            each.callback(random_state.put_back, luck)
+            each.callback(random_state.restore, luck)
             each.callback(kept.put_back)
             each.callback(vars(session).update, former)
             if session._averaging is not None:

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from airflow_elastic.runtime.arguments import seconds, whole_number
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
-from airflow_elastic.runtime.checkpoint.save.per_rank_state import told_by_each
+from airflow_elastic.runtime.checkpoint.save.per_rank_state import per_rank_if_needed
 from airflow_elastic.runtime.checkpoint.save.save import ORDER, Saver, Stateful
-from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import join
 from airflow_elastic.runtime.data.accounting import Accountant
@@ -101,7 +101,7 @@ class Session(Trainings, Reshaping, Scratch):
         accounts = self._policy.account_samples
         self._accountant = Accountant(surroundings, self._voice.words) if accounts else None
         self._feed = Feed(self._ranks, self._accountant, self._expect)
-        stage = Stage.found(self.local_rank)
+        stage = StagingArea.found(self.local_rank)
         self._restorer = Restorer.of(surroundings, self._ranks, stage, self._voice.restoring)
         if self._restorer is not None:
             self._restorer.look()
@@ -179,7 +179,7 @@ class Session(Trainings, Reshaping, Scratch):
         """
         began = time.monotonic()
         left = frozenset(name for name, other in others.items() if other is None)
-        kept = {name: told_by_each(one, self._ranks) for name, one in others.items() if one is not None}
+        kept = {name: per_rank_if_needed(one, self._ranks) for name, one in others.items() if one is not None}
         more = {**kept, ORDER: self._feed}
         self._objects = rebuilt(model, optimizers, more, left, rebuild, self._going_on.facts)
         self._voice.listen(model)

@@ -4,7 +4,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime import Session
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -13,9 +13,9 @@ __all__ = [
     "Collectives",
     "DistributedDataParallel",
     "Restorer",
-    "Room",
     "Session",
     "Stateful",
+    "WorkerCache",
     "build",
     "torch",
 ]

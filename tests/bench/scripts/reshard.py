@@ -12,7 +12,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
 from tests.bench.scripts.sharded import build, join, together
@@ -70,7 +70,7 @@ if what == "save":
 else:
     raw = Raw()
     processors = max(1, (os.cpu_count() or 1) // world)  # as the agent of a worker tells its ranks
-    room = Room(Path(sys.argv[5]), 1, processors=processors)
+    room = WorkerCache(Path(sys.argv[5]), 1, processors=processors)
     restorer = Restorer(open_store(uri), ranks, attempt=2, room=room)
     reads, restores = [], []
     for _ in range(rounds + 1):

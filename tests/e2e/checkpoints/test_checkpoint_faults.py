@@ -24,7 +24,7 @@ from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.look import events_of
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.state import RunState
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -255,7 +255,7 @@ class Run:
         whole = [step for step in there if step not in self.damaged]
         self.look(there)
         loaded = objects(self.place.width)
-        room = Room(self.scratch / "room", 1)
+        room = WorkerCache(self.scratch / "room", 1)
         manifest = Restorer(self.store, Collectives(0, 1, None), attempt=self.attempt + 1, room=room).restore(
             loaded
         )

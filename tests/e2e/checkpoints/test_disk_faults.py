@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.sample_accounts import read_accounts
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.disk.recovery import NotRecovered
@@ -97,7 +97,7 @@ class Run:
 
     def _check(self, workers: list[SavingWorker]) -> None:
         disk, store, loaded = workers[0].node.disk, Far(self.machines.run), objects(1)
-        room = Room(self.machines.base / "room", 1, disk=disk.root if disk else None)
+        room = WorkerCache(self.machines.base / "room", 1, disk=disk.root if disk else None)
         manifest = Restorer(store, Collectives(0, 1, None), attempt=self.attempt, room=room).restore(loaded)
         if self._in_storage is None:
             assert manifest is None

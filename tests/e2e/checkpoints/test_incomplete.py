@@ -12,7 +12,7 @@ from airflow_elastic.adapters.records.checkpoint_parts import Part, tell
 from airflow_elastic.adapters.records.reports import raise_fence
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -45,7 +45,7 @@ def test_what_not_all_workers_hold_does_not_exist(ahead: int, tmp_path: Path) ->
 
 def _restored(store: Store, folder: Path) -> int:
     """Restore, as the second attempt does; returns the step."""
-    loaded, room = objects(32), Room(folder / "room", 1)
+    loaded, room = objects(32), WorkerCache(folder / "room", 1)
     manifest = Restorer(store, Collectives(0, 1, None), attempt=2, room=room).restore(loaded)
     assert manifest is not None
     assert holds(loaded, manifest.step, manifest.attempt)

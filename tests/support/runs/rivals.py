@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
-from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -204,7 +204,7 @@ def _agent(plan: _Plan, peers: list[socket.socket]) -> None:
 
 def _train(plan: _Plan, worker: SavingWorker, peer: socket.socket | None) -> None:
     os.environ.update(worker.node.slots.environment())
-    stage = Stage.found(0)
+    stage = StagingArea.found(0)
     assert stage is not None
     saver = Saver(Collectives(plan.index, plan.of, None), generation=1, stage=stage, words=worker.words)
     what = objects(plan.width)

@@ -18,10 +18,10 @@ from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Memb
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.agent.worker import Worker
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
-from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, StagingSlot
 from airflow_elastic.runtime.tiers.storage.writer import StorageWriter
@@ -60,7 +60,7 @@ class SavingWorker:
         self.persister = StorageWriter(self.node)
         paths = json.loads(self.node.slots.environment()[ENVIRONMENT])
         poke = os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK)
-        self.stage = Stage([[StagingSlot.open(path) for path in paths["slots"][0]]], 0, poke)
+        self.stage = StagingArea([[StagingSlot.open(path) for path in paths["slots"][0]]], 0, poke)
         weakref.finalize(self.stage, os.close, poke)  # a rank has it until it ends
         self.words = Page.create(Path(f"{self.node.rank_files}-rank-{index}.page")).words
         self.saver = Saver(
@@ -88,8 +88,8 @@ def objects(seed: int) -> Stateful:
     return Stateful(model, (optimizer,), {"schedule": torch.optim.lr_scheduler.StepLR(optimizer, 3)})
 
 
-def restorer(uri: Path, *, attempt: int = 2, stage: Stage | None = None) -> Restorer:
-    room = Room(uri.with_name("room"), 1)
+def restorer(uri: Path, *, attempt: int = 2, stage: StagingArea | None = None) -> Restorer:
+    room = WorkerCache(uri.with_name("room"), 1)
     return Restorer(open_store(str(uri)), Collectives(0, 1, None), attempt=attempt, room=room, stage=stage)
 
 

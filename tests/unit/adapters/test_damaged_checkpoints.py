@@ -16,7 +16,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.look import events_of
 from airflow_elastic.control.runs import start_run
-from airflow_elastic.runtime.checkpoint.read.load import Told
+from airflow_elastic.runtime.checkpoint.read.load import ProgressCallback
 from airflow_elastic.runtime.checkpoint.read.reader import Loading
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.spec import events as ev
@@ -100,7 +100,7 @@ def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: py
     save(tmp_path, 9, objects(2))
     read = Loading.read
 
-    def bad_memory(self: Loading, store: Store, told: Told, processors: int) -> None:
+    def bad_memory(self: Loading, store: Store, told: ProgressCallback, processors: int) -> None:
         read(self, store, told, processors)
         if self.manifest.step == 9:
             raise CheckpointDamaged("a bit has flipped")

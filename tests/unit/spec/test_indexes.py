@@ -13,7 +13,7 @@ import torch
 from airflow_elastic.adapters.records import checksums
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.folder import FolderStore
-from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoints.index import Index, Piece
 from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
@@ -40,14 +40,14 @@ def row(at: int) -> Piece:
 
 def test_a_piece_that_several_ranks_have_written_is_there_once() -> None:
     """As those do whose tensors are on a mesh beside which there are others."""
-    reader = FlatReader(*checkpoint_of({"a": [row(0), row(1)], "b": [row(1), row(2)]}))
+    reader = CheckpointReader(*checkpoint_of({"a": [row(0), row(1)], "b": [row(1), row(2)]}))
     assert reader.plan({"model": {"weight": torch.zeros(3, 4)}}, {}).file_bytes == 3 * 16
 
 
 def test_a_checkpoint_with_a_hole_is_damaged_for_every_rank() -> None:
     """Also for those that need none of what is missing."""
     with pytest.raises(CheckpointDamaged, match=r"of model.weight, 4 of 12 numbers are stored nowhere"):
-        FlatReader(*checkpoint_of({"a": [row(0), row(0)], "b": [row(2)]}))
+        CheckpointReader(*checkpoint_of({"a": [row(0), row(0)], "b": [row(2)]}))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_an_index_that_is_none_is_damage_whatever_its_checksum_says(
 ) -> None:
     manifest, indexes = checkpoint_of({"rank-0": [row(0), row(1), replace(row(2), **forged)]})
     with pytest.raises(CheckpointDamaged, match=f"is no index of a rank's file: .*{said}"):
-        FlatReader(manifest, indexes)
+        CheckpointReader(manifest, indexes)
 
 
 def test_an_index_so_deep_that_nobody_can_read_it_is_damage() -> None:
@@ -81,28 +81,28 @@ def test_an_index_so_deep_that_nobody_can_read_it_is_damage() -> None:
         manifest.files[1],
     )
     with pytest.raises(CheckpointDamaged, match="is no index of a rank's file"):
-        FlatReader(replace(manifest, files=files), {"rank-0.json": deep})
+        CheckpointReader(replace(manifest, files=files), {"rank-0.json": deep})
 
 
 @pytest.mark.parametrize("other", [{"shape": (3, 4, 1)}, {"dtype": "int32"}])
 def test_parts_of_several_tensors_are_none_of_one(other: dict[str, Any]) -> None:
     extra = {"offsets": (2, 0, 0), "lengths": (1, 4, 1)} if "shape" in other else {}
     with pytest.raises(CheckpointDamaged, match=r"model.weight is stored as several things"):
-        FlatReader(*checkpoint_of({"rank-0": [row(0), row(1), replace(row(2), **other, **extra)]}))
+        CheckpointReader(*checkpoint_of({"rank-0": [row(0), row(1), replace(row(2), **other, **extra)]}))
 
 
 @pytest.mark.parametrize("dtype", ["qint8", "quint4x2", "no such", "Tensor"])
 def test_an_index_of_what_is_no_plain_number_is_damage(dtype: str) -> None:
     piece = Piece("optimizer.norm", dtype, (4,), (0,), (4,), 0, 4, ("0" * 16,))
     with pytest.raises(CheckpointDamaged, match=r"optimizer\.norm is of no type of torch's"):
-        FlatReader(*checkpoint_of({"rank-0": [piece]}))
+        CheckpointReader(*checkpoint_of({"rank-0": [piece]}))
 
 
 @pytest.mark.parametrize("block", [0, -1, 1 << 30, 10**30])
 def test_an_index_of_blocks_that_nobody_could_read_is_damage(block: int) -> None:
     manifest, indexes = checkpoint_of({"rank-0": [row(0), row(1), row(2)]}, block)
     with pytest.raises(CheckpointDamaged, match=f"is no index of a rank's file: blocks of {block} bytes"):
-        FlatReader(manifest, indexes)
+        CheckpointReader(manifest, indexes)
 
 
 def test_what_was_written_before_an_index_told_the_size_of_its_blocks_is_read(tmp_path: Path) -> None:
@@ -119,5 +119,5 @@ def test_what_was_written_before_an_index_told_the_size_of_its_blocks_is_read(tm
         for name, one in (("rank-0.bin", data), ("rank-0.json", told))
     )
     manifest, target = Manifest(1, 1, 1, 1, 0.0, folder, files, version=2), torch.zeros(600, 600)
-    FlatReader(manifest, {files[1].key: told}).plan({"weight": target}, {}).read(store)
+    CheckpointReader(manifest, {files[1].key: told}).plan({"weight": target}, {}).read(store)
     assert torch.equal(target, saved)

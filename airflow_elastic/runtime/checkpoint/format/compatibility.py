@@ -35,16 +35,16 @@ TO_READ = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TensorKind:
     """What a tensor has to have in common with another, to be filled with its bytes."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
-def kind_of(value: Any) -> Kind | None:
+def kind_of(value: Any) -> TensorKind | None:
     """A tensor's kind; None for what is no tensor."""
-    return Kind(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
+    return TensorKind(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
 def is_extra(name: str) -> bool:
@@ -52,7 +52,7 @@ def is_extra(name: str) -> bool:
     return name.rpartition(".")[2] == "_extra_state"
 
 
-def with_room_for_extra(model: Mapping[str, Any], stored: Mapping[str, Kind | None]) -> dict[str, Any]:
+def with_room_for_extra(model: Mapping[str, Any], stored: Mapping[str, TensorKind | None]) -> dict[str, Any]:
     """Have extra state be of the kind that is stored: which module it is of says nothing about its type and size.
 
     Args:
@@ -72,7 +72,9 @@ def with_room_for_extra(model: Mapping[str, Any], stored: Mapping[str, Kind | No
     return {name: room(name, own) for name, own in model.items()}
 
 
-def check_fit(state: Mapping[str, Any], stored: Mapping[str, Kind | None], what: str, then: str) -> None:
+def check_fit(
+    state: Mapping[str, Any], stored: Mapping[str, TensorKind | None], what: str, then: str
+) -> None:
     """Refuse a checkpoint that is not of this state: torch would leave out in silence what it does not know, and
     convert what is of another dtype.
 
@@ -122,7 +124,7 @@ def check_groups(optimizer: Mapping[str, Any], groups: int, what: str, then: str
         )
 
 
-def check_given(given: Container[str], stored: Mapping[str, Kind | None], what: str) -> None:
+def check_given(given: Container[str], stored: Mapping[str, TensorKind | None], what: str) -> None:
     """Refuse a checkpoint that has objects of the script's own which the script has not: later ones would not either.
 
     Args:
@@ -143,7 +145,7 @@ def check_given(given: Container[str], stored: Mapping[str, Kind | None], what: 
         )
 
 
-def _words(kind: Kind | None, other: Kind | None) -> str:
+def _words(kind: TensorKind | None, other: TensorKind | None) -> str:
     """In what it differs from the other."""
     if kind is None:
         return "no tensor"

@@ -49,7 +49,7 @@ class Extent(NamedTuple):
         return prod(self.lengths) * self.dtype.itemsize
 
 
-class Spot(NamedTuple):
+class Location(NamedTuple):
     """Where an extent lies: of each of its bands the rows, and the byte at which it begins. No rows: it is not cut."""
 
     rows: tuple[int, ...]
@@ -57,7 +57,7 @@ class Spot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrangement:
+class FileLayout:
     """Where extents lie.
 
     Attributes:
@@ -67,12 +67,12 @@ class Arrangement:
     """
 
     pieces: tuple[Piece, ...]
-    places: tuple[Spot, ...]
+    places: tuple[Location, ...]
     end: int
 
 
 @lru_cache(maxsize=3)  # what a rank writes to storage of a state, and what it does not: that in two parts
-def arrange(extents: tuple[Extent, ...], begin: int = 0) -> Arrangement:
+def lay_out_file(extents: tuple[Extent, ...], begin: int = 0) -> FileLayout:
     """Place extents from a byte on, cut into bands: those of all of them that begin at the same share side by side."""
     cut = [_bands(extent) for extent in extents]
     bands = [(band, number) for number, mine in enumerate(cut) for band in mine]
@@ -86,8 +86,8 @@ def arrange(extents: tuple[Extent, ...], begin: int = 0) -> Arrangement:
         begins[number].append(at)
         at += size
     rows = (tuple(band.lengths[0] for band in mine) if len(mine) > 1 else () for mine in cut)
-    places = tuple(Spot(own, tuple(at)) for own, at in zip(rows, begins, strict=True))
-    return Arrangement(tuple(pieces), places, at)
+    places = tuple(Location(own, tuple(at)) for own, at in zip(rows, begins, strict=True))
+    return FileLayout(tuple(pieces), places, at)
 
 
 def _bands(extent: Extent) -> list[Extent]:

@@ -27,7 +27,7 @@ from torch.serialization import get_safe_globals
 from airflow_elastic.runtime.checkpoint.format.tensor_split import Held, HeldArray, Rest
 
 
-class NotTrusted(Exception):
+class UntrustedType(Exception):
     """Of a name that a pickle refers to, and that is neither listed nor trusted by the script."""
 
 
@@ -46,7 +46,7 @@ _numpys_frombuffer: Any = np.zeros(1).__reduce_ex__(5)[0]
 def _frombuffer(buffer: object, *how: Any) -> Any:
     """In place of numpy's: of bytes alone, as it would share the memory of whatever else it is given."""
     if type(buffer) not in (bytes, bytearray):
-        raise NotTrusted(f"numpy's _frombuffer({type(buffer).__name__})")
+        raise UntrustedType(f"numpy's _frombuffer({type(buffer).__name__})")
     return _numpys_frombuffer(buffer, *how)
 
 
@@ -54,14 +54,14 @@ def _dtype(*said: Any) -> np.dtype[Any]:
     """In place of `numpy.dtype`: of one number each."""
     kind: np.dtype[Any] = np.dtype(*said)
     if kind.fields is not None or kind.subdtype is not None:
-        raise NotTrusted(f"numpy.dtype({kind})")
+        raise UntrustedType(f"numpy.dtype({kind})")
     return kind
 
 
 def _encode(text: str, encoding: str) -> bytes:
     """In place of `codecs.encode`: bytes, as old protocols write them."""
     if encoding != "latin1":
-        raise NotTrusted(f"_codecs.encode({encoding!r})")
+        raise UntrustedType(f"_codecs.encode({encoding!r})")
     return text.encode(encoding)
 
 
@@ -132,7 +132,7 @@ def check(value: Any) -> None:
     if isinstance(value, np.dtype):
         reduced: Any = value.__reduce__()
         if len(reduced) != 3 or not _is_simple(reduced[0](*reduced[1]), reduced[2]):
-            raise NotTrusted(f"numpy.dtype({value})")
+            raise UntrustedType(f"numpy.dtype({value})")
     elif (name := _name_of(value)) is not None:
         _find(name)
 
@@ -158,7 +158,7 @@ def _find(name: str) -> Any:
         trusted, called = one if isinstance(one, tuple) else (one, f"{one.__module__}.{one.__qualname__}")
         if called == name:
             return trusted
-    raise NotTrusted(name)
+    raise UntrustedType(name)
 
 
 def _is_simple(kind: np.dtype[Any], state: Any) -> bool:
@@ -196,13 +196,13 @@ class Unpickler(pickle._Unpickler):
     def load_build(self) -> None:
         state, value = self.stack[-1], self.stack[-2]
         if isinstance(value, _NAMED):
-            raise NotTrusted(f"attributes of {value.__module__}.{value.__qualname__}")
+            raise UntrustedType(f"attributes of {value.__module__}.{value.__qualname__}")
         if (
             isinstance(value, np.ndarray) and value.size
         ):  # another one may share its memory, which goes with this
-            raise NotTrusted("a second state of one of numpy's arrays")
+            raise UntrustedType("a second state of one of numpy's arrays")
         if isinstance(value, np.dtype) and not _is_simple(value, state):
-            raise NotTrusted(f"numpy.dtype({value}) with {state}")
+            raise UntrustedType(f"numpy.dtype({value}) with {state}")
         super().load_build()  # type: ignore[misc]
 
     def load_newobj_ex(self) -> None:
@@ -210,7 +210,7 @@ class Unpickler(pickle._Unpickler):
         if (
             named and kind in _MADE
         ):  # nothing that is listed needs them; torch's types take addresses of memory so
-            raise NotTrusted(f"{kind.__module__}.{kind.__qualname__} with {', '.join(map(str, named))}")
+            raise UntrustedType(f"{kind.__module__}.{kind.__qualname__} with {', '.join(map(str, named))}")
         super().load_newobj_ex()  # type: ignore[misc]
 
     dispatch[pickle.BUILD[0]] = load_build

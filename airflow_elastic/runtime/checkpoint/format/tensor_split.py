@@ -58,7 +58,7 @@ def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one.value if isinstance(one, Rest) else one for name, one in state.items()}
 
 
-def take_apart(state: Any) -> tuple[Rest, dict[str, torch.Tensor]]:
+def split_tensors(state: Any) -> tuple[Rest, dict[str, torch.Tensor]]:
     """Split a state of dicts (a module's OrderedDict is one), lists and tuples; what is in others stays there."""
     tensors: dict[str, torch.Tensor] = {}
 
@@ -91,11 +91,11 @@ def _of_array(value: Any) -> torch.Tensor | None:
 
 
 def without_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Those of `take_apart` that may be read into: an array may be somebody else's, too."""
+    """Those of `split_tensors` that may be read into: an array may be somebody else's, too."""
     return {name: one for name, one in tensors.items() if not name.startswith(_ARRAY)}
 
 
-def put_together(rest: object, tensors: Mapping[str, torch.Tensor]) -> Any:
+def join_tensors(rest: object, tensors: Mapping[str, torch.Tensor]) -> Any:
     """The state again.
 
     Args:

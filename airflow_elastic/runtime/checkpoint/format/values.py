@@ -16,7 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
-from airflow_elastic.runtime.checkpoint.format.safe_unpickling import NotTrusted, Unpickler, check
+from airflow_elastic.runtime.checkpoint.format.safe_unpickling import Unpickler, UntrustedType, check
 from airflow_elastic.runtime.checkpoint.format.tensor_split import Rest
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -39,7 +39,7 @@ def to_bytes(key: str, value: Any) -> bytes:
             _Plain(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
         except _Refused:
             return _with_tensors(key, value)
-    except NotTrusted as error:
+    except UntrustedType as error:
         raise InvalidInput(
             f"{key.removesuffix('.rest')}{_place(value)} holds {error}, which no restore would unpickle; allowed: "
             "plain values and containers of them, numpy's arrays, tensors, and types that the script trusts. Have "
@@ -63,7 +63,7 @@ def from_bytes(key: str, data: bytes) -> Any:
                 load: Any = torch.serialization._load
                 return load(archive, "cpu", _READING, encoding="utf-8")
         return Unpickler(io.BytesIO(data)).load()
-    except NotTrusted as error:
+    except UntrustedType as error:
         raise InvalidInput(
             f"{key} holds {error}, which is not unpickled: it is neither a plain value nor of a type that the script "
             "trusts. Where it is of your own, say torch.serialization.add_safe_globals([...]) before"
@@ -96,7 +96,7 @@ def _place(value: Any) -> str:
     for name, one in items:
         try:
             _Pickler(io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(one)
-        except NotTrusted:
+        except UntrustedType:
             return f"[{name!r}]{_place(one)}"
     return ""
 

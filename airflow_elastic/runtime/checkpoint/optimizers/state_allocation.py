@@ -16,7 +16,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import _init_optim_state
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.checkpoint.format.compatibility import Kind, kind_of
+from airflow_elastic.runtime.checkpoint.format.compatibility import TensorKind, kind_of
 from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _SHAPE = (2, 3)
 _UNSAID = "does not show with a step without gradients"
 
 
-def make_room(optimizer: torch.optim.Optimizer) -> bool:
+def allocate_state(optimizer: torch.optim.Optimizer) -> bool:
     """Give the optimizer the state that its first step would, but for the numbers in it: they are whatever was there.
 
     Returns:
@@ -55,9 +55,9 @@ def make_room(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @contextmanager
-def with_room(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
+def with_allocated_state(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
     """Those that have made no step yet have room meanwhile for what they will keep, as far as that is known."""
-    made = [one for one in optimizers if make_room(one)]
+    made = [one for one in optimizers if allocate_state(one)]
     try:
         yield
     finally:
@@ -65,8 +65,8 @@ def with_room(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
             one.state.clear()
 
 
-def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
-    """Torch's way, for what `make_room` does not know: only where all that the step may change is loaded after it.
+def allocate_by_a_step(optimizer: torch.optim.Optimizer) -> None:
+    """Torch's way, for what `allocate_state` does not know: only where all that the step may change is loaded after it.
 
     Where the optimizer makes no step without gradients, or not now, it has no room after it either.
     """
@@ -89,7 +89,9 @@ def make_room_by_a_step(optimizer: torch.optim.Optimizer) -> None:
                 group["lr"] = rate
 
 
-def room_as_stored(now: Any, stored: Mapping[tuple[str, ...], Kind | None], parameter: torch.Tensor) -> Any:
+def room_as_stored(
+    now: Any, stored: Mapping[tuple[str, ...], TensorKind | None], parameter: torch.Tensor
+) -> Any:
     """Room for what is stored of a parameter: what is there now, where that is like it, and nothing else.
 
     Args:
@@ -122,7 +124,7 @@ def room_as_stored(now: Any, stored: Mapping[tuple[str, ...], Kind | None], para
         )
     own = [(tuple(str(key).split(".")), key) for key in now] if isinstance(now, dict) else []
     own.sort(key=lambda one: -len(one[0]))
-    below: dict[Any, dict[tuple[str, ...], Kind | None]] = {}
+    below: dict[Any, dict[tuple[str, ...], TensorKind | None]] = {}
     for path, kind in stored.items():
         words, key = next((one for one in own if path[: len(one[0])] == one[0]), (path[:1], path[0]))
         below.setdefault(key, {})[path[len(words) :]] = kind

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from airflow_elastic.runtime.checkpoint.format.compatibility import Kind
+from airflow_elastic.runtime.checkpoint.format.compatibility import TensorKind
 from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import (
-    make_room,
-    make_room_by_a_step,
+    allocate_by_a_step,
+    allocate_state,
     room_as_stored,
 )
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_of
-from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import Departed
+from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import RemovedParameters
 from airflow_elastic.spec.errors import InvalidInput
 
 Optimizers = Sequence[torch.optim.Optimizer]
@@ -47,7 +47,7 @@ class OfNoParameter(InvalidInput):
     """An optimizer keeps something that is the state of no parameter."""
 
 
-def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, departed: Departed) -> None:
+def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, departed: RemovedParameters) -> None:
     """Refuse optimizers whose states have no place in a checkpoint. Before anything is trained.
 
     Args:
@@ -77,7 +77,9 @@ def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, departed: D
         )
 
 
-def _check_strangers(one: torch.optim.Optimizer, names: Mapping[Any, str], departed: Departed) -> None:
+def _check_strangers(
+    one: torch.optim.Optimizer, names: Mapping[Any, str], departed: RemovedParameters
+) -> None:
     kind, own = type(one).__name__, [*_parameters(one)]
     gone = {id(each) for each in departed.among(own, names, kind)}
     if strangers := [str(tuple(each.shape)) for each in own if each not in names and id(each) not in gone]:
@@ -91,7 +93,7 @@ def _check_strangers(one: torch.optim.Optimizer, names: Mapping[Any, str], depar
 
 
 def states_of(
-    model: torch.nn.Module, optimizers: Optimizers, departed: Departed | None = None
+    model: torch.nn.Module, optimizers: Optimizers, departed: RemovedParameters | None = None
 ) -> dict[str, Any]:
     """What the optimizers keep of each parameter, by its name, and their settings, as a state dict of all of them.
 
@@ -111,7 +113,7 @@ def states_of(
     """
     if not optimizers:
         return {}
-    names, departed = names_of(model), departed or Departed()
+    names, departed = names_of(model), departed or RemovedParameters()
     departed.has(names)
     state: dict[str, Any] = {}
     groups: list[dict[str, Any]] = []
@@ -139,7 +141,7 @@ def states_of(
 
 
 def make_room_for(
-    model: torch.nn.Module, optimizers: Optimizers, stored: Mapping[str, Kind | None]
+    model: torch.nn.Module, optimizers: Optimizers, stored: Mapping[str, TensorKind | None]
 ) -> list[Former]:
     """Have optimizers keep something for each state that a checkpoint has of their parameters, to be read into.
 
@@ -163,8 +165,8 @@ def make_room_for(
             theirs = {each: known[names[each]] for each in _parameters(one) if names.get(each) in known}
             if not any(one.state.values()):
                 one.state.clear()
-                if not make_room(one) and theirs:
-                    make_room_by_a_step(one)
+                if not allocate_state(one) and theirs:
+                    allocate_by_a_step(one)
             for parameter, kinds in theirs.items():
                 own = one.state.get(parameter, {})
                 # Of another class, or of one that is not known, it has to be what this one keeps.
@@ -173,12 +175,12 @@ def make_room_for(
                     room = room_as_stored(own, kinds, parameter)
                     one.state[parameter] = {key: room.get(key, value) for key, value in own.items()} | room
     except BaseException:
-        put_back(former)
+        restore_states(former)
         raise
     return former
 
 
-def put_back(former: Iterable[Former]) -> None:
+def restore_states(former: Iterable[Former]) -> None:
     """Nothing was loaded: have optimizers keep what they did before room was made for it."""
     for one, state in former:
         one.state.clear()  # whatever was in memory, or a part of what was read
@@ -186,10 +188,10 @@ def put_back(former: Iterable[Former]) -> None:
 
 
 def _states_below(
-    names: Collection[str], stored: Mapping[str, Kind | None]
-) -> dict[str, dict[tuple[str, ...], Kind | None]]:
+    names: Collection[str], stored: Mapping[str, TensorKind | None]
+) -> dict[str, dict[tuple[str, ...], TensorKind | None]]:
     """What is stored of each of these parameters, by the names that lead to it: both may have dots."""
-    found: dict[str, dict[tuple[str, ...], Kind | None]] = {}
+    found: dict[str, dict[tuple[str, ...], TensorKind | None]] = {}
     for key, kind in stored.items():
         words = key.removeprefix(_STATES).split(".") if key.startswith(_STATES) else []
         for end in range(len(words) - 1, 0, -1):
@@ -199,7 +201,7 @@ def _states_below(
     return found
 
 
-def ask_for(optimizer: dict[str, Any], stored: Mapping[str, Kind | None]) -> list[Saved]:
+def request_states(optimizer: dict[str, Any], stored: Mapping[str, TensorKind | None]) -> list[Saved]:
     """Have a state of all optimizers ask for what a checkpoint has: for no state of parameters that had made no step
     yet, and for each setting that it has of a group, as at its place may be another group here.
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_elastic.adapters.storage.store import Store
-    from airflow_elastic.runtime.checkpoint.read.load import Loading, Told
+    from airflow_elastic.runtime.checkpoint.read.load import ProgressCallback, StateLoader
     from airflow_elastic.runtime.collectives.process_group import Collectives
     from airflow_elastic.runtime.tiers.tiered_files import LocalFiles, ReadableFiles
 
 
-class Fetching:
+class FetchOnce:
     """What one rank fetches for itself and the others of its worker.
 
     Args:
@@ -35,7 +35,9 @@ class Fetching:
     def __init__(self, store: Store, ranks: Collectives, procs: int, folder: Path) -> None:
         self._store, self._ranks, self._procs, self._folder = store, ranks, procs, folder
 
-    def fetch(self, loading: Loading, nearby: LocalFiles, told: Told) -> tuple[ReadableFiles, int]:
+    def fetch(
+        self, loading: StateLoader, nearby: LocalFiles, told: ProgressCallback
+    ) -> tuple[ReadableFiles, int]:
         """Fetch what several ranks need. All ranks call this together.
 
         Args:
@@ -94,5 +96,5 @@ class Fetching:
                 raise StoreError(told)
 
 
-def _add(told: Told, before: int, whole: int, done: int) -> None:
+def _add(told: ProgressCallback, before: int, whole: int, done: int) -> None:
     told(before + done, whole)

@@ -17,7 +17,7 @@ from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.open_range import Opened
 from airflow_elastic.adapters.storage.store import Reader
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes
-from airflow_elastic.runtime.checkpoint.read.read_plan import Need, Stored, bytes_of
+from airflow_elastic.runtime.checkpoint.read.read_plan import ReadItem, StoredEntry, bytes_of
 from airflow_elastic.spec.checkpoints.index import Blob, block_count
 
 # Or a block: read at once, then checked. Of more, the processor's cache loses what came first; with less, threads wait
@@ -27,10 +27,10 @@ _SCRATCH_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class Stretch:
+class BlockRange:
     """Blocks of an entry that are read together, from byte `at` of it to before `end`; `place` is where they lie."""
 
-    filling: Filling
+    filling: ItemReader
     at: int
     end: int
     place: int
@@ -41,7 +41,7 @@ class Stretch:
         return self.end - self.at
 
 
-class Filling:
+class ItemReader:
     """What fills a part of a state.
 
     Args:
@@ -52,7 +52,7 @@ class Filling:
         where: as given.
     """
 
-    def __init__(self, need: Need, where: str) -> None:
+    def __init__(self, need: ReadItem, where: str) -> None:
         self._need, self._entry, self.where = need, need.stored.entry, where
         self._needed = rows = need.rows() or (0, self._entry.size)
         place = need.place()
@@ -60,7 +60,7 @@ class Filling:
         self._lock = threading.Lock()
         self._left = 0
 
-    def stretches(self, start: int) -> list[Stretch]:
+    def stretches(self, start: int) -> list[BlockRange]:
         """What has to be read of it, where it begins at this byte: blocks of which all is needed, several at once; and
         at its edges those of which only a part is, each by itself.
         """
@@ -75,7 +75,7 @@ class Filling:
             bounds.append((high, min(size, high + block)))
         bounds = bounds or [(0, 0)]
         self._left = len(bounds)
-        return [Stretch(self, at, end, start + at) for at, end in bounds]
+        return [BlockRange(self, at, end, start + at) for at, end in bounds]
 
     @cached_property
     def _stored(self) -> torch.Tensor:
@@ -139,7 +139,7 @@ class Filling:
         del self._stored, self._whole
 
 
-def is_what_was_committed(stored: Stored, reader: Reader) -> bool:
+def is_what_was_committed(stored: StoredEntry, reader: Reader) -> bool:
     """Whether the bytes that come are those of an entry."""
     size, step = stored.entry.size, _step(stored.block_bytes)
     try:
@@ -158,7 +158,7 @@ def _step(block: int) -> int:
     return max(block, _STRETCH_BYTES - _STRETCH_BYTES % block)
 
 
-def _expected(stored: Stored, at: int, size: int) -> str:
+def _expected(stored: StoredEntry, at: int, size: int) -> str:
     """The checksum of so many bytes of an entry, from the block on that begins at this byte."""
     entry, block = stored.entry, stored.block_bytes
     first = at // block

@@ -15,8 +15,8 @@ import torch
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.open_range import Opened
 from airflow_elastic.adapters.storage.store import Reader
-from airflow_elastic.runtime.checkpoint.read.fill import Filling, Stretch, skip
-from airflow_elastic.runtime.checkpoint.read.read_plan import Need
+from airflow_elastic.runtime.checkpoint.read.fill import BlockRange, ItemReader, skip
+from airflow_elastic.runtime.checkpoint.read.read_plan import ReadItem
 from airflow_elastic.runtime.environment import PROCESSORS
 from airflow_elastic.runtime.tiers.shared_memory import Memory, StagingSlot
 from airflow_elastic.runtime.tiers.tiered_files import ReadableFiles
@@ -31,14 +31,14 @@ _TOLD_BYTES = 64 << 20  # after so many, progress is told,
 _TOLD_TIMES = 16  # and so many times at the least
 
 #: Is told how many bytes are read, of how many.
-Told = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
-def untold(done: int, whole: int) -> None:
+def no_progress(done: int, whole: int) -> None:
     """Told to nobody."""
 
 
-class Loading:
+class StateLoader:
     """One state that is being filled from a checkpoint.
 
     Attributes:
@@ -48,19 +48,19 @@ class Loading:
         memory_bytes: how much is read from memory instead.
     """
 
-    def __init__(self, needs: Iterable[Need], manifest: Manifest, memory: Memory) -> None:
+    def __init__(self, needs: Iterable[ReadItem], manifest: Manifest, memory: Memory) -> None:
         self.manifest = manifest
-        self._files: dict[str, list[Stretch]] = defaultdict(list)
-        self._slots: dict[StagingSlot, list[Stretch]] = defaultdict(list)
-        self._values: list[Filling] = []
+        self._files: dict[str, list[BlockRange]] = defaultdict(list)
+        self._slots: dict[StagingSlot, list[BlockRange]] = defaultdict(list)
+        self._values: list[ItemReader] = []
         for need in needs:
             key, entry = need.stored.file, need.stored.entry
             if held := memory.get(need.stored.part):
                 slot, at = held
-                filling = Filling(need, "the memory of this worker's agent")
+                filling = ItemReader(need, "the memory of this worker's agent")
                 self._slots[slot] += filling.stretches(at)
             else:
-                filling = Filling(need, key)
+                filling = ItemReader(need, key)
                 self._files[key] += filling.stretches(entry.at)
             if not isinstance(need.room, torch.Tensor):
                 self._values.append(filling)
@@ -72,7 +72,9 @@ class Loading:
         """How many of the bytes that are read come from these files."""
         return sum(size for key, size in self.needed.items() if key in keys)
 
-    def read(self, store: ReadableFiles, told: Told = untold, processors: int = PROCESSORS) -> None:
+    def read(
+        self, store: ReadableFiles, told: ProgressCallback = no_progress, processors: int = PROCESSORS
+    ) -> None:
         """Read everything. What was read before something turned out to be damaged is in the state already.
 
         Args:
@@ -176,7 +178,7 @@ class _Reading:
 
 
 _Source = Callable[[int, int], AbstractContextManager[Reader]]
-_Run = tuple[_Source, list[Stretch]]
+_Run = tuple[_Source, list[BlockRange]]
 
 
 def _shares(sources: Sequence[_Run], count: int) -> list[list[_Run]]:
@@ -189,7 +191,7 @@ def _shares(sources: Sequence[_Run], count: int) -> list[list[_Run]]:
     shares: list[list[_Run]] = []
     left = 0
     for source, found in sources:
-        run: list[Stretch] = []
+        run: list[BlockRange] = []
         for one in sorted(found, key=lambda one: one.place):
             if not shares or left <= 0:
                 shares.append([])
@@ -202,9 +204,9 @@ def _shares(sources: Sequence[_Run], count: int) -> list[list[_Run]]:
     return shares
 
 
-def _runs(wanted: Iterable[Stretch], most: int) -> list[list[Stretch]]:
+def _runs(wanted: Iterable[BlockRange], most: int) -> list[list[BlockRange]]:
     """What lies on another machine, as what is read of it with one request, of so many bytes at the most."""
-    runs: list[list[Stretch]] = []
+    runs: list[list[BlockRange]] = []
     end = 0
     for one in sorted(wanted, key=lambda one: one.place):
         gap, size = one.place - end, one.place + one.size - runs[-1][0].place if runs else 0

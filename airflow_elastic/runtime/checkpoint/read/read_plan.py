@@ -28,7 +28,7 @@ from airflow_elastic.spec.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredEntry:
     """An entry of a checkpoint, the key of the file that it lies in, and the size of the blocks that have checksums."""
 
     file: str
@@ -42,7 +42,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ReadItem:
     """A part of an entry, and where it goes.
 
     Attributes:
@@ -54,7 +54,7 @@ class Need:
         memory: of the room, byte by byte, where what is stored can be read straight into it.
     """
 
-    stored: Stored
+    stored: StoredEntry
     start: tuple[int, ...]
     room: torch.Tensor | Callable[[Any], None]
     begins: tuple[int, ...] = ()
@@ -99,9 +99,9 @@ class Need:
         return self.memory[self.begins[0] * row : (self.begins[0] + self.lengths[0]) * row]
 
 
-def find_needs(
-    state: dict[str, Any], stored: Mapping[str, Sequence[Stored]], *, apart: bool = False
-) -> list[Need]:
+def plan_reads(
+    state: dict[str, Any], stored: Mapping[str, Sequence[StoredEntry]], *, apart: bool = False
+) -> list[ReadItem]:
     """Find out what fills a state; what is not stored is left as it is.
 
     Args:
@@ -115,7 +115,7 @@ def find_needs(
     """
     flat, paths = flatten_state_dict(state)
     ties = ties_among({key: one for key, one in flat.items() if key.startswith("model.")})
-    found: list[Need] = []
+    found: list[ReadItem] = []
     for key, value in flat.items():
         if (tied := ties.get(key)) is not None and tied in stored and key in stored:
             is_one = stored[key][0] is stored[tied][0]
@@ -137,7 +137,7 @@ def find_needs(
                 f"{key} is on the meta device, where nothing is kept: give it memory before run.restore"
             )
         if isinstance(first, Blob):
-            found.append(Need(entries[0], (), partial(_put, state, paths[key])))
+            found.append(ReadItem(entries[0], (), partial(_put, state, paths[key])))
         elif isinstance(value, DTensor):
             found += _of_part(value, entries)
         elif type(value).__name__ == "ShardedTensor":
@@ -166,7 +166,7 @@ def _key(container: Any, part: str | int) -> Any:
     return part
 
 
-def _of_part(tensor: DTensor, entries: Sequence[Stored]) -> Iterator[Need]:
+def _of_part(tensor: DTensor, entries: Sequence[StoredEntry]) -> Iterator[ReadItem]:
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return iter(())
@@ -176,7 +176,9 @@ def _of_part(tensor: DTensor, entries: Sequence[Stored]) -> Iterator[Need]:
     return parts(tensor.to_local().detach(), offsets_of(tensor), entries)
 
 
-def parts(target: torch.Tensor, offsets: tuple[int, ...], entries: Sequence[Stored]) -> Iterator[Need]:
+def parts(
+    target: torch.Tensor, offsets: tuple[int, ...], entries: Sequence[StoredEntry]
+) -> Iterator[ReadItem]:
     """What fills a part of a tensor.
 
     Args:
@@ -200,10 +202,10 @@ def parts(target: torch.Tensor, offsets: tuple[int, ...], entries: Sequence[Stor
             begins.append(low - mine)
             lengths.append(count)
         else:
-            yield Need(stored, tuple(start), target, tuple(begins), tuple(lengths), memory)
+            yield ReadItem(stored, tuple(start), target, tuple(begins), tuple(lengths), memory)
 
 
-def _memory(target: torch.Tensor, entries: Sequence[Stored]) -> memoryview | None:
+def _memory(target: torch.Tensor, entries: Sequence[StoredEntry]) -> memoryview | None:
     """Of a tensor into which such entries can be read as they are."""
     first = entries[0].entry
     if isinstance(first, Blob) or getattr(torch, first.dtype) is not target.dtype or not target.numel():

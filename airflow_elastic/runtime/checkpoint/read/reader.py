@@ -21,18 +21,18 @@ from airflow_elastic.adapters.records import checksums
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.open_range import Opened
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.runtime.checkpoint.format.compatibility import Kind
+from airflow_elastic.runtime.checkpoint.format.compatibility import TensorKind
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes
 from airflow_elastic.runtime.checkpoint.read.fill import is_what_was_committed
-from airflow_elastic.runtime.checkpoint.read.load import Loading
-from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, find_needs
+from airflow_elastic.runtime.checkpoint.read.load import StateLoader
+from airflow_elastic.runtime.checkpoint.read.read_plan import StoredEntry, plan_reads
 from airflow_elastic.runtime.environment import PROCESSORS
 from airflow_elastic.runtime.tiers.shared_memory import Memory
 from airflow_elastic.spec.checkpoints.index import FORMER_BLOCK_BYTES, Blob, Index, Piece, block_count
 from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 
 
-class FlatReader:
+class CheckpointReader:
     """The files of one checkpoint.
 
     Args:
@@ -47,7 +47,7 @@ class FlatReader:
         self._manifest = manifest
         sizes = {file.key: file.size for file in manifest.files}
         # A piece may be there more than once: of a tensor on a mesh beside which there are others, each has it written.
-        self._parts: dict[tuple[str, tuple[int, ...]], Stored] = {}
+        self._parts: dict[tuple[str, tuple[int, ...]], StoredEntry] = {}
         ties: dict[str, str] = {}
         self._tells_ties = False
         for file in index_files(manifest):
@@ -57,9 +57,9 @@ class FlatReader:
             self._tells_ties |= index.ties is not None
             ties |= index.ties or {}
             for entry in entries:
-                stored = Stored(key, entry, each)
+                stored = StoredEntry(key, entry, each)
                 self._parts[stored.part] = stored
-        self._stored: dict[str, list[Stored]] = defaultdict(list)
+        self._stored: dict[str, list[StoredEntry]] = defaultdict(list)
         for (name, _), stored in self._parts.items():
             self._stored[name].append(stored)
         for name, first in ties.items():
@@ -71,11 +71,11 @@ class FlatReader:
             self._check_whole(name)
 
     @cached_property
-    def kinds(self) -> dict[str, Kind | None]:
+    def kinds(self) -> dict[str, TensorKind | None]:
         """What is stored, by its name: a tensor's kind; None for what is no tensor."""
         firsts = {key: entries[0].entry for key, entries in self._stored.items()}
         return {
-            key: Kind(one.shape, getattr(torch, one.dtype)) if isinstance(one, Piece) else None
+            key: TensorKind(one.shape, getattr(torch, one.dtype)) if isinstance(one, Piece) else None
             for key, one in firsts.items()
         }
 
@@ -115,7 +115,7 @@ class FlatReader:
         if have < all_:
             raise CheckpointDamaged(f"of {name}, {all_ - have} of {all_} numbers are stored nowhere")
 
-    def plan(self, state: dict[str, Any], memory: Memory) -> Loading:
+    def plan(self, state: dict[str, Any], memory: Memory) -> StateLoader:
         """Find out what has to be read to fill this state; what is not stored is left as it is.
 
         Args:
@@ -125,7 +125,7 @@ class FlatReader:
         Raises:
             InvalidInput: the state holds tensors of a kind that cannot be filled, or one for two that are stored.
         """
-        return Loading(find_needs(state, self._stored, apart=self._tells_ties), self._manifest, memory)
+        return StateLoader(plan_reads(state, self._stored, apart=self._tells_ties), self._manifest, memory)
 
     def confirmed(self, perhaps: Memory) -> Memory:
         """What in memory is, byte for byte, what was committed, of what may be something else."""

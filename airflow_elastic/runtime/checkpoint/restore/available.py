@@ -15,8 +15,8 @@ from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.core.checkpoints.save_interval import EXPECTED_SECONDS, seconds_between_failures
 from airflow_elastic.core.machine import replay
-from airflow_elastic.runtime.checkpoint.read.load import Told
-from airflow_elastic.runtime.checkpoint.read.reader import FlatReader, index_files
+from airflow_elastic.runtime.checkpoint.read.load import ProgressCallback
+from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader, index_files
 from airflow_elastic.runtime.checkpoint.save.save import VERSIONS
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec import layout
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Opened = tuple[Manifest, dict[str, bytes]]
 
 
-class Stock:
+class AvailableCheckpoints:
     """The checkpoints of a run, as they are when ranks begin: nobody writes one before they do.
 
     Args:
@@ -43,7 +43,9 @@ class Stock:
         trouble: what looking has met with.
     """
 
-    def __init__(self, store: Store, ranks: Collectives, *, attempt: int, worker: str, told: Told) -> None:
+    def __init__(
+        self, store: Store, ranks: Collectives, *, attempt: int, worker: str, told: ProgressCallback
+    ) -> None:
         self._store, self._ranks, self._attempt, self._worker, self._told = (
             store,
             ranks,
@@ -158,7 +160,7 @@ class Stock:
                     return True
                 done += file.size
                 self._told(done, whole)
-            FlatReader(manifest, read_indexes(self._store, manifest)).check_values(self._store)
+            CheckpointReader(manifest, read_indexes(self._store, manifest)).check_values(self._store)
             return False
         except (checkpoints.OtherVersion, InvalidInput):
             return False

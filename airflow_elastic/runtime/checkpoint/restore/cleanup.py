@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def tidied(store: Store, attempt: int) -> Iterator[None]:
+def cleanup(store: Store, attempt: int) -> Iterator[None]:
     """On rank 0, when no attempt before this one lives. That takes ten requests, for which nobody waits as long as
     reading takes longer.
     """

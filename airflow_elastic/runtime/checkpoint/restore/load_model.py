@@ -14,8 +14,8 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.format.compatibility import TO_READ, check_fit, with_room_for_extra
 from airflow_elastic.runtime.checkpoint.format.tensor_split import packed, unpacked
-from airflow_elastic.runtime.checkpoint.read.load import Told, untold
-from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.read.load import ProgressCallback, no_progress
+from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
 from airflow_elastic.runtime.checkpoint.restore.available import check_run, read_indexes
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import set_weights, weights_of
 from airflow_elastic.spec import layout
@@ -50,7 +50,7 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
             (`torch.serialization.add_safe_globals`). It is unchanged.
     """
 
-    def room(reader: FlatReader, what: str) -> dict[str, Any]:
+    def room(reader: CheckpointReader, what: str) -> dict[str, Any]:
         stored = {name: kind for name, kind in reader.kinds.items() if name.startswith(_MODEL)}
         weights = with_room_for_extra(packed(weights_of(model)), stored)
         check_fit({"model": weights}, stored, what, TO_READ)
@@ -63,7 +63,7 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
 
 
 def read_weights(
-    run: str | Store, step: int | None = None, told: Told = untold
+    run: str | Store, step: int | None = None, told: ProgressCallback = no_progress
 ) -> tuple[Manifest, dict[str, Any]]:
     """Read the model of a run's checkpoint where there is no such model: its tensors, whole, by their names.
 
@@ -71,18 +71,18 @@ def read_weights(
     `load_model`.
     """
 
-    def room(reader: FlatReader, what: str) -> dict[str, Any]:
+    def room(reader: CheckpointReader, what: str) -> dict[str, Any]:
         names = [name for name in reader.kinds if name.startswith(_MODEL)]
         return {name.removeprefix(_MODEL): reader.room(name) for name in names}
 
     return _read(run, step, room, told)
 
 
-_Room = Callable[[FlatReader, str], dict[str, Any]]
+_Room = Callable[[CheckpointReader, str], dict[str, Any]]
 
 
 def _read(
-    run: str | Store, step: int | None, room: _Room, told: Told = untold
+    run: str | Store, step: int | None, room: _Room, told: ProgressCallback = no_progress
 ) -> tuple[Manifest, dict[str, Any]]:
     store = open_store(run) if isinstance(run, str) else run
     if store.get(layout.journal_entry(0)) is None and not checkpoints.steps(store):
@@ -97,7 +97,7 @@ def _read(
         raise CheckpointDamaged(f"{error}; there are: {', '.join(map(str, there)) or 'none'}") from error
 
 
-def _read_newest(store: Store, room: _Room, told: Told) -> tuple[Manifest, dict[str, Any]]:
+def _read_newest(store: Store, room: _Room, told: ProgressCallback) -> tuple[Manifest, dict[str, Any]]:
     while True:
         steps = checkpoints.steps(store)
         for step in reversed(steps):
@@ -111,7 +111,9 @@ def _read_newest(store: Store, room: _Room, told: Told) -> tuple[Manifest, dict[
             raise CheckpointDamaged(f"{none} in {store.uri}: look with `airflow-elastic verify`")
 
 
-def _read_step(store: Store, step: int, room: _Room, told: Told) -> tuple[Manifest, dict[str, Any]]:
+def _read_step(
+    store: Store, step: int, room: _Room, told: ProgressCallback
+) -> tuple[Manifest, dict[str, Any]]:
     manifest = checkpoints.read(store, step)
     what = f"checkpoint {step} of {store.uri}"
     check_run(
@@ -120,7 +122,7 @@ def _read_step(store: Store, step: int, room: _Room, told: Told) -> tuple[Manife
         f"To read one of this run's own, name another step, or remove {layout.manifest(step)}",
     )
     try:
-        reader = FlatReader(manifest, read_indexes(store, manifest))
+        reader = CheckpointReader(manifest, read_indexes(store, manifest))
         state = {"model": room(reader, what)}
         try:
             reader.plan(state, {}).read(store, told)

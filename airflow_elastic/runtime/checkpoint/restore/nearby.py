@@ -14,7 +14,7 @@ from airflow_elastic.spec.checkpoints.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class WorkerCache:
     """Where the ranks of a worker find what they need not fetch, and keep what they fetch for each other.
 
     Attributes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.runtime.checkpoint.format.tensor_split import Rest, put_together
-from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.format.tensor_split import Rest, join_tensors
+from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
 from airflow_elastic.runtime.checkpoint.save.named_objects import other_key
 
 
-def peek(reader: FlatReader, store: Store, name: str) -> Any:
+def peek(reader: CheckpointReader, store: Store, name: str) -> Any:
     """What its `state_dict()` returned; None where the checkpoint has none of this name.
 
     Args:
@@ -28,4 +28,4 @@ def peek(reader: FlatReader, store: Store, name: str) -> Any:
         return None
     reader.make_room(tensors, f"{key}.tensors.", exact=False)
     reader.plan({key: parts}, {}).read(store)
-    return put_together(parts["rest"], tensors)
+    return join_tensors(parts["rest"], tensors)

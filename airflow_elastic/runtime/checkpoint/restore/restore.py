@@ -22,26 +22,26 @@ from airflow_elastic.runtime.checkpoint.format.compatibility import (
     check_groups,
     with_room_for_extra,
 )
-from airflow_elastic.runtime.checkpoint.format.tensor_split import put_together, unpacked
+from airflow_elastic.runtime.checkpoint.format.tensor_split import join_tensors, unpacked
 from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import as_read
 from airflow_elastic.runtime.checkpoint.optimizers.states_by_name import (
     Saved,
-    ask_for,
     load_states,
     make_room_for,
-    put_back,
+    request_states,
+    restore_states,
 )
-from airflow_elastic.runtime.checkpoint.read.fetch_once import Fetching
-from airflow_elastic.runtime.checkpoint.read.load import Loading, Told, untold
-from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
-from airflow_elastic.runtime.checkpoint.restore.available import Stock
-from airflow_elastic.runtime.checkpoint.restore.cleanup import tidied
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.read.fetch_once import FetchOnce
+from airflow_elastic.runtime.checkpoint.read.load import ProgressCallback, StateLoader, no_progress
+from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
+from airflow_elastic.runtime.checkpoint.restore.available import AvailableCheckpoints
+from airflow_elastic.runtime.checkpoint.restore.cleanup import cleanup
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.peek import peek
 from airflow_elastic.runtime.checkpoint.save import random_state
 from airflow_elastic.runtime.checkpoint.save.named_objects import other_key
 from airflow_elastic.runtime.checkpoint.save.save import ORDER, Stateful, state_of
-from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
 from airflow_elastic.runtime.checkpoint.tensors.in_place import load
 from airflow_elastic.runtime.checkpoint.tensors.lazy_modules import materialise
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -82,28 +82,32 @@ class Restorer:
         ranks: Collectives,
         *,
         attempt: int,
-        room: Room,
-        stage: Stage | None = None,
-        told: Told = untold,
+        room: WorkerCache,
+        stage: StagingArea | None = None,
+        told: ProgressCallback = no_progress,
     ) -> None:
         self._store, self._ranks, self._attempt, self._room = store, ranks, attempt, room
         self._stage, self._told = stage, told
         self._facts: Resumed | None = None
         self._phases: tuple[PhaseRecord, ...] = ()
         self._luck: dict[str, Any] = {}
-        self.stock = Stock(store, ranks, attempt=attempt, worker=room.worker, told=told)
+        self.stock = AvailableCheckpoints(store, ranks, attempt=attempt, worker=room.worker, told=told)
         self._is_local = store.local_path(layout.STATUS) is not None
         alone = self._is_local or room.procs == 1
-        self._fetching = None if alone else Fetching(store, ranks, room.procs, room.folder)
+        self._fetching = None if alone else FetchOnce(store, ranks, room.procs, room.folder)
 
     @classmethod
     def of(
-        cls, surroundings: RankEnvironment, ranks: Collectives, stage: Stage | None, told: Told
+        cls,
+        surroundings: RankEnvironment,
+        ranks: Collectives,
+        stage: StagingArea | None,
+        told: ProgressCallback,
     ) -> Restorer | None:
         """That of a rank where it finds itself; None where there is no run."""
         if not surroundings.run_uri:
             return None
-        room = Room(
+        room = WorkerCache(
             surroundings.restore_folder,
             stage.procs if stage else 1,
             surroundings.disk,
@@ -130,7 +134,7 @@ class Restorer:
                 of types that the script does not trust. Nothing that is stored has been changed, and `objects` only in
                 the last two cases.
         """
-        with tidied(self._store, self._attempt) if self._ranks.rank == 0 else contextlib.nullcontext():
+        with cleanup(self._store, self._attempt) if self._ranks.rank == 0 else contextlib.nullcontext():
             manifest = self._restore(objects)
         if luck:
             self.put_luck_back()
@@ -146,7 +150,7 @@ class Restorer:
             InvalidInput: as `restore`.
         """
         manifest, indexes = self.stock.open(step)
-        self._load(FlatReader(manifest, indexes), manifest, objects)
+        self._load(CheckpointReader(manifest, indexes), manifest, objects)
         return manifest
 
     def find_luck(self, step: int) -> None:
@@ -156,7 +160,7 @@ class Restorer:
             CheckpointDamaged: it is not what was committed, or is not there.
         """
         manifest, indexes = self.stock.open(step)
-        reader, key = FlatReader(manifest, indexes), f"random.{self._ranks.rank}"
+        reader, key = CheckpointReader(manifest, indexes), f"random.{self._ranks.rank}"
         state = {key: self._stored_luck(reader)}
         if any(damages := self._read(reader.plan(state, {}), LocalFiles())):
             raise CheckpointDamaged(_all_of(damages))
@@ -165,9 +169,9 @@ class Restorer:
     def put_luck_back(self) -> None:
         """Have this rank's generators draw what they drew after the state that was loaded last."""
         if self._luck:
-            random_state.put_back(self._luck)
+            random_state.restore(self._luck)
 
-    def _stored_luck(self, reader: FlatReader) -> dict[str, Any]:
+    def _stored_luck(self, reader: CheckpointReader) -> dict[str, Any]:
         """Room for it. A rank that was not there when this was saved, and a generator that was not, keep their own."""
         stored = {key.split(".")[2] for key in reader.kinds if key.startswith(f"random.{self._ranks.rank}.")}
         return {name: value for name, value in random_state.capture().items() if name in stored}
@@ -204,7 +208,9 @@ class Restorer:
         """
         manifest, indexes = self.stock.open(step)
         try:
-            return self._ranks.from_first(lambda: peek(FlatReader(manifest, indexes), self._store, name))
+            return self._ranks.from_first(
+                lambda: peek(CheckpointReader(manifest, indexes), self._store, name)
+            )
         except CheckpointDamaged as error:
             if before := [one for one in self.stock.steps if one < step]:
                 self._begin_again({step: str(error)}, before[-1])
@@ -216,7 +222,7 @@ class Restorer:
         for step in reversed(steps):
             try:
                 manifest, indexes = stock.open(step)
-                self._load(FlatReader(manifest, indexes), manifest, objects)
+                self._load(CheckpointReader(manifest, indexes), manifest, objects)
             except CheckpointDamaged as error:
                 log.warning("checkpoint %d is damaged, trying the one before it: %s", step, error)
                 damaged[step] = str(error)
@@ -249,7 +255,7 @@ class Restorer:
             )
             raise SystemExit(RESTART_ME)
 
-    def _load(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
+    def _load(self, reader: CheckpointReader, manifest: Manifest, objects: Stateful) -> None:
         """Raises CheckpointDamaged on all ranks alike."""
         below = "model."
         own = {key.removeprefix(below): kind for key, kind in reader.kinds.items() if key.startswith(below)}
@@ -259,10 +265,10 @@ class Restorer:
         try:
             self._fill(reader, manifest, objects)
         except BaseException:
-            put_back(former)
+            restore_states(former)
             raise
 
-    def _fill(self, reader: FlatReader, manifest: Manifest, objects: Stateful) -> None:
+    def _fill(self, reader: CheckpointReader, manifest: Manifest, objects: Stateful) -> None:
         state, random_key = state_of(objects, self._ranks.rank), f"random.{self._ranks.rank}"
         state[random_key] = self._stored_luck(reader)
         what = f"checkpoint {manifest.step} of {self._store.uri}"
@@ -274,7 +280,7 @@ class Restorer:
         for name in others:
             named.make_room(name, state[other_key(name)], reader)
         state["model"] = with_room_for_extra(state["model"], reader.kinds)
-        settings = ask_for(state["optimizer"], reader.kinds)
+        settings = request_states(state["optimizer"], reader.kinds)
         check_fit(state, reader.kinds, what, TO_TRAIN)
         check_groups(state["optimizer"], len(settings), what, TO_TRAIN)
         check_given({*objects.others, *objects.left}, reader.kinds, what)
@@ -310,7 +316,7 @@ class Restorer:
     def _object(self, name: str, parts: Mapping[str, Any], manifest: Manifest) -> Any:
         """The state of one of the script's own objects. Raises InvalidInput where somebody else wrote it."""
         try:
-            return put_together(parts["rest"], parts["tensors"])
+            return join_tensors(parts["rest"], parts["tensors"])
         except InvalidInput as error:
             raise self._not_ours(manifest, f"its {name!r} {error}") from error
 
@@ -320,7 +326,7 @@ class Restorer:
             f"remove {layout.manifest(manifest.step)} to go on from the one before. Nothing was changed there"
         )
 
-    def _read(self, loading: Loading, nearby: LocalFiles) -> list[str | None]:
+    def _read(self, loading: StateLoader, nearby: LocalFiles) -> list[str | None]:
         """Returns what each rank has found to be damaged, to all ranks; none of them reads any more after this."""
         near: ReadableFiles = TieredFiles(self._store, nearby)
         fetched = 0

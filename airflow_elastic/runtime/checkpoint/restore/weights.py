@@ -33,7 +33,7 @@ from airflow_elastic.runtime.checkpoint.format.compatibility import (
 )
 from airflow_elastic.runtime.checkpoint.format.tensor_split import packed
 from airflow_elastic.runtime.checkpoint.format.weight_files import format_of, read, write
-from airflow_elastic.runtime.checkpoint.read.load import Told, untold
+from airflow_elastic.runtime.checkpoint.read.load import ProgressCallback, no_progress
 from airflow_elastic.runtime.checkpoint.restore.load_model import read_weights
 from airflow_elastic.runtime.checkpoint.tensors.overlap import each_apart
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import named_as, set_weights, weights_of
@@ -44,7 +44,7 @@ _SCRATCH = "elastic-weights-"
 
 
 def export_weights(
-    run: str | Store, path: str | Path, step: int | None = None, told: Told = untold
+    run: str | Store, path: str | Path, step: int | None = None, told: ProgressCallback = no_progress
 ) -> Manifest:
     """Write the model of a run's checkpoint into one file, whole, whatever number of ranks has saved it.
 

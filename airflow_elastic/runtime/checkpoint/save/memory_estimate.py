@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_elastic.runtime.checkpoint.save.staging import Layout
-    from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+    from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
     from airflow_elastic.runtime.collectives.process_group import Collectives
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class MemoryEstimate:
     """What the saves of one rank take, in bytes.
 
     Attributes:
@@ -41,13 +41,13 @@ class Footprint:
     at_least: bool = False
 
 
-def footprint(stage: Stage, plan: Layout, *, at_least: bool = False) -> Footprint:
+def estimate_memory(stage: StagingArea, plan: Layout, *, at_least: bool = False) -> MemoryEstimate:
     """That of a rank."""
     kept = 0 if stage.keeps is None else plan.kept_bytes
-    return Footprint(plan.total_bytes, kept, stage.have_bytes, stage.keeps or 0, at_least)
+    return MemoryEstimate(plan.total_bytes, kept, stage.have_bytes, stage.keeps or 0, at_least)
 
 
-def check_memory(mine: Footprint | None, ranks: Collectives, procs: int) -> None:
+def check_memory(mine: MemoryEstimate | None, ranks: Collectives, procs: int) -> None:
     """Say what saving takes, where that is known. All ranks call this together.
 
     Args:
@@ -106,13 +106,13 @@ def _shares(each: Sequence[Mapping[str, int]], procs: int) -> list[tuple[int, li
     return sorted(((size, workers[place]) for place, size in free.items()), key=lambda one: len(one[1]))
 
 
-def _wanted(worker: Sequence[Footprint], neighbours: int) -> int:
+def _wanted(worker: Sequence[MemoryEstimate], neighbours: int) -> int:
     """What a worker's agent does not have yet; `neighbours` is what it keeps of another's."""
     own = sum(max(0, COUNT * one.state - one.have) for one in worker)
     return own + max(0, neighbours - worker[0].keeps)
 
 
-def _told(here: Sequence[Footprint], neighbours: int) -> str:
+def _told(here: Sequence[MemoryEstimate], neighbours: int) -> str:
     own = sum(one.state for one in here)
     more = f", and {_size(neighbours)} more for what it keeps of a neighbour's" if neighbours else ""
     least = "at least " if any(one.at_least for one in here) else ""

@@ -13,8 +13,8 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.checkpoint.format.compatibility import TO_TRAIN, Kind
-from airflow_elastic.runtime.checkpoint.format.tensor_split import take_apart, without_arrays
+from airflow_elastic.runtime.checkpoint.format.compatibility import TO_TRAIN, TensorKind
+from airflow_elastic.runtime.checkpoint.format.tensor_split import split_tensors, without_arrays
 from airflow_elastic.runtime.checkpoint.optimizers.composite import saved_in_place_of
 from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import (
     has_its_own_way,
@@ -23,7 +23,7 @@ from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import (
     room_as_stored,
 )
 from airflow_elastic.runtime.checkpoint.optimizers.states_by_name import OfNoParameter, load_states, states_of
-from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
 from airflow_elastic.runtime.checkpoint.tensors.in_place import load
 from airflow_elastic.runtime.checkpoint.tensors.lazy_modules import materialise
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import (
@@ -33,7 +33,7 @@ from airflow_elastic.runtime.checkpoint.tensors.parameter_names import (
     set_weights,
     weights_of,
 )
-from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import Departed
+from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import RemovedParameters
 from airflow_elastic.spec.errors import InvalidInput
 
 #: What an optimizer keeps by names lies below this: the first key of a state dict of torch's is another one.
@@ -57,7 +57,9 @@ class NamedObjects:
         departed: knows parameters that were the first model's, and those of others by their names.
     """
 
-    def __init__(self, model: torch.nn.Module, others: Mapping[str, Any], departed: Departed) -> None:
+    def __init__(
+        self, model: torch.nn.Module, others: Mapping[str, Any], departed: RemovedParameters
+    ) -> None:
         self._others = others
         further = [(one, departed.of(name)) for name, one in others.items() if _has_names(one)]
         self._models = [(model, departed), *further]
@@ -92,13 +94,13 @@ class NamedObjects:
                     "cannot be saved with fully_shard"
                 )
 
-    def materialise(self, reader: FlatReader) -> None:
+    def materialise(self, reader: CheckpointReader) -> None:
         """Have lazy models be of the shapes that a checkpoint has of them."""
         for name, one in self._others.items():
             if _is_model(one):
                 materialise(one, {key.removeprefix("/"): kind for key, kind in _stored(name, reader).items()})
 
-    def make_room(self, name: str, parts: dict[str, Any], reader: FlatReader) -> None:
+    def make_room(self, name: str, parts: dict[str, Any], reader: CheckpointReader) -> None:
         """Have a tensor for each one that a checkpoint has of an object, in such parts as the object has it now."""
         one, below = self._others[name], _below(name)
         own = without_arrays(parts["tensors"])
@@ -115,7 +117,7 @@ class NamedObjects:
         reader.make_room(own, below, exact=isinstance(one, torch.nn.Module))
 
     def _parameters(
-        self, owned: tuple[torch.nn.Module, tuple[Any, ...], Departed], stored: Mapping[str, Any]
+        self, owned: tuple[torch.nn.Module, tuple[Any, ...], RemovedParameters], stored: Mapping[str, Any]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Whose each stored tensor of an optimizer is: by names, or by numbers, as former releases have it."""
         model, parts, _ = owned
@@ -188,7 +190,9 @@ class NamedObjects:
                 part, {each: kept["state"].get(names[each], {}) for each in part.state if each in names}
             )
 
-    def _owned(self, one: Any) -> tuple[torch.nn.Module, tuple[torch.optim.Optimizer, ...], Departed] | None:
+    def _owned(
+        self, one: Any
+    ) -> tuple[torch.nn.Module, tuple[torch.optim.Optimizer, ...], RemovedParameters] | None:
         """The model that has all parameters of an optimizer, or had them; the optimizers whose states are saved for
         that one; and what knows those that were the model's. None for what is none, or has no state of each parameter.
         """
@@ -217,7 +221,7 @@ def _below(name: str) -> str:
     return f"{other_key(name)}.tensors."
 
 
-def _stored(name: str, reader: FlatReader) -> dict[str, Kind]:
+def _stored(name: str, reader: CheckpointReader) -> dict[str, TensorKind]:
     """Kinds of the tensors that a checkpoint has of an object, by their names there."""
     below = _below(name)
     return {
@@ -249,5 +253,5 @@ def _is_sharded(one: Any) -> bool:
 
 
 def _halves(state: Any) -> dict[str, Any]:
-    rest, tensors = take_apart(state)
+    rest, tensors = split_tensors(state)
     return {"rest": rest, "tensors": tensors}

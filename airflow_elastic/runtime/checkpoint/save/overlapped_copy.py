@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _pinned: dict[int, memoryview] = {}  # by address: what is pinned must stay mapped
 
 
-class Copying:
+class OverlappedCopy:
     """One state that is being copied.
 
     Args:

@@ -10,15 +10,15 @@ from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.errors import InvalidInput
 
 
-def told_by_each(other: Any, ranks: Collectives) -> Any:
+def per_rank_if_needed(other: Any, ranks: Collectives) -> Any:
     """The same object, or one that saves and restores it on each rank, where its state is that rank's own."""
     torchdata = sys.modules.get("torchdata.stateful_dataloader")  # whoever has such a loader has imported it
     if torchdata is not None and isinstance(other, torchdata.StatefulDataLoader):
-        return EachRank(other, ranks)
+        return PerRankState(other, ranks)
     return other
 
 
-class EachRank:
+class PerRankState:
     """Has as its state the states that an object has on all ranks.
 
     Args:

@@ -20,7 +20,7 @@ def capture() -> dict[str, Any]:
     return state
 
 
-def put_back(state: dict[str, Any]) -> None:
+def restore(state: dict[str, Any]) -> None:
     """Undo everything that was drawn since `capture`."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
@@ -44,13 +44,13 @@ def seed(*which: int) -> None:
 
 
 @contextmanager
-def aside() -> Iterator[None]:
+def preserved() -> Iterator[None]:
     """Whatever is drawn within, on processors, the generators draw after that what they would have drawn without it."""
     state = _on_cpu()
     try:
         yield
     finally:
-        put_back(state)
+        restore(state)
 
 
 def _on_cpu() -> dict[str, Any]:

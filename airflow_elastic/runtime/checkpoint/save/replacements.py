@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class ReplacementPoint(NamedTuple):
     """Where in a training something was replaced.
 
     Attributes:
@@ -30,14 +30,14 @@ class Replacements:
     """
 
     def __init__(self) -> None:
-        self.made: list[Place] = []
-        self._again: list[Place] = []  # of these, what this attempt has come by
+        self.made: list[ReplacementPoint] = []
+        self._again: list[ReplacementPoint] = []  # of these, what this attempt has come by
 
     def begin(self) -> None:
         """Another attempt begins, or the script restores something else."""
         self._again = []
 
-    def repeats(self, place: Place, *, passes: bool) -> bool:
+    def repeats(self, place: ReplacementPoint, *, passes: bool) -> bool:
         """Whether what is replaced here was replaced before the checkpoint, too; it is counted then.
 
         Args:
@@ -54,22 +54,22 @@ class Replacements:
                 return True
         return False
 
-    def add(self, place: Place) -> None:
+    def add(self, place: ReplacementPoint) -> None:
         """Something is replaced for the first time."""
         self.made = [*(one for one in self.made if not _is_over(one, place)), place]
 
-    def expect(self, place: Place) -> None:
+    def expect(self, place: ReplacementPoint) -> None:
         """What is replaced here is in the checkpoint that is about to be loaded."""
         self._again.append(place)
 
 
-def _comes_again(one: Place, place: Place) -> bool:
+def _comes_again(one: ReplacementPoint, place: ReplacementPoint) -> bool:
     if one.epoch is None and place.epoch is None:
         return one.steps in (0, place.steps)
     return one.epoch == place.epoch
 
 
-def _is_over(one: Place, place: Place) -> bool:
+def _is_over(one: ReplacementPoint, place: ReplacementPoint) -> bool:
     """Whether no attempt comes by it any more: it belongs to an epoch that is over."""
     if one.phase != place.phase or one.epoch is None or place.epoch is None:
         return False

@@ -24,18 +24,18 @@ import airflow_elastic
 from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.runtime.checkpoint.format.tensor_split import packed
 from airflow_elastic.runtime.checkpoint.optimizers.composite import is_optimizer, saved_in_place_of
-from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import with_room
+from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import with_allocated_state
 from airflow_elastic.runtime.checkpoint.optimizers.states_by_name import check_optimizers, states_of
 from airflow_elastic.runtime.checkpoint.save import random_state
-from airflow_elastic.runtime.checkpoint.save.memory_estimate import check_memory, footprint
+from airflow_elastic.runtime.checkpoint.save.memory_estimate import check_memory, estimate_memory
 from airflow_elastic.runtime.checkpoint.save.named_objects import NamedObjects
-from airflow_elastic.runtime.checkpoint.save.overlapped_copy import Copying, wait_before_steps
+from airflow_elastic.runtime.checkpoint.save.overlapped_copy import OverlappedCopy, wait_before_steps
 from airflow_elastic.runtime.checkpoint.save.replica_check import check_alike
-from airflow_elastic.runtime.checkpoint.save.staging import Layout, Place, lay_out
-from airflow_elastic.runtime.checkpoint.save.staging_area import Spared, Stage
+from airflow_elastic.runtime.checkpoint.save.staging import Layout, RankPosition, lay_out
+from airflow_elastic.runtime.checkpoint.save.staging_area import ProtectedStates, StagingArea
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import weights_of
-from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import Departed
-from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory, ties_among
+from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import RemovedParameters
+from airflow_elastic.runtime.checkpoint.tensors.shared_storage import SharedStorage, ties_among
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.shared_memory import COUNT, DISK, IN_BETWEEN, MEMORY, Note
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -86,7 +86,7 @@ class Stateful:
     optimizers: tuple[torch.optim.Optimizer, ...]
     others: Mapping[str, Any]
     left: frozenset[str] = frozenset()
-    departed: Departed = field(default_factory=Departed)
+    departed: RemovedParameters = field(default_factory=RemovedParameters)
 
     def __post_init__(self) -> None:
         for one in self.optimizers:
@@ -158,19 +158,19 @@ class Saver:
         ranks: Collectives,
         *,
         generation: int,
-        stage: Stage,
+        stage: StagingArea,
         words: memoryview[float],
         policy: CheckpointPolicy = _DEFAULT,
     ) -> None:
         self._ranks, self._generation, self._stage, self._words = ranks, generation, stage, words
-        self._place = Place(ranks.rank, ranks.world_size, stage.procs)
+        self._place = RankPosition(ranks.rank, ranks.world_size, stage.procs)
         self._compared = 0
         self._shape: dict[str, Any] = {}  # of what was compared
         self._staged = -1  # of what is to be written
         self._newest = -1
         self._for_disk: list[int] = []  # the newest steps that are to come to the disk
         self._policy, self._overlap = policy, policy.overlap
-        self._copying: Copying | None = None
+        self._copying: OverlappedCopy | None = None
 
     def save(
         self,
@@ -298,11 +298,11 @@ class Saver:
         Raises:
             InvalidInput: how much it takes, and how much there is.
         """
-        with with_room(objects.optimizers):
+        with with_allocated_state(objects.optimizers):
             is_known = not any(map(is_lazy, objects.model.parameters()))
             at_least = not all(one.state for one in objects.optimizers)
             plan = self._plan(objects) if is_known else None
-        mine = None if plan is None else footprint(self._stage, plan, at_least=at_least)
+        mine = None if plan is None else estimate_memory(self._stage, plan, at_least=at_least)
         check_memory(mine, self._ranks, self._place.procs)
 
     def announce(self, objects: Stateful) -> threading.Thread:
@@ -311,7 +311,9 @@ class Saver:
         Returns:
             The thread that maps it.
         """
-        with with_room(objects.optimizers):  # the first step may be one that a gradient scaler has left out
+        with with_allocated_state(
+            objects.optimizers
+        ):  # the first step may be one that a gradient scaler has left out
             return self._stage.announce(self._plan(objects))
 
     @_uncollected()
@@ -319,7 +321,7 @@ class Saver:
         rank = self._ranks.rank
         state = state_of(objects, rank)
         # Ranks may differ in all but parameters, DDP takes the first one's, and the forward pass may change it.
-        known = HeldMemory(objects.model.parameters())
+        known = SharedStorage(objects.model.parameters())
         first = {f"model.{name}" for name, one in state["model"].items() if one not in known}
         return lay_out(state, self._place, own=f"random.{rank}", first=first, ties=_ties(state))
 
@@ -341,15 +343,15 @@ class Saver:
         done = self._words[shared_page.ON_DISK]
         return frozenset((self._generation, step) for step in self._for_disk if step > done)
 
-    def _unwritten(self) -> Spared:
+    def _unwritten(self) -> ProtectedStates:
         """What the agent has still to write: nothing is copied over what storage is to have."""
         written = frozenset({(self._generation, self._staged)} if self._busy() else ())
-        return Spared(written, self._not_on_disk)
+        return ProtectedStates(written, self._not_on_disk)
 
-    def _needed(self) -> Spared:
+    def _needed(self) -> ProtectedStates:
         """The same, for what can be left out."""
         unwritten = self._unwritten()
-        return Spared(unwritten.kept | unwritten.rather)
+        return ProtectedStates(unwritten.kept | unwritten.rather)
 
 
 def in_between(policy: CheckpointPolicy, step: int) -> str | None:

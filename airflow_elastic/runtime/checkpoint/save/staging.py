@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from airflow_elastic.runtime.checkpoint.format.file_layout import Extent, Spot, aligned, arrange
+from airflow_elastic.runtime.checkpoint.format.file_layout import Extent, Location, aligned, lay_out_file
 from airflow_elastic.runtime.checkpoint.format.flatten import flattened
 from airflow_elastic.runtime.checkpoint.format.values import to_bytes
 from airflow_elastic.runtime.checkpoint.tensors.sharding import SHARDED_TENSOR, WRAPPER, is_wrapper, offsets
@@ -34,7 +34,7 @@ _SLOW = ("model.", "optimizer.state.")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPosition:
     """Where a rank stands: `procs` ranks on each worker."""
 
     rank: int
@@ -83,7 +83,7 @@ class Layout:
         alike: what all ranks are taken to have alike, by name, whoever keeps it.
     """
 
-    parts: tuple[tuple[Spot, _Part], ...]
+    parts: tuple[tuple[Location, _Part], ...]
     blobs: tuple[tuple[int, bytes], ...]
     kept: Index
     rest: Index
@@ -93,7 +93,7 @@ class Layout:
     alike: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
-    def slow_parts(self) -> list[tuple[Spot, _Part]]:
+    def slow_parts(self) -> list[tuple[Location, _Part]]:
         """What changes in no other place than an optimizer's step."""
         return [(spot, part) for spot, part in self.parts if part.slow]
 
@@ -114,7 +114,7 @@ class Layout:
         """Copy those slow parts that are on one device; on a GPU this has them copied, and waits for nothing."""
         _copy([(spot, part) for spot, part in self.slow_parts if part.tensor.device == device], memory)
 
-    def _copy_at_once(self, parts: Collection[tuple[Spot, _Part]], memory: memoryview) -> None:
+    def _copy_at_once(self, parts: Collection[tuple[Location, _Part]], memory: memoryview) -> None:
         for at, data in self.blobs:
             memory[at : at + len(data)] = data
         try:
@@ -124,7 +124,7 @@ class Layout:
                 torch.cuda.current_stream(device).synchronize()
 
 
-def _copy(parts: Iterable[tuple[Spot, _Part]], memory: memoryview) -> None:
+def _copy(parts: Iterable[tuple[Location, _Part]], memory: memoryview) -> None:
     """Of what is on a GPU this has it copied, and waits for nothing: to wait for each takes longer than a small one."""
     for spot, part in parts:
         bands = part.tensor.split_with_sizes(spot.rows) if spot.rows else (part.tensor,)
@@ -137,7 +137,7 @@ def _copy(parts: Iterable[tuple[Spot, _Part]], memory: memoryview) -> None:
 @torch.no_grad()  # or the parts of sharded tensors would be asked for so that gradients flow
 def lay_out(
     state: Mapping[str, Any],
-    place: Place,
+    place: RankPosition,
     *,
     own: str,
     first: Collection[str] = (),
@@ -260,7 +260,7 @@ def _cuts_rows(how: Placement) -> bool:
     return isinstance(how, Shard | _StridedShard) and how.dim == 0
 
 
-def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
+def _share(alike: list[tuple[str, torch.Tensor]], place: RankPosition) -> list[_Part]:
     """This rank's share of what all have alike."""
     sizes = tuple([(-tensor.numel() * tensor.itemsize, key) for key, tensor in alike])
     mine = [(*alike[number], kept) for number, kept in _shares(sizes, place)]
@@ -268,7 +268,7 @@ def _share(alike: list[tuple[str, torch.Tensor]], place: Place) -> list[_Part]:
 
 
 @lru_cache(maxsize=2)  # alike from save to save, and training waits for it
-def _shares(sizes: tuple[tuple[int, str], ...], place: Place) -> list[tuple[int, bool]]:
+def _shares(sizes: tuple[tuple[int, str], ...], place: RankPosition) -> list[tuple[int, bool]]:
     """Numbers of what is this rank's, and whether it is its to write: the largest first, each to whoever has least."""
     nodes, locals_ = [0] * (place.world_size // place.procs), [0] * place.procs
     mine = []
@@ -303,24 +303,24 @@ def _arrange(
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _ByteRange:
     """What lies side by side in a slot, and the byte behind it."""
 
-    parts: list[tuple[Spot, _Part]]
+    parts: list[tuple[Location, _Part]]
     blobs: list[tuple[int, bytes]]
     index: Index
     end: int
 
 
-def _stretch(parts: list[_Part], values: list[tuple[str, bytes]], begin: int) -> _Stretch:
+def _stretch(parts: list[_Part], values: list[tuple[str, bytes]], begin: int) -> _ByteRange:
     """From a byte on, tensors and then values."""
     if not parts and not values:
-        return _Stretch([], [], Index((), ()), begin)
-    arranged = arrange(tuple([part.extent for part in parts]), begin)
+        return _ByteRange([], [], Index((), ()), begin)
+    arranged = lay_out_file(tuple([part.extent for part in parts]), begin)
     blobs, written, at = [], [], arranged.end
     for key, data in values:
         blobs.append(Blob(key, at, len(data)))
         written.append((at, data))
         at += len(data)
     placed = list(zip(arranged.places, parts, strict=True))
-    return _Stretch(placed, written, Index(arranged.pieces, tuple(blobs)), at)
+    return _ByteRange(placed, written, Index(arranged.pieces, tuple(blobs)), at)

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.runtime.checkpoint.save.overlapped_copy import Copying, pin
+from airflow_elastic.runtime.checkpoint.save.overlapped_copy import OverlappedCopy, pin
 from airflow_elastic.runtime.tiers.shared_memory import (
     COUNT,
     ENVIRONMENT,
@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
+class ProtectedStates:
     """States that are not to be copied over, by generation and step.
 
     Attributes:
@@ -48,7 +48,7 @@ class Spared:
 
 
 #: Gives what is to stay, now.
-Spare = Callable[[], Spared]
+Spare = Callable[[], ProtectedStates]
 
 #: Goes around the time in which a rank stands still.
 Waiting = Callable[[], AbstractContextManager[None]]
@@ -57,7 +57,7 @@ Waiting = Callable[[], AbstractContextManager[None]]
 _SAME_SECONDS = 1.0
 
 
-class Stage:
+class StagingArea:
     """The slots of one rank.
 
     Args:
@@ -75,7 +75,7 @@ class Stage:
         self.procs = len(slots)
 
     @classmethod
-    def found(cls, local_rank: int) -> Stage | None:
+    def found(cls, local_rank: int) -> StagingArea | None:
         """The slots that the environment names; None where no agent of ours has started this process.
 
         Raises:
@@ -93,7 +93,7 @@ class Stage:
             ) from error
 
     @classmethod
-    def _opened(cls, paths: dict[str, Any], local_rank: int) -> Stage:
+    def _opened(cls, paths: dict[str, Any], local_rank: int) -> StagingArea:
         slots = [[StagingSlot.open(path) for path in each] for each in paths["slots"]]
         poke = os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         keeps = os.environ.get(KEEPS)
@@ -143,7 +143,9 @@ class Stage:
         except OSError as error:
             log.info("memory to save into is mapped with the first save: %s", error)
 
-    def put(self, layout: Layout, note: Note, spare: Spare = Spared, waiting: Waiting = nullcontext) -> None:
+    def put(
+        self, layout: Layout, note: Note, spare: Spare = ProtectedStates, waiting: Waiting = nullcontext
+    ) -> None:
         """Copy a state, and tell the agent.
 
         Args:
@@ -164,8 +166,8 @@ class Stage:
         self._tell_agent()
 
     def put_beside(
-        self, layout: Layout, note: Note, spare: Spare = Spared, waiting: Waiting = nullcontext
-    ) -> Copying:
+        self, layout: Layout, note: Note, spare: Spare = ProtectedStates, waiting: Waiting = nullcontext
+    ) -> OverlappedCopy:
         """The same while training goes on, but for what may change before the optimizer's next step: that comes first.
 
         Raises:
@@ -184,7 +186,7 @@ class Stage:
         try:
             memory = self._room(slot, layout)
             layout.copy_quick(memory)
-            return Copying(layout, memory, finish)
+            return OverlappedCopy(layout, memory, finish)
         except BaseException:
             slot.release()
             raise

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch.nn.parameter import is_lazy
 
-from airflow_elastic.runtime.checkpoint.format.compatibility import Kind
+from airflow_elastic.runtime.checkpoint.format.compatibility import TensorKind
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_now, weights_of
 
 
 @torch.no_grad()
-def materialise(model: torch.nn.Module, stored: Mapping[str, Kind | None]) -> None:
+def materialise(model: torch.nn.Module, stored: Mapping[str, TensorKind | None]) -> None:
     """Have parameters and buffers of a model that have no shape yet be of the shapes that are stored.
 
     They stay the same objects, which optimizers have, too; the modules find out the rest with their first forward pass.

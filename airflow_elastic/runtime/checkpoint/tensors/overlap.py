@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
-from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory
+from airflow_elastic.runtime.checkpoint.tensors.shared_storage import SharedStorage
 
 
 def overlaps(value: Any) -> bool:
@@ -42,7 +42,7 @@ def each_apart(model: torch.nn.Module) -> Iterator[None]:
     stays: set[int] = set()
     try:
         yield
-        held = HeldMemory(one for each in (model.parameters(), model.buffers()) for one in each)
+        held = SharedStorage(one for each in (model.parameters(), model.buffers()) for one in each)
         stays = {number for number, both in others.items() if not _goes_into(*both, held)}
     finally:
         for there, name, one in places:
@@ -57,7 +57,7 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _goes_into(tensor: torch.Tensor, loaded: torch.Tensor, held: HeldMemory) -> bool:
+def _goes_into(tensor: torch.Tensor, loaded: torch.Tensor, held: SharedStorage) -> bool:
     """Have a tensor be what was loaded, where it can be."""
     room, own = tensor.detach(), loaded.detach()
     if room.shape != own.shape or room.is_meta:

@@ -10,24 +10,24 @@ from collections.abc import Collection, Iterable
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory
+from airflow_elastic.runtime.checkpoint.tensors.shared_storage import SharedStorage
 from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
 
-class Departed:
+class RemovedParameters:
     """All parameters that a model has had since it was given, by which those are known that it has no more."""
 
     def __init__(self) -> None:
         # How often each had changed when it was found to be no more; None of those that nobody has missed.
         self._had = WeakTensorKeyDictionary()
         self._last: tuple[int, ...] = ()
-        self._further: dict[str, Departed] = {}
+        self._further: dict[str, RemovedParameters] = {}
 
-    def of(self, name: str) -> Departed:
+    def of(self, name: str) -> RemovedParameters:
         """Those of a further model, which a script gives by this name."""
-        return self._further.setdefault(name, Departed())
+        return self._further.setdefault(name, RemovedParameters())
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
         """Whether the model has it, or had."""
@@ -64,7 +64,7 @@ class Departed:
                     *(tuple(one.shape), whose),
                 )
                 self._had[one] = one._version
-            elif changes != one._version and one not in HeldMemory(model):  # as weight norm has it there
+            elif changes != one._version and one not in SharedStorage(model):  # as weight norm has it there
                 raise InvalidInput(
                     f"an optimizer ({whose}) goes on changing a parameter of the shape {tuple(one.shape)} that is no "
                     "part of the model any more: it would not be saved. Have the model hold it, or take it out of the "

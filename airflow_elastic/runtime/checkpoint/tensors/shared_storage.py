@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from airflow_elastic.runtime.checkpoint.tensors.sharding import is_wrapper
 
 
-class HeldMemory:
+class SharedStorage:
     """The memory of some tensors, or of this rank's part of them.
 
     Not that of the storage which they are in: that may hold others, too, and on one rank only, where a script has read

@@ -15,7 +15,7 @@ import pytest
 from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.storage.folder import FolderStore
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -211,7 +211,7 @@ def test_what_is_on_the_disk_is_not_read_from_storage(
         harm(bin_file)
     far, loaded = Far(machines.run), objects(1)
     assert workers[0].node.disk is not None
-    room = Room(tmp_path / "room", 1, disk=workers[0].node.disk.root)
+    room = WorkerCache(tmp_path / "room", 1, disk=workers[0].node.disk.root)
     room.folder.mkdir()  # one rank alone fetches nothing there, and has nothing to remove
     assert Restorer(far, Collectives(0, 1, None), attempt=2, room=room).restore(loaded) is not None
     assert same(loaded, objects(6))

@@ -17,7 +17,7 @@ from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, 
 from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.records.reports import raise_fence
 from airflow_elastic.adapters.records.sample_accounts import read_accounts
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -56,7 +56,9 @@ def test_what_agents_have_lost_with_their_memory_becomes_a_checkpoint(
     assert list(checkpoints.problems(store, manifest)) == []
     assert [(one.attempt, one.rank) for one in read_accounts(store)] == [(1, 0), (1, 1)]
     loaded = objects(1)
-    Restorer(store, Collectives(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(loaded)
+    Restorer(store, Collectives(0, 1, None), attempt=2, room=WorkerCache(tmp_path / "room", 1)).restore(
+        loaded
+    )
     assert same(loaded, objects(6))
     assert machines.files() == [
         "000000000006-a0002-g01-disk/rank-00000.bin",
@@ -267,7 +269,7 @@ def test_what_could_not_be_written_is_tried_again_and_never_mixed(
     assert checkpoints.steps(third[0].store) == [6]
     loaded, manifest = objects(1), checkpoints.read(third[0].store, 6)
     assert manifest.reason == "steps", "that of the later attempt"
-    room = Room(machines.base / "room", 1)
+    room = WorkerCache(machines.base / "room", 1)
     Restorer(third[0].store, Collectives(0, 1, None), attempt=3, room=room).restore(loaded)
     assert same(loaded, objects(7))
 

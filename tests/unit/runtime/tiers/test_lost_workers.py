@@ -14,7 +14,7 @@ from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.records import checksums
 from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers import shared_memory
@@ -41,9 +41,9 @@ def test_what_a_lost_worker_had_in_memory_becomes_a_checkpoint(tmp_path: Path) -
         two.workers[0].persister.flush()
         assert two.steps() == [3]
         store = two.workers[0].store
-    manifest = Restorer(store, Collectives(0, 1, None), attempt=2, room=Room(tmp_path / "room", 1)).restore(
-        loaded
-    )
+    manifest = Restorer(
+        store, Collectives(0, 1, None), attempt=2, room=WorkerCache(tmp_path / "room", 1)
+    ).restore(loaded)
     assert manifest is not None
     assert manifest.step == 3
     ours, theirs = (torch.nn.utils.parameters_to_vector(one.model.parameters()) for one in (saved, loaded))

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.storage.folder import FolderStore
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.peers import peer_client
@@ -73,7 +73,7 @@ def test_what_was_lost_is_read_from_the_neighbours_memory(
     caplog.set_level("INFO")
     assert {key: loans[key].size for key in named(two)} == named(two)
     far, loaded = Far(str(two.run)), objects(1)
-    room = Room(tmp_path / "room", 1, loans=loans)
+    room = WorkerCache(tmp_path / "room", 1, loans=loans)
     assert Restorer(far, Collectives(0, 1, None), attempt=2, room=room).restore(loaded) is not None
     assert same(loaded, objects(7))
     assert far.asked == []
@@ -120,7 +120,7 @@ def test_what_cannot_be_had_there_is_read_from_storage(
     loaded = [objects(1) for _ in range(procs)]  # not in threads: they share the generator
 
     def restore(ranks: Collectives) -> bool:
-        room = Room(tmp_path / "room", procs, loans=loans)
+        room = WorkerCache(tmp_path / "room", procs, loans=loans)
         restorer = Restorer(Far(str(two.run)), ranks, attempt=2, room=room)
         return restorer.restore(loaded[ranks.rank]) is not None
 
@@ -157,7 +157,7 @@ def test_ranks_of_a_worker_fetch_what_is_lent_for_each_other(
     loaded = [objects(1), objects(1)]
 
     def restore(ranks: Collectives) -> bool:
-        room = Room(tmp_path / "room", 2, loans=loans)
+        room = WorkerCache(tmp_path / "room", 2, loans=loans)
         restorer = Restorer(
             Far(str(two.run)), ranks, attempt=2, room=room, told=lambda *so_far: told.add(so_far)
         )

@@ -15,13 +15,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.runtime.checkpoint.format.compatibility import Kind, with_room_for_extra
-from airflow_elastic.runtime.checkpoint.format.tensor_split import put_together, take_apart
+from airflow_elastic.runtime.checkpoint.format.compatibility import TensorKind, with_room_for_extra
+from airflow_elastic.runtime.checkpoint.format.tensor_split import join_tensors, split_tensors
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes, to_bytes
-from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, find_needs
+from airflow_elastic.runtime.checkpoint.read.read_plan import StoredEntry, plan_reads
 from airflow_elastic.runtime.checkpoint.save.replica_check import _some_values
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
-from airflow_elastic.runtime.checkpoint.save.staging import Place, lay_out
+from airflow_elastic.runtime.checkpoint.save.staging import RankPosition, lay_out
 from airflow_elastic.runtime.checkpoint.tensors.sharding import offsets_of
 from airflow_elastic.spec.checkpoints.index import Blob, Piece
 from airflow_elastic.spec.errors import InvalidInput
@@ -58,7 +58,7 @@ def with_an_empty_one() -> list[str]:
     module.empty = torch.nn.Parameter(torch.zeros(0, 3))
     module.line = torch.nn.Linear(4, 4)
     fully_shard(module, mesh=init_device_mesh("cpu", (2,)))
-    place = Place(dist.get_rank(), 2, 1)
+    place = RankPosition(dist.get_rank(), 2, 1)
     layout = lay_out({"model": dict(module.named_parameters())}, place, own="random.9")
     return [piece.key for piece in layout.kept.pieces]
 
@@ -173,10 +173,10 @@ def test_what_a_hook_makes_of_an_optimizers_state_stays(tmp_path: Path) -> None:
 def test_values_under_numbers_go_where_they_were() -> None:
     state = {"optimizer": {"plan": {0: "new", "1": "new", 2: {3: "new"}}}}
     stored = {
-        f"optimizer.plan.{name}": [Stored("file", Blob(f"optimizer.plan.{name}", 0, 1, ()), 1)]
+        f"optimizer.plan.{name}": [StoredEntry("file", Blob(f"optimizer.plan.{name}", 0, 1, ()), 1)]
         for name in ("0", "1", "2.3")
     }
-    for need in find_needs(state, stored):
+    for need in plan_reads(state, stored):
         assert callable(need.room)
         need.room("old")
     assert state == {"optimizer": {"plan": {0: "old", "1": "old", 2: {3: "old"}}}}
@@ -189,8 +189,8 @@ def test_tensors_under_keys_that_are_written_alike_are_told_apart() -> None:
         "a/b": torch.full((1,), 2.0),
         "a": {"b": torch.full((1,), 3.0)},
     }
-    rest, tensors = take_apart(state)
-    assert equal(put_together(rest, tensors), state)
+    rest, tensors = split_tensors(state)
+    assert equal(join_tensors(rest, tensors), state)
 
 
 ROWS = 40_000
@@ -201,11 +201,11 @@ KINDS = ["float32", "float64", "int64", "uint8", "uint16", "bool", "complex64", 
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_arrays_are_kept_as_tensors_of_the_same_memory(kind: str) -> None:
     array = (np.arange(3 * ROWS) % 7).astype(kind).reshape(3, ROWS)
-    rest, tensors = take_apart({"buffer": [array], "a": np.arange(5)})
+    rest, tensors = split_tensors({"buffer": [array], "a": np.arange(5)})
     (tensor,) = tensors.values()
     assert tensor.data_ptr() == array.ctypes.data
     assert len(to_bytes("rest", rest)) < 1000
-    found = put_together(from_bytes("rest", to_bytes("rest", rest)), tensors)
+    found = join_tensors(from_bytes("rest", to_bytes("rest", rest)), tensors)
     assert found["buffer"][0].dtype == array.dtype
     assert np.array_equal(found["buffer"][0], array)
     assert np.array_equal(found["a"], np.arange(5))
@@ -231,9 +231,9 @@ def read_only() -> Any:
     ],
 )
 def test_arrays_that_would_not_come_back_as_they_were_are_pickled(array: Any) -> None:
-    rest, tensors = take_apart({"buffer": array})
+    rest, tensors = split_tensors({"buffer": array})
     assert not tensors
-    found = put_together(from_bytes("rest", to_bytes("rest", rest)), tensors)["buffer"]
+    found = join_tensors(from_bytes("rest", to_bytes("rest", rest)), tensors)["buffer"]
     assert found.dtype == array.dtype
     assert np.array_equal(found, array)
 
@@ -333,9 +333,9 @@ def addend(rank: int, folder: str) -> tuple[list[float], int, list[float]]:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     norm = DTensor.from_local(torch.tensor([1.0 + rank]), mesh, [Partial()])
-    parts = lay_out({"optimizer": {"norm": norm}}, Place(rank, 2, 1), own="random").parts
+    parts = lay_out({"optimizer": {"norm": norm}}, RankPosition(rank, 2, 1), own="random").parts
     piece = Piece("optimizer.norm", "float32", (1,), (0,), (1,), 0, 4, ())
-    needs = find_needs({"optimizer": {"norm": norm}}, {"optimizer.norm": [Stored("file", piece, 1)]})
+    needs = plan_reads({"optimizer": {"norm": norm}}, {"optimizer.norm": [StoredEntry("file", piece, 1)]})
     for need in needs:
         assert isinstance(need.target, torch.Tensor)
         need.target.fill_(3.0)
@@ -354,7 +354,7 @@ def test_of_what_is_still_to_be_summed_the_sum_is_kept(tmp_path: Path) -> None:
 def test_extra_state_that_is_like_what_is_stored_keeps_its_place() -> None:
     here, there = torch.zeros(3), torch.empty(2, device="meta")
     model = {"a._extra_state": here, "b._extra_state": there}
-    kinds = {f"model.{name}": Kind((3,), torch.float32) for name in model}
+    kinds = {f"model.{name}": TensorKind((3,), torch.float32) for name in model}
     found = with_room_for_extra(model, kinds)
     assert found["a._extra_state"] is here
     assert (found["b._extra_state"].device.type, found["b._extra_state"].shape) == ("meta", (3,))
@@ -386,9 +386,10 @@ class Quantised(torch.Tensor):
 def test_a_tensor_that_stands_for_others_is_refused(codes: Any) -> None:
     """What came back was none of its kind."""
     for use in (
-        lambda: lay_out({"optimizer": {"m": codes}}, Place(0, 1, 1), own="random"),
-        lambda: find_needs(
-            {"optimizer": {"m": codes}}, {"optimizer.m": [Stored("file", Blob("optimizer.m", 0, 1, ()), 1)]}
+        lambda: lay_out({"optimizer": {"m": codes}}, RankPosition(0, 1, 1), own="random"),
+        lambda: plan_reads(
+            {"optimizer": {"m": codes}},
+            {"optimizer.m": [StoredEntry("file", Blob("optimizer.m", 0, 1, ()), 1)]},
         ),
     ):
         with pytest.raises(

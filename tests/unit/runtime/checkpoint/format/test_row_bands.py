@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from airflow_elastic.adapters.records import checksums
 from airflow_elastic.runtime.checkpoint.format import row_bands
-from airflow_elastic.runtime.checkpoint.format.file_layout import Extent, arrange
+from airflow_elastic.runtime.checkpoint.format.file_layout import Extent, lay_out_file
 from airflow_elastic.runtime.checkpoint.format.row_bands import cuts
 from airflow_elastic.runtime.checkpoint.read import load
-from airflow_elastic.runtime.checkpoint.read.fill import Filling
-from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, parts
+from airflow_elastic.runtime.checkpoint.read.fill import ItemReader
+from airflow_elastic.runtime.checkpoint.read.read_plan import StoredEntry, parts
 from airflow_elastic.runtime.checkpoint.save import staging
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.shared_memory import Note
@@ -76,7 +76,7 @@ def saved_by(ranks: int, tensors: list[tuple[int, int]]) -> dict[str, Index]:
     found = {}
     for rank in range(ranks):
         mine = tuple(extent(at, whole, torch.float32, ranks, rank) for at, whole in enumerate(tensors))
-        found[f"rank-{rank}.bin"] = Index(arrange(mine).pieces, ())
+        found[f"rank-{rank}.bin"] = Index(lay_out_file(mine).pieces, ())
     return found
 
 
@@ -86,7 +86,7 @@ def needed_by(
     """How many requests a rank makes, how many bytes they bring, and how many it needs."""
     entries = {
         f"t{number}": [
-            Stored(key, piece, BLOCK_BYTES)
+            StoredEntry(key, piece, BLOCK_BYTES)
             for key, one in saved.items()
             for piece in one.pieces
             if piece.key == f"t{number}"
@@ -99,7 +99,9 @@ def needed_by(
         begin, count = shard(rows, ranks, rank)
         needed += count * floats * 4
         for need in parts(torch.empty(count, floats, device="meta"), (begin, 0), entries[f"t{number}"]):
-            files.setdefault(need.stored.file, []).extend(Filling(need, "").stretches(need.stored.entry.at))
+            files.setdefault(need.stored.file, []).extend(
+                ItemReader(need, "").stretches(need.stored.entry.at)
+            )
     runs = [run for some in files.values() for run in load._runs(some, 64 * MEGABYTE)]
     return len(runs), sum(run[-1].place + run[-1].size - run[0].place for run in runs), needed
 
@@ -130,28 +132,28 @@ ROWS = (97, 40, 5)
 @given(st.integers(1, 6), st.integers(1, 8), st.permutations(range(3)))
 def test_whoever_reads_bands_has_the_bytes_that_were_saved(ranks: int, others: int, order: list[int]) -> None:
     cuts.cache_clear()
-    arrange.cache_clear()
+    lay_out_file.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_bands, "_LEAST_BYTES", 24)
         saved = [torch.arange(ROWS[i] * 7).view(-1, 7).to(DTYPES[i]) for i in order]
         stored, contents = stored_by(ranks, saved)
     cuts.cache_clear()
-    arrange.cache_clear()
+    lay_out_file.cache_clear()
     assert ranks == 1 or sum(map(len, stored.values())) > 3 * ranks, "nothing was cut"
     for rank in range(others):
         for number, whole in enumerate(saved):
             begin, count = shard(len(whole), others, rank)
             room = torch.zeros_like(whole[begin : begin + count])
             for need in parts(room, (begin, 0), stored[f"t{number}"]):
-                filling, data = Filling(need, ""), contents[need.stored.file]
+                filling, data = ItemReader(need, ""), contents[need.stored.file]
                 for one in filling.stretches(need.stored.entry.at):
                     filling.take(one.at, one.end, io.BytesIO(data[one.place : one.place + one.size]))
             assert torch.equal(room, whole[begin : begin + count])
 
 
-def stored_by(ranks: int, saved: list[torch.Tensor]) -> tuple[dict[str, list[Stored]], dict[str, bytes]]:
+def stored_by(ranks: int, saved: list[torch.Tensor]) -> tuple[dict[str, list[StoredEntry]], dict[str, bytes]]:
     """What each of so many ranks has written of these tensors: the entries of each, and the bytes of each file."""
-    stored: dict[str, list[Stored]] = {f"t{number}": [] for number in range(len(saved))}
+    stored: dict[str, list[StoredEntry]] = {f"t{number}": [] for number in range(len(saved))}
     contents = {}
     for rank in range(ranks):
         mine: list[staging._Part] = []
@@ -166,7 +168,7 @@ def stored_by(ranks: int, saved: list[torch.Tensor]) -> tuple[dict[str, list[Sto
         for piece in layout.kept.pieces:
             data = memory[piece.at : piece.at + piece.size]
             sums = tuple(checksums.of(bytes(data[a:b])) for a, b in blocks(len(data), 16))
-            stored[piece.key].append(Stored(str(rank), replace(piece, checksums=sums), 16))
+            stored[piece.key].append(StoredEntry(str(rank), replace(piece, checksums=sums), 16))
     return stored, contents
 
 
@@ -187,7 +189,7 @@ def test_there_is_room_for_the_note_of_a_large_model() -> None:
             for number, whole in enumerate(shapes)
             for kind in kinds
         ]
-        stored = arrange(tuple(mine))
+        stored = lay_out_file(tuple(mine))
         note = Note(
             step=1,
             generation=1,

@@ -28,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
-from airflow_elastic.runtime.checkpoint.format.tensor_split import take_apart
+from airflow_elastic.runtime.checkpoint.format.tensor_split import split_tensors
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes, to_bytes
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -173,7 +173,7 @@ class Row(tuple[Any, ...]):
     ],
 )
 def test_what_would_not_be_unpickled_is_refused_when_it_is_saved(value: Any, named: str) -> None:
-    rest, _ = take_apart({"days": [1, {"mon": value}]})
+    rest, _ = split_tensors({"days": [1, {"mon": value}]})
     with pytest.raises(InvalidInput) as refused:
         to_bytes("other.diary.rest", rest)
     assert str(refused.value).startswith(

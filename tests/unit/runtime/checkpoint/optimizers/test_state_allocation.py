@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import make_room
+from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import allocate_state
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.training.saving import restorer, save
@@ -63,7 +63,7 @@ def shapes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Any:
 def test_it_is_the_room_that_a_step_would_make(make: Callable[[Any], torch.optim.Optimizer]) -> None:
     ours, theirs = model(), model()
     mine, their_own = make(ours), make(theirs)
-    assert make_room(mine)
+    assert allocate_state(mine)
     assert shapes(ours, mine) == shapes(theirs, their_own)
     assert all(one.grad is None for one in ours.parameters())
     for before, after in zip(model().parameters(), ours.parameters(), strict=True):
@@ -84,7 +84,7 @@ def test_of_others_nothing_is_known(make: Callable[[Any], torch.optim.Optimizer]
     ours, theirs = model(), model()
     mine, their_own = make(ours), make(theirs)
     before = {name: dict(state) for name, state in mine.state.items()}
-    assert not make_room(mine)
+    assert not allocate_state(mine)
     assert {name: dict(state) for name, state in mine.state.items()} == before
     if not isinstance(mine, optim.LBFGS):
         assert shapes(ours, mine) == shapes(theirs, their_own)
@@ -97,7 +97,7 @@ def test_what_is_there_stays() -> None:
     mine.step()
     kept = mine.state[ours[0].weight]["exp_avg"].clone()
     mine.zero_grad()
-    assert not make_room(mine)
+    assert not allocate_state(mine)
     assert torch.equal(mine.state[ours[0].weight]["exp_avg"], kept)
 
 

@@ -26,10 +26,10 @@ from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.adapters.storage.store import Reader
 from airflow_elastic.runtime.checkpoint.read import fill as filling
 from airflow_elastic.runtime.checkpoint.read import load
-from airflow_elastic.runtime.checkpoint.read.fill import Filling, Stretch
-from airflow_elastic.runtime.checkpoint.read.load import Loading
-from airflow_elastic.runtime.checkpoint.read.read_plan import Stored, parts
-from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.read.fill import BlockRange, ItemReader
+from airflow_elastic.runtime.checkpoint.read.load import StateLoader
+from airflow_elastic.runtime.checkpoint.read.read_plan import StoredEntry, parts
+from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
 from airflow_elastic.runtime.checkpoint.restore.available import read_indexes
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.tiers.storage import checkpoint_files
@@ -104,7 +104,7 @@ def test_what_is_read_at_any_number_of_goes_is_the_whole(
     # Some of it only: what lies between is not wanted.
     wanted = {f"model.{name}": value for i, (name, value) in enumerate(saved.state_dict().items()) if i % 3}
     state = {name: torch.zeros_like(value) for name, value in wanted.items()}
-    plan = FlatReader(manifest, read_indexes(store, manifest)).plan(state, {})
+    plan = CheckpointReader(manifest, read_indexes(store, manifest)).plan(state, {})
     plan.read(store if far else FolderStore(tmp_path), processors=2)
     for name, value in wanted.items():
         assert torch.equal(state[name], value), name
@@ -123,10 +123,10 @@ def test_a_file_of_this_machine_is_read_in_one_piece_by_each_thread(tmp_path: Pa
     SavingWorker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
     store, told = Near(tmp_path), list[tuple[int, int]]()
     manifest = checkpoints.read(store, 1)
-    stored = FlatReader(manifest, read_indexes(store, manifest))._stored
+    stored = CheckpointReader(manifest, read_indexes(store, manifest))._stored
     rooms = {name: torch.zeros(15, 20) for name in stored if name.startswith("model.")}
     needs = [need for name, room in rooms.items() for need in parts(room, (5, 0), stored[name])]
-    plan = Loading(needs, manifest, {})
+    plan = StateLoader(needs, manifest, {})
     plan.read(store, lambda done, whole: told.append((done, whole)), processors)
     for name, room in rooms.items():
         assert torch.equal(room, saved.state_dict()[name.removeprefix("model.")][5:20])
@@ -161,14 +161,16 @@ def test_where_something_is_damaged_nobody_reads_on(tmp_path: Path, monkeypatch:
             over.set()
             super().shutdown(*args, **more)
 
-    take = filling.Filling.take
+    take = filling.ItemReader.take
     monkeypatch.setattr(
-        filling.Filling, "take", lambda self, at, *args: (read.append(at), take(self, at, *args))
+        filling.ItemReader, "take", lambda self, at, *args: (read.append(at), take(self, at, *args))
     )
     monkeypatch.setattr(load, "ThreadPoolExecutor", Pool)
     state = {f"model.{name}": value for name, value in saved.state_dict().items()}
     with pytest.raises(CheckpointDamaged):
-        FlatReader(manifest, read_indexes(store, manifest)).plan(state, {}).read(Late(tmp_path), processors=2)
+        CheckpointReader(manifest, read_indexes(store, manifest)).plan(state, {}).read(
+            Late(tmp_path), processors=2
+        )
     assert len(read) == 1
 
 
@@ -186,7 +188,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path, far: bool
     SavingWorker(str(tmp_path)).save(Stateful(saved, (), {}), 1, Position(), reason="script", metrics={})
     manifest = checkpoints.read(store := Shrinking(tmp_path), 1)
     state = {f"model.{name}": torch.zeros_like(value) for name, value in saved.state_dict().items()}
-    plan = FlatReader(manifest, read_indexes(FolderStore(tmp_path), manifest)).plan(state, {})
+    plan = CheckpointReader(manifest, read_indexes(FolderStore(tmp_path), manifest)).plan(state, {})
     with pytest.raises(CheckpointDamaged, match=r"rank-00000\.bin ends before its end"):
         plan.read(store)
 
@@ -203,7 +205,7 @@ def test_trouble_of_whoever_is_told_is_no_damage(tmp_path: Path) -> None:
             raise OSError(errno.ENOSPC, "full")
 
     with pytest.raises(OSError, match="full"):
-        FlatReader(manifest, read_indexes(store, manifest)).plan(state, {}).read(store, tell)
+        CheckpointReader(manifest, read_indexes(store, manifest)).plan(state, {}).read(store, tell)
 
 
 @given(
@@ -214,7 +216,7 @@ def test_shares_are_all_of_it_once_and_in_order(files: list[list[tuple[int, int]
     """Also of an index that has entries lie upon each other."""
     nothing: Any = None
     sources: list[Any] = [
-        (str(number), [Stretch(nothing, 0, size, place) for place, size in found])
+        (str(number), [BlockRange(nothing, 0, size, place) for place, size in found])
         for number, found in enumerate(files)
     ]
     shares = load._shares(sources, count)
@@ -246,7 +248,7 @@ def test_a_flipped_bit_in_any_block_is_found(tmp_path: Path) -> None:
     for at in range(piece.at, piece.at + piece.size, 90):
         file.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
         with pytest.raises(CheckpointDamaged, match=r"model.weight .*its bytes have changed"):
-            FlatReader(manifest, indexes).plan({"model.weight": torch.zeros(30, 30)}, {}).read(store)
+            CheckpointReader(manifest, indexes).plan({"model.weight": torch.zeros(30, 30)}, {}).read(store)
 
 
 @st.composite
@@ -281,8 +283,8 @@ def test_of_an_entry_only_the_blocks_are_read_that_are_needed(
         target = (
             torch.zeros([*lengths, 2], dtype=dtype)[..., 0] if strided else torch.zeros(lengths, dtype=dtype)
         )
-        (need,) = parts(target, tuple(offsets), [Stored("file", piece, block)])
-        one_entry = Filling(need, "here")
+        (need,) = parts(target, tuple(offsets), [StoredEntry("file", piece, block)])
+        one_entry = ItemReader(need, "here")
         for one in reversed(one_entry.stretches(0)):
             one_entry.take(one.at, one.end, io.BytesIO(data[one.at : one.end]))
         expected = stored
@@ -317,7 +319,9 @@ def test_whatever_the_pieces_a_part_of_a_tensor_is_made_up_of_them(
     whole = torch.arange(math.prod(shape)).view(shape)
     contents = [box(whole, *each).numpy().tobytes() for each in boxes]
     stored = [
-        Stored(str(i), Piece("a", "int64", tuple(shape), tuple(at), tuple(of), 0, len(content), sums), 16)
+        StoredEntry(
+            str(i), Piece("a", "int64", tuple(shape), tuple(at), tuple(of), 0, len(content), sums), 16
+        )
         for i, ((at, of), content) in enumerate(zip(boxes, contents, strict=True))
         for sums in [tuple(checksums.of(content[low:high]) for low, high in index.blocks(len(content), 16))]
     ]
@@ -328,7 +332,7 @@ def test_whatever_the_pieces_a_part_of_a_tensor_is_made_up_of_them(
     if kind == "of another dtype":
         target = target.double()
     for need in parts(target, tuple(offsets), stored):
-        filling, content = Filling(need, "here"), contents[int(need.stored.file)]
+        filling, content = ItemReader(need, "here"), contents[int(need.stored.file)]
         for one in filling.stretches(0):
             filling.take(one.at, one.end, io.BytesIO(content[one.at : one.end]))
     assert torch.equal(target, box(whole, offsets, lengths).to(target.dtype))
@@ -346,8 +350,8 @@ def test_checksums_that_are_none_are_damage(tmp_path: Path, sums: tuple[str, ...
     data = b"\0" * 8
     piece = Piece("model.a", "float32", (2,), (0,), (2,), 0, len(data), sums)
     (tmp_path / "a.bin").write_bytes(data)
-    (need,) = parts(torch.ones(2), (0,), [Stored("a.bin", piece, 100)])
-    filling = Filling(need, "a.bin")
+    (need,) = parts(torch.ones(2), (0,), [StoredEntry("a.bin", piece, 100)])
+    filling = ItemReader(need, "a.bin")
     (stretch,) = filling.stretches(0)
     with (
         FolderStore(tmp_path).stream("a.bin", 0, len(data)) as reader,

@@ -14,7 +14,7 @@ from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.storage.store import Reader, untold
 from airflow_elastic.control.look import events_of
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save import random_state
 from airflow_elastic.runtime.checkpoint.save import save as saving
@@ -130,7 +130,7 @@ def test_each_worker_has_what_may_differ_among_ranks_in_memory_where_it_does_not
     loaded, far = [training(2), training(3)], [Counting(str(tmp_path)) for _ in workers]
 
     def restore(ranks: Collectives) -> None:
-        room, stage = Room(tmp_path / "room", 1), workers[ranks.rank].stage
+        room, stage = WorkerCache(tmp_path / "room", 1), workers[ranks.rank].stage
         assert Restorer(far[ranks.rank], ranks, attempt=2, room=room, stage=stage).restore(loaded[ranks.rank])
 
     together(2, restore)
@@ -158,7 +158,7 @@ def test_only_what_ranks_of_a_worker_need_more_than_once_is_fetched_whole(
     loaded = [wide(1), wide(2)]
 
     def restore(ranks: Collectives) -> bool:
-        room = Room(tmp_path / "room", 2)
+        room = WorkerCache(tmp_path / "room", 2)
         stage = workers[0].stage if staged else None
         restorer = Restorer(
             far,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from airflow_elastic.runtime.checkpoint.save import memory_estimate
-from airflow_elastic.runtime.checkpoint.save.memory_estimate import Footprint, check_memory
+from airflow_elastic.runtime.checkpoint.save.memory_estimate import MemoryEstimate, check_memory
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -75,7 +75,7 @@ def test_all_ranks_hear_of_the_worker_that_has_too_little(
 ) -> None:
     """Two ranks on each of two workers that keep each other's: one rank holds more than the others."""
     states = [3 * GB, GB, GB, GB]
-    each = [Footprint(state, GB // 2, 0) for state in states]
+    each = [MemoryEstimate(state, GB // 2, 0) for state in states]
     told = checked(each, [{f"machine {rank // 2}": free} for rank in range(4)], monkeypatch, procs=2)
     assert bool(told) == (short is not None)
     if short is not None:
@@ -86,7 +86,7 @@ def test_all_ranks_hear_of_the_worker_that_has_too_little(
 def test_workers_of_one_machine_share_its_memory(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them alone would have enough."""
     monkeypatch.setenv("AIRFLOW_ELASTIC_MACHINE", "node-of-four")
-    each = [Footprint(GB, 0, 0)] * 3 + [Footprint(3 * GB, 0, 0)]
+    each = [MemoryEstimate(GB, 0, 0)] * 3 + [MemoryEstimate(3 * GB, 0, 0)]
     places = [{"machine": free + rank} for rank in range(4)]
     told = checked(each, places, monkeypatch)
     assert bool(told) == (free < 12 * GB)
@@ -101,7 +101,7 @@ def test_workers_of_one_machine_share_its_memory(free: int, monkeypatch: pytest.
 
 
 def test_pods_with_limits_of_their_own_do_not_take_from_each_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    each = [Footprint(GB, 0, 0)] * 3
+    each = [MemoryEstimate(GB, 0, 0)] * 3
     places = [{"machine": 6 * GB, f"group {rank}": 2 * GB} for rank in range(3)]
     assert not checked(each, places, monkeypatch)
     places[1]["group 1"] -= 1
@@ -114,7 +114,7 @@ def test_pods_with_limits_of_their_own_do_not_take_from_each_others(monkeypatch:
 
 
 def checked(
-    each: Sequence[Footprint],
+    each: Sequence[MemoryEstimate],
     places: Sequence[dict[str, int]],
     monkeypatch: pytest.MonkeyPatch,
     procs: int = 1,
@@ -149,6 +149,6 @@ def test_what_agents_have_of_each_others_already_is_not_taken_once_more(
 ) -> None:
     """They outlive ranks that fail, with all their memory."""
     monkeypatch.setattr(memory_estimate, "free_memory", lambda: {"here": 20 * GB})
-    check_memory(Footprint(15 * GB, 15 * GB, 30 * GB, 30 * GB), Collectives(0, 1, None), procs=1)
+    check_memory(MemoryEstimate(15 * GB, 15 * GB, 30 * GB, 30 * GB), Collectives(0, 1, None), procs=1)
     with pytest.raises(InvalidInput, match="30 GB more for what it keeps"):
-        check_memory(Footprint(15 * GB, 15 * GB, 30 * GB), Collectives(0, 1, None), procs=1)
+        check_memory(MemoryEstimate(15 * GB, 15 * GB, 30 * GB), Collectives(0, 1, None), procs=1)

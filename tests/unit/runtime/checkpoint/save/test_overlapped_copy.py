@@ -11,7 +11,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 from airflow_elastic.adapters.records import checkpoints
-from airflow_elastic.runtime.checkpoint.restore.nearby import Room
+from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
 from airflow_elastic.runtime.checkpoint.save.staging import Layout
@@ -58,7 +58,7 @@ class Training:
 
     def restored(self) -> dict[str, torch.Tensor]:
         other = Training(self.uri, self.device)
-        room = Room(self.uri / "room", 1)
+        room = WorkerCache(self.uri / "room", 1)
         Restorer(self.worker.store, Collectives(0, 1, None), attempt=2, room=room).restore(other.objects)
         return other.state()
 

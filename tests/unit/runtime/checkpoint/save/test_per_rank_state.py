@@ -9,7 +9,7 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from airflow_elastic.runtime.checkpoint.save.per_rank_state import EachRank, told_by_each
+from airflow_elastic.runtime.checkpoint.save.per_rank_state import PerRankState, per_rank_if_needed
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -31,20 +31,20 @@ def test_a_loader_goes_on_with_what_was_not_given_yet() -> None:
     first = loader()
     given = iter(first)
     seen = [next(given).tolist() for _ in range(4)]
-    state = told_by_each(first, ALONE).state_dict()
+    state = per_rank_if_needed(first, ALONE).state_dict()
     second = loader()
-    told_by_each(second, ALONE).load_state_dict(state)
+    per_rank_if_needed(second, ALONE).load_state_dict(state)
     assert [seen + batches(second), batches(second)] == epochs
 
 
 def test_at_another_world_size_it_is_refused() -> None:
-    state = {"ranks": [EachRank(loader(), ALONE).state_dict()["ranks"][0]] * 2}
+    state = {"ranks": [PerRankState(loader(), ALONE).state_dict()["ranks"][0]] * 2}
     with pytest.raises(
         InvalidInput, match=r"StatefulDataLoader was saved by 2 ranks, and there are 1: .* run\.loader"
     ):
-        told_by_each(loader(), ALONE).load_state_dict(state)
+        per_rank_if_needed(loader(), ALONE).load_state_dict(state)
 
 
 def test_what_all_ranks_have_alike_stays_as_it_is() -> None:
     for other in (torch.optim.lr_scheduler.LRScheduler, torch.utils.data.DataLoader(range(3)), json):
-        assert told_by_each(other, ALONE) is other
+        assert per_rank_if_needed(other, ALONE) is other

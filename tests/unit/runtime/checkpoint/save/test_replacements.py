@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.runtime.checkpoint.read.reader import FlatReader
+from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
 from airflow_elastic.runtime.checkpoint.restore.available import read_indexes
 from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.session.session import Session
@@ -98,7 +98,7 @@ def test_it_goes_on_from_the_step_that_it_was_killed_after(tmp_path: Path) -> No
 
 def kinds_of(store: Store, step: int) -> Mapping[str, Any]:
     manifest = checkpoints.read(store, step)
-    return FlatReader(manifest, read_indexes(store, manifest)).kinds
+    return CheckpointReader(manifest, read_indexes(store, manifest)).kinds
 
 
 def test_what_replaces_is_what_is_saved_and_no_more_the_former(tmp_path: Path) -> None:

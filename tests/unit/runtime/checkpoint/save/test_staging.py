@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from airflow_elastic.runtime.checkpoint.save.staging import Layout, Place, lay_out
-from airflow_elastic.runtime.checkpoint.save.staging_area import Stage
+from airflow_elastic.runtime.checkpoint.save.staging import Layout, RankPosition, lay_out
+from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
 from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, Note, StagingSlots
 from airflow_elastic.spec.checkpoints.index import Blob, Index, Piece
 from airflow_elastic.spec.checkpoints.sample_records import Account, Consumed, Ended, Span
@@ -43,7 +43,7 @@ def test_what_all_have_alike_is_written_once_and_each_worker_has_all_of_it(
 ) -> None:
     ranks, procs = world
     state = {key: torch.ones(size, dtype=dtype) for key, (size, dtype) in sizes.items()}
-    plans = [lay_out(state, Place(rank, ranks, procs), own=f"random.{rank}") for rank in range(ranks)]
+    plans = [lay_out(state, RankPosition(rank, ranks, procs), own=f"random.{rank}") for rank in range(ranks)]
     written = [piece.key for plan in plans for piece in plan.kept.pieces]
     assert sorted(written) == sorted(state)
     for node in range(ranks // procs):
@@ -54,7 +54,7 @@ def test_what_all_have_alike_is_written_once_and_each_worker_has_all_of_it(
 @given(STATES)
 def test_copied_it_is_byte_for_byte_what_it_was(sizes: dict[str, tuple[int, torch.dtype]]) -> None:
     state = {key: torch.randint(0, 2, (size,)).to(dtype) for key, (size, dtype) in sizes.items()}
-    plan = lay_out({**state, "step": 7}, Place(0, 1, 1), own="random.0")
+    plan = lay_out({**state, "step": 7}, RankPosition(0, 1, 1), own="random.0")
     memory = memory_of(plan)
     for piece in plan.kept.pieces:
         bytes_ = memory[piece.at : piece.at + piece.size]
@@ -68,7 +68,7 @@ def test_a_value_that_has_grown_moves_what_lies_behind_it() -> None:
     """Where tensors lie is remembered from save to save; those that are not written lie behind the values."""
     state = {key: torch.randint(0, 100, (size,)) for key, size in zip("abcd", (9, 7, 5, 3), strict=True)}
     for words in ("", "a word" * 100, ""):
-        plan = lay_out({**state, "words": words}, Place(0, 2, 1), own="random.0")
+        plan = lay_out({**state, "words": words}, RankPosition(0, 2, 1), own="random.0")
         memory = memory_of(plan)
         pieces = (*plan.kept.pieces, *plan.rest.pieces)
         assert plan.rest.pieces
@@ -87,7 +87,7 @@ def test_buffers_are_the_first_ranks_and_random_states_are_everybodys_own() -> N
             "other.schedule": {"rest": rank},
             f"random.{rank}": {"torch": torch.zeros(2)},
         }
-        plan = lay_out(state, Place(rank, 4, 2), own=f"random.{rank}", first={"model.mean"})
+        plan = lay_out(state, RankPosition(rank, 4, 2), own=f"random.{rank}", first={"model.mean"})
         keys = [piece.key for piece in plan.kept.pieces]
         assert keys == [*(["model.mean"] if rank == 0 else []), f"random.{rank}.torch"]
         assert [blob.key for blob in plan.kept.blobs] == (["other.schedule.rest"] if rank == 0 else [])
@@ -102,7 +102,7 @@ def test_buffers_are_the_first_ranks_and_random_states_are_everybodys_own() -> N
 def test_what_is_of_use_perhaps_refuses_nothing() -> None:
     """Only what the first rank has is saved: what others have there may be anything."""
     odd = {"tensors": {"/0": torch.ones(2, device="meta")}, "rest": object()}
-    plan = lay_out({"other.odd": odd, "model": {"a": torch.ones(2)}}, Place(1, 2, 1), own="random.1")
+    plan = lay_out({"other.odd": odd, "model": {"a": torch.ones(2)}}, RankPosition(1, 2, 1), own="random.1")
     assert (plan.perhaps.pieces, plan.perhaps.blobs) == ((), ())
 
 
@@ -112,7 +112,7 @@ def test_own_objects_that_differ_among_ranks_cost_no_tensor_of_the_model() -> No
     for rank, size in enumerate((5, 1)):
         model = {name: torch.ones(number) for name, number in (("a", 4), ("b", 3), ("c", 2))}
         state: dict[str, Any] = {"model": model, "other.history": {"tensors": {"/0": torch.ones(size)}}}
-        plan = lay_out(state, Place(rank, 2, 1), own=f"random.{rank}")
+        plan = lay_out(state, RankPosition(rank, 2, 1), own=f"random.{rank}")
         kept += [piece.key for piece in plan.kept.pieces]
     assert sorted(kept) == ["model.a", "model.b", "model.c", "other.history.tensors./0"]
 
@@ -140,10 +140,10 @@ def test_a_note_comes_back_as_it_was() -> None:
     assert slot.note() == noted
 
 
-def stage(slots: StagingSlots, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(slots: StagingSlots, monkeypatch: pytest.MonkeyPatch) -> StagingArea:
     for name, value in slots.environment().items():
         monkeypatch.setenv(name, value)
-    found = Stage.found(0)
+    found = StagingArea.found(0)
     assert found is not None
     return found
 
@@ -151,7 +151,7 @@ def stage(slots: StagingSlots, monkeypatch: pytest.MonkeyPatch) -> Stage:
 def test_of_two_slots_one_is_always_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
-    plan = lay_out({"a": torch.ones(1)}, Place(0, 1, 1), own="random.0")
+    plan = lay_out({"a": torch.ones(1)}, RankPosition(0, 1, 1), own="random.0")
     for step in (1, 2, 3):
         mine.put(plan, note(step))
     assert sorted(slot.note().step for slot in slots.of[0] if slot.note()) == [2, 3]  # type: ignore[union-attr]
@@ -172,7 +172,7 @@ def test_slots_take_their_files_with_them() -> None:
 def test_a_slot_that_is_read_is_not_copied_into(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
-    plan = lay_out({"a": torch.ones(1)}, Place(0, 1, 1), own="random.0")
+    plan = lay_out({"a": torch.ones(1)}, RankPosition(0, 1, 1), own="random.0")
     mine.put(plan, note(1))
     (held,) = [slot for slot in slots.of[0] if slot.age]
     assert held.hold()
@@ -184,7 +184,7 @@ def test_a_slot_that_is_read_is_not_copied_into(monkeypatch: pytest.MonkeyPatch)
 def test_a_copy_that_was_cut_off_is_not_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
-    torn = lay_out({"a": torch.ones(1)}, Place(0, 1, 1), own="random.0")
+    torn = lay_out({"a": torch.ones(1)}, RankPosition(0, 1, 1), own="random.0")
     mine.put(torn, note(1))
 
     def die(memory: memoryview) -> None:
@@ -199,7 +199,7 @@ def test_a_copy_that_was_cut_off_is_not_whole(monkeypatch: pytest.MonkeyPatch) -
 def test_the_agent_provides_memory_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
-    plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
+    plan = lay_out({"a": torch.ones(5_000_000)}, RankPosition(0, 1, 1), own="random.0")
     mine.announce(plan)
     assert os.read(slots.news, 10) == b"."
     for slot in slots.of[0]:
@@ -216,7 +216,7 @@ def test_the_agent_provides_memory_before_it_is_needed(monkeypatch: pytest.Monke
 def test_what_the_agent_has_provided_is_mapped_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
-    plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
+    plan = lay_out({"a": torch.ones(5_000_000)}, RankPosition(0, 1, 1), own="random.0")
     mapping = mine.announce(plan)
     for slot in slots.of[0]:
         slot.provide()
@@ -241,7 +241,7 @@ def test_a_save_that_is_earlier_than_its_memory_is_waited_for_by_nobody(
 ) -> None:
     slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
-    plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
+    plan = lay_out({"a": torch.ones(5_000_000)}, RankPosition(0, 1, 1), own="random.0")
     mapping = mine.announce(plan)
     mine.put(plan, note(1))
     mine.put(plan, note(2))
@@ -255,7 +255,7 @@ def test_memory_that_is_not_there_is_not_taken(monkeypatch: pytest.MonkeyPatch) 
     slots = StagingSlots(1)
     mine = stage(slots, monkeypatch)
     monkeypatch.setattr("airflow_elastic.runtime.tiers.shared_memory.free_bytes", lambda: 10_000_000)
-    plan = lay_out({"a": torch.ones(5_000_000)}, Place(0, 1, 1), own="random.0")
+    plan = lay_out({"a": torch.ones(5_000_000)}, RankPosition(0, 1, 1), own="random.0")
     with pytest.raises(InvalidInput, match=r"2 times 0\.02 GB.*only 0\.01 GB are free.*fewer ranks"):
         mine.put(plan, note(1))
     mine.announce(plan)
@@ -267,14 +267,14 @@ def test_memory_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) 
     paths = {"poke": "/proc/1/fd/none", "slots": [["/proc/none/fd/3"] * 2]}
     monkeypatch.setenv(ENVIRONMENT, json.dumps(paths))
     with pytest.raises(InvalidInput, match=r"workers\.procs ranks beside it"):
-        Stage.found(0)
+        StagingArea.found(0)
     with pytest.raises(InvalidInput, match="local rank 3"):
-        Stage.found(3)
+        StagingArea.found(3)
 
 
 def test_outside_of_a_run_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-    assert Stage.found(0) is None
+    assert StagingArea.found(0) is None
 
 
 def test_a_sharded_tensor_inside_an_object_is_refused(tmp_path: Path) -> None:
@@ -284,9 +284,9 @@ def test_a_sharded_tensor_inside_an_object_is_refused(tmp_path: Path) -> None:
         mesh = init_device_mesh("cpu", (1,))
         state = {"other.mine": {"rest": deque([distribute_tensor(torch.ones(4), mesh, [Shard(0)])])}}
         with pytest.raises(InvalidInput, match=r"other\.mine\.rest holds a DTensor .* Keep it in dicts"):
-            lay_out(state, Place(0, 1, 1), own="random.0")
+            lay_out(state, RankPosition(0, 1, 1), own="random.0")
         state["other.mine"]["rest"] = deque([torch.ones(4)])
-        assert [blob.key for blob in lay_out(state, Place(0, 1, 1), own="random.0").kept.blobs] == [
+        assert [blob.key for blob in lay_out(state, RankPosition(0, 1, 1), own="random.0").kept.blobs] == [
             "other.mine.rest"
         ]
     finally:

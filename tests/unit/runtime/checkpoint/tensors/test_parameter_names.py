@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_of, weights_of
-from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory
+from airflow_elastic.runtime.checkpoint.tensors.shared_storage import SharedStorage
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.runs.fake_ranks import as_ranks
 
@@ -110,7 +110,7 @@ def same(build: Any) -> int:
     weights = {
         name for name in ours if not any(word in name for word in ("running", "tracked", "extra_state"))
     }
-    known = HeldMemory(model.parameters())
+    known = SharedStorage(model.parameters())
     if not isinstance(model, FullyShardedDataParallel):  # it makes copies itself
         assert {name for name, one in ours.items() if one in known} == weights
     return len(ours)

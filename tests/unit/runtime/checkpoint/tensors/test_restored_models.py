@@ -14,7 +14,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from airflow_elastic.runtime.checkpoint.format.tensor_split import take_apart
+from airflow_elastic.runtime.checkpoint.format.tensor_split import split_tensors
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.checkpoint.tensors import in_place
 from airflow_elastic.spec.errors import InvalidInput
@@ -150,7 +150,7 @@ def test_a_model_without_an_optimizer_is_restored(tmp_path: Path) -> None:
 
 def test_a_module_among_the_objects_keeps_its_tensors_apart(tmp_path: Path) -> None:
     average = torch.optim.swa_utils.AveragedModel(objects(1).model)
-    rest, tensors = take_apart(average.state_dict())
+    rest, tensors = split_tensors(average.state_dict())
     assert len(tensors) == len(average.state_dict())
     assert not any(torch.is_tensor(value) for value in rest.value.values())
     save(tmp_path, 5, replace(objects(1), others={"average": average}))

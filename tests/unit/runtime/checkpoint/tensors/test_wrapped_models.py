@@ -17,8 +17,8 @@ from torch.nn.utils.parametrizations import weight_norm
 from airflow_elastic.runtime.checkpoint.restore.load_model import load_model
 from airflow_elastic.runtime.checkpoint.restore.weights import load_weights
 from airflow_elastic.runtime.checkpoint.save.save import Saver
-from airflow_elastic.runtime.checkpoint.save.staging import Place
-from airflow_elastic.runtime.checkpoint.tensors.shared_storage import HeldMemory
+from airflow_elastic.runtime.checkpoint.save.staging import RankPosition
+from airflow_elastic.runtime.checkpoint.tensors.shared_storage import SharedStorage
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from tests.support.machine.threads import process_group
 from tests.support.runs.fake_ranks import as_ranks
@@ -227,7 +227,7 @@ def test_what_ranks_have_alike_is_the_same_wherever_it_lies(tmp_path: Path) -> N
 
 def test_tensors_lie_in_the_memory_of_others() -> None:
     whole = torch.zeros(10)
-    held = HeldMemory([whole[2:8], whole[3:4], torch.empty(0), torch.empty(2, device="meta")])
+    held = SharedStorage([whole[2:8], whole[3:4], torch.empty(0), torch.empty(2, device="meta")])
     inside, outside = (
         (whole[2:8], whole[2:3], whole[5:7]),
         (whole[:2], whole[8:], whole[5:5], torch.zeros(2), 7),
@@ -258,7 +258,7 @@ def alike_where_a_rank_has_nothing() -> list[str]:
     model.bias = torch.nn.Parameter(distribute_tensor(torch.zeros(1), mesh, [Shard(0)]))
     model.double()  # the second rank's part of the bias has no memory any more
     saver = Saver.__new__(Saver)
-    saver._ranks, saver._place = Collectives(mesh.get_rank(), 2, None), Place(mesh.get_rank(), 2, 1)
+    saver._ranks, saver._place = Collectives(mesh.get_rank(), 2, None), RankPosition(mesh.get_rank(), 2, 1)
     return sorted(saver._plan(trained(model)).alike)
 
 
