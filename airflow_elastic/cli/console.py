@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from airflow_elastic.core.severity import Gravity
+from airflow_elastic.core.severity import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,9 +80,9 @@ def has_colours(console: Console) -> bool:
     return console.is_terminal and console.color_system is not None and not console.no_color
 
 
-def level(gravity: Gravity) -> str:
+def level(gravity: Severity) -> str:
     """Prefix of a warning or an error on a console without colours; empty for other lines."""
-    return "" if gravity is Gravity.INFO else f"{gravity}  "
+    return "" if gravity is Severity.INFO else f"{gravity}  "
 
 
 def duration(seconds: float) -> str:

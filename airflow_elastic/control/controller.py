@@ -21,7 +21,7 @@ from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.control.beating import beating
 from airflow_elastic.control.jobs import answered, job_of, tidy_up
-from airflow_elastic.control.look import Look, events_of, look, new_checkpoints
+from airflow_elastic.control.look import Findings, events_of, look, new_checkpoints
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.scaling import Scaling
 from airflow_elastic.control.stacks import with_stacks
@@ -319,7 +319,7 @@ class Controller:
             await self._note_checkpoints(found.steps)
         await self._record(*await with_stacks(self._by_the_clock, self._store, self.state, self._hear_again))
 
-    async def _look(self) -> Look:
+    async def _look(self) -> Findings:
         return await asyncio.to_thread(look, self._store, self._journal, self._seq, self._mailbox, self.state)
 
     def _by_the_clock(self) -> list[Event]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.status import Progress
 
 
-class Look(NamedTuple):
+class Findings(NamedTuple):
     """What one look has found. Where there are events, nothing else: they may change what there is to look at."""
 
     events: Sequence[Event]
@@ -29,7 +29,7 @@ class Look(NamedTuple):
     steps: Sequence[int] = ()
 
 
-def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, state: RunState) -> Look:
+def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, state: RunState) -> Findings:
     """Look at everything in one go: handing over to a thread several times is what a look would cost most.
 
     Args:
@@ -41,12 +41,12 @@ def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, state: RunS
     """
     events = journal.read(seq)
     if events:
-        return Look(events)
+        return Findings(events)
     requests = mailbox.read()
     if state.attempt.phase is not Phase.LIVE:
-        return Look((), requests)
+        return Findings((), requests)
     progress = read_progress(store, state.attempt.number)
-    return Look((), requests, progress, new_checkpoints(store, state))
+    return Findings((), requests, progress, new_checkpoints(store, state))
 
 
 def new_checkpoints(store: Store, state: RunState) -> Sequence[int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.events import Event
 
 
-class Gravity(StrEnum):
+class Severity(StrEnum):
     """The name of a log level."""
 
     INFO = "INFO"
@@ -43,7 +43,7 @@ _WRONG = (
 _UNWANTED = (Cause.FAILURE, Cause.PREEMPTION, Cause.UNATTENDED)
 
 
-def gravity(event: Event, before: RunState | None, state: RunState) -> Gravity:
+def severity_of(event: Event, before: RunState | None, state: RunState) -> Severity:
     """ERROR for the end of a run that has failed, WARNING for what was lost and for what is started again.
 
     Args:
@@ -53,14 +53,14 @@ def gravity(event: Event, before: RunState | None, state: RunState) -> Gravity:
     """
     match event:
         case ev.RunEnded():
-            return Gravity.ERROR if event.outcome == "failed" else Gravity.INFO
+            return Severity.ERROR if event.outcome == "failed" else Severity.INFO
         case ev.WorkersEnded():
             return _of_end(state.attempts[event.attempt - 1].cause)
         case ev.AttemptGone():  # what follows is a restart
             return _of_end(before.attempt.cause if before is not None else None)
         case _:
-            return Gravity.WARNING if isinstance(event, _WRONG) else Gravity.INFO
+            return Severity.WARNING if isinstance(event, _WRONG) else Severity.INFO
 
 
-def _of_end(cause: Cause | None) -> Gravity:
-    return Gravity.WARNING if cause in _UNWANTED else Gravity.INFO
+def _of_end(cause: Cause | None) -> Severity:
+    return Severity.WARNING if cause in _UNWANTED else Severity.INFO

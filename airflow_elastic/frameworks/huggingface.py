@@ -20,7 +20,7 @@ import torch
 from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs
 from airflow_elastic.runtime.data.sampler import count_pieces
-from airflow_elastic.runtime.model_changes.callback_changes import Shape
+from airflow_elastic.runtime.model_changes.callback_changes import ModelShape
 from airflow_elastic.runtime.session.session import Session, joined
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -245,7 +245,7 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
         trainer, run = self._trainer, self._run
         self._metrics.clear()  # what was measured before is no number of this training
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # not Accelerate's cover of it
-        progress = _Progress(trainer, Shape(trainer.model, [optimizer]))
+        progress = _Progress(trainer, ModelShape(trainer.model, [optimizer]))
         others = {"schedule": trainer.lr_scheduler, "progress": progress}
         others["scaler"] = trainer.accelerator.scaler  # none, where what was trained in float16 is no more
         rebuild = lambda resumed: progress.rebuild(run.peek("progress"))  # noqa: E731
@@ -286,7 +286,7 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
 class _Progress:
     """What the trainer's loop knows beside the model: its place, its history, the state of its callbacks."""
 
-    def __init__(self, trainer: Any, shape: Shape) -> None:
+    def __init__(self, trainer: Any, shape: ModelShape) -> None:
         self._trainer, self._shape = trainer, shape
 
     def rebuild(self, kept: dict[str, Any] | None) -> None:

@@ -23,7 +23,7 @@ from airflow_elastic.frameworks import lottery, missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
 from airflow_elastic.frameworks.lightning_counts import add, stand, steps_of_fit
 from airflow_elastic.frameworks.lightning_passes import Passes
-from airflow_elastic.runtime.model_changes.callback_changes import Shape
+from airflow_elastic.runtime.model_changes.callback_changes import ModelShape
 from airflow_elastic.runtime.session.session import Session, joined
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.validation import number_in, procs_count
@@ -317,7 +317,7 @@ class _Progress:
         self._trainer, self._loop = trainer, trainer.fit_loop.epoch_loop
         self._loaded = 0
         self._rebuilt: list[Any] = []  # callbacks that have been loaded before all else
-        self._shape = Shape(trainer.lightning_module, trainer.strategy.optimizers)
+        self._shape = ModelShape(trainer.lightning_module, trainer.strategy.optimizers)
 
     def _callbacks(self) -> dict[str, Any]:
         ours = _Reporting, _Settling

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.event_sentences import lagging, sentence, waiting
-from airflow_elastic.core.severity import Gravity, gravity
+from airflow_elastic.core.severity import Severity, severity_of
 from airflow_elastic.core.status_document import word
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.status import Progress
@@ -78,8 +78,8 @@ class TaskObserver(Observer):
         if event.at >= self._since:
             text = sentence(event, before, state)
             if text is not None:
-                level = {Gravity.WARNING: self._log.warning, Gravity.ERROR: self._log.error}
-                level.get(gravity(event, before, state), self._log.info)("%s", text)
+                level = {Severity.WARNING: self._log.warning, Severity.ERROR: self._log.error}
+                level.get(severity_of(event, before, state), self._log.info)("%s", text)
 
     def on_waiting(self, state: RunState, job: JobStatus) -> None:
         self._waiting = (state.attempt.number, job.wait)

@@ -21,7 +21,7 @@ from airflow_elastic.spec.status import Progress, RankReport, Stretch
 
 
 @dataclass(frozen=True, slots=True)
-class RankWords:
+class RankProgress:
     """What one rank tells: its number, its worker, the words of its page, and its note."""
 
     number: int
@@ -31,12 +31,12 @@ class RankWords:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class GenerationProgress:
     """What the ranks of one generation tell, in the order of their numbers. `began_at`: epoch seconds."""
 
     members: Members
     began_at: float
-    ranks: tuple[RankWords, ...]
+    ranks: tuple[RankProgress, ...]
 
 
 def gather_files(files: JobFiles, record: JobRecord) -> Progress:
@@ -46,13 +46,15 @@ def gather_files(files: JobFiles, record: JobRecord) -> Progress:
         if attempt_of(record, members) != attempt:
             continue
         began = files.began(members.generation)
-        ranks = [rank for node in members.nodes for rank in words_of(files, node, members.generation)]
+        ranks = [rank for node in members.nodes for rank in read_reports(files, node, members.generation)]
         if began is not None and ranks:
-            told.append(Told(members, began.at, tuple(sorted(ranks, key=lambda rank: rank.number))))
+            told.append(
+                GenerationProgress(members, began.at, tuple(sorted(ranks, key=lambda rank: rank.number)))
+            )
     return gather(record, attempt, told)
 
 
-def gather(record: JobRecord, attempt: int, told: Sequence[Told]) -> Progress:
+def gather(record: JobRecord, attempt: int, told: Sequence[GenerationProgress]) -> Progress:
     """The progress of an attempt, from what the ranks of its generations tell, oldest first."""
     stretches = tuple(_stretch(record, one) for one in told)
     ranks = told[-1].ranks if told else ()
@@ -81,14 +83,14 @@ def gather(record: JobRecord, attempt: int, told: Sequence[Told]) -> Progress:
     )
 
 
-def words_of(files: JobFiles, node: int, generation: int) -> list[RankWords]:
+def read_reports(files: JobFiles, node: int, generation: int) -> list[RankProgress]:
     """What the ranks of one worker tell, read from their pages."""
     found = []
     for path in files.node(node).glob(f"g{generation:04d}-rank-*.page"):
         words = shared_page.read_words(path)
         if words is not None:
             number = int(path.stem.rpartition("-")[2])
-            found.append(RankWords(number, f"node-{node}", tuple(words), _note(path.with_suffix(".json"))))
+            found.append(RankProgress(number, f"node-{node}", tuple(words), _note(path.with_suffix(".json"))))
     return found
 
 
@@ -99,7 +101,7 @@ def _note(path: Path) -> RankNote:
         return RankNote()
 
 
-def _stretch(record: JobRecord, told: Told) -> Stretch:
+def _stretch(record: JobRecord, told: GenerationProgress) -> Stretch:
     ranks, members = told.ranks, told.members
     first = [rank.words[shared_page.FIRST_STEP_AT] for rank in ranks]
     # A step counts when every rank has done it; those that differ were killed between two writes of one step.
@@ -120,7 +122,7 @@ def _stretch(record: JobRecord, told: Told) -> Stretch:
     )
 
 
-def _phases(rank: RankWords) -> tuple[PhaseRecord, ...]:
+def _phases(rank: RankProgress) -> tuple[PhaseRecord, ...]:
     """As the rank has told of them when it came to the newest one, with the steps that it has done since."""
     *others, newest = rank.note.phases or (PhaseRecord(),)
     if newest.complete or not rank.note.phases:
@@ -131,7 +133,7 @@ def _phases(rank: RankWords) -> tuple[PhaseRecord, ...]:
     )
 
 
-def _report(rank: RankWords) -> RankReport:
+def _report(rank: RankProgress) -> RankReport:
     return RankReport(
         rank=rank.number,
         worker=rank.worker,
@@ -144,5 +146,5 @@ def _report(rank: RankWords) -> RankReport:
     )
 
 
-def _loss(rank: RankWords) -> float | None:
+def _loss(rank: RankProgress) -> float | None:
     return rank.words[shared_page.LOSS] if rank.words[shared_page.LOSS_TOLD] else None

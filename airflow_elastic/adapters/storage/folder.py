@@ -22,7 +22,7 @@ from airflow_elastic.adapters.storage.durable_files import (
 )
 from airflow_elastic.adapters.storage.folder_errors import no_links, store_error
 from airflow_elastic.adapters.storage.keys import RESERVED, check_key, check_prefix, check_range, key_problem
-from airflow_elastic.adapters.storage.open_range import opened
+from airflow_elastic.adapters.storage.open_range import open_file
 from airflow_elastic.adapters.storage.store import Entry, at_once, untold
 from airflow_elastic.spec.errors import StoreError
 
@@ -83,7 +83,7 @@ class FolderStore:
         path = self._path(key)
         with self._told("read", key), contextlib.ExitStack() as stack:
             try:
-                reader = stack.enter_context(opened(path, start, size))
+                reader = stack.enter_context(open_file(path, start, size))
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 self._require_folder()
                 yield io.BytesIO()

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
-class Opened:
+class OpenRange:
     """The bytes of an open file, one after the other.
 
     Args:
@@ -32,10 +32,10 @@ class Opened:
 
 
 @contextmanager
-def opened(path: Path, start: int, size: int) -> Iterator[Opened]:
+def open_file(path: Path, start: int, size: int) -> Iterator[OpenRange]:
     """Open a file of which much is read, in order. Raises OSError."""
     with path.open("rb", buffering=0) as file:
         # The kernel reads ahead twice as far then: the disk goes on while what has come is looked at.
         with suppress(OSError, AttributeError):  # where it takes no advice; on macOS
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        yield Opened(file.fileno(), start, size)
+        yield OpenRange(file.fileno(), start, size)

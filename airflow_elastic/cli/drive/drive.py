@@ -15,7 +15,7 @@ from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
 
 if TYPE_CHECKING:
-    from airflow_elastic.cli.drive.progress_lines import Story
+    from airflow_elastic.cli.drive.progress_lines import ProgressLines
     from airflow_elastic.control.runs import Run
     from airflow_elastic.core.state import RunState
     from airflow_elastic.engines.api import Engine, Job
@@ -57,7 +57,7 @@ class _Noting:
         return self.ending_since is not None and time.monotonic() - self.ending_since >= _TOLD_SECONDS
 
 
-async def drive(run: Run, engine: Engine, story: Story) -> RunState:
+async def drive(run: Run, engine: Engine, story: ProgressLines) -> RunState:
     """Drive the run to its end.
 
     The first Ctrl-C or SIGTERM asks it to save and end. The second one leaves as soon as workers have the request, and
@@ -93,7 +93,7 @@ async def drive(run: Run, engine: Engine, story: Story) -> RunState:
     return state
 
 
-async def _ask_stop(run: Run, story: Story, by: str) -> None:
+async def _ask_stop(run: Run, story: ProgressLines, by: str) -> None:
     pause = 1.0
     while True:
         try:
@@ -110,7 +110,9 @@ async def _ask_stop(run: Run, story: Story, by: str) -> None:
             return
 
 
-async def _leave_once_told(run: Run, story: Story, asking: asyncio.Task[None], noting: _Noting) -> None:
+async def _leave_once_told(
+    run: Run, story: ProgressLines, asking: asyncio.Task[None], noting: _Noting
+) -> None:
     """Leave when the run and its workers have the request to stop, or after LEAVE_SECONDS."""
     taken = False
     with contextlib.suppress(TimeoutError):
@@ -123,7 +125,7 @@ async def _leave_once_told(run: Run, story: Story, asking: asyncio.Task[None], n
     _leave(run, story, posted=asking.done(), told=taken and noting.told)
 
 
-def _leave(run: Run, story: Story, *, posted: bool, told: bool) -> None:
+def _leave(run: Run, story: ProgressLines, *, posted: bool, told: bool) -> None:
     """End this process at once, without waiting for threads that wait for workers."""
     carry_on = console.carry_on(run.store.uri)
     if told:

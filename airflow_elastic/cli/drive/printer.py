@@ -29,7 +29,7 @@ _WAITING_LINES = 10_000
 _TERMINAL_LINES = 400
 
 
-class Showing:
+class Printer:
     """Shows lines in their order, and the output of ranks. A terminal also has a live line at the bottom.
 
     Args:

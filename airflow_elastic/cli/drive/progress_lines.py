@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_elastic.cli import console as say
-from airflow_elastic.cli.drive.printer import Showing
+from airflow_elastic.cli.drive.printer import Printer
 from airflow_elastic.cli.rank_output import Tail
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.event_sentences import lagging, restoring, sentence, share, waiting, waits, workers
-from airflow_elastic.core.severity import Gravity, gravity
+from airflow_elastic.core.severity import Severity, severity_of
 from airflow_elastic.core.status_document import word
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ LINE_SECONDS = 10.0
 _LEAVE_SECONDS = 1.0
 
 
-class Story(Observer):
+class ProgressLines(Observer):
     """Shows events as they happen, and progress: as a live line on a terminal, every 10 s in a file.
 
     Args:
@@ -51,7 +51,7 @@ class Story(Observer):
         tail = Tail(store, rank=0) if output else None
         if tail is not None and known:
             tail.skip()
-        self._showing = Showing(console, tail, self._living)
+        self._showing = Printer(console, tail, self._living)
         self._told_at = time.monotonic()
         self._line = Text("starting")
         self._progress: Progress | None = None
@@ -73,7 +73,7 @@ class Story(Observer):
         self._showing.end(timeout)
 
     def tell(
-        self, text: str, at: float | None = None, style: str = "", gravity: Gravity = Gravity.INFO
+        self, text: str, at: float | None = None, style: str = "", gravity: Severity = Severity.INFO
     ) -> None:
         """Print a line that stays. A colour shows its level; without colours a word does."""
         at = time.time() if at is None else at
@@ -87,7 +87,7 @@ class Story(Observer):
             self._known -= 1
         elif (text := sentence(event, before, state)) is not None:
             style = "bold green" if state.ended and state.outcome == "succeeded" else ""
-            self.tell(text, event.at, style, gravity(event, before, state))
+            self.tell(text, event.at, style, severity_of(event, before, state))
         self._line = self._line_of(state)
 
     async def on_look(self, state: RunState, progress: Progress | None) -> None:
@@ -104,13 +104,13 @@ class Story(Observer):
             self.tell(text)
 
     def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
-        self.tell(lagging(progress, ranks), gravity=Gravity.WARNING if ranks else Gravity.INFO)
+        self.tell(lagging(progress, ranks), gravity=Severity.WARNING if ranks else Severity.INFO)
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         if times & (times - 1) == 0:  # the 1st, 2nd, 4th, ... time: an outage of an hour fits on a screen
             again = f", for the {times}th time" if times > 2 else ""
             text = f"out of reach{again}: {error}; trying again in {say.duration(pause)}"
-            self.tell(text, gravity=Gravity.WARNING)
+            self.tell(text, gravity=Severity.WARNING)
 
     def _line_of(self, state: RunState) -> Text:
         attempt, wait = self._waiting
@@ -127,7 +127,7 @@ class Story(Observer):
 _SPINNER = Spinner("dots")
 
 #: Colours of warnings and errors.
-_STYLES = {Gravity.INFO: "", Gravity.WARNING: "yellow", Gravity.ERROR: "bold red"}
+_STYLES = {Severity.INFO: "", Severity.WARNING: "yellow", Severity.ERROR: "bold red"}
 
 
 def progress_line(state: RunState, progress: Progress | None, wait: Wait | None = None) -> str:

@@ -23,7 +23,7 @@ from airflow_elastic.cli.drive.options import (
     settled,
     spec_options,
 )
-from airflow_elastic.cli.drive.progress_lines import Story, progress_line
+from airflow_elastic.cli.drive.progress_lines import ProgressLines, progress_line
 from airflow_elastic.cli.drive.spec_file import in_file, read_plain
 from airflow_elastic.cli.help_text import Command
 from airflow_elastic.control.runs import Run, start_run
@@ -124,7 +124,7 @@ def run(
     shown = output if output is not None else not console.is_terminal
     if not shown:
         console.print(f"output: {say.command('logs', store.uri)} --follow", soft_wrap=True, style="dim")
-    with Story(console, store, known=known, output=shown) as story:
+    with ProgressLines(console, store, known=known, output=shown) as story:
         state = asyncio.run(drive(found, find_engine(spec.engine), story))
     return _conclude(console, found, state, as_json=as_json)
 

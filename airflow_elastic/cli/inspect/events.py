@@ -13,7 +13,7 @@ from airflow_elastic.cli.find_run import find_run, uri_argument
 from airflow_elastic.cli.help_text import Command
 from airflow_elastic.core.event_sentences import sentence
 from airflow_elastic.core.machine import create, evolve
-from airflow_elastic.core.severity import gravity
+from airflow_elastic.core.severity import severity_of
 from airflow_elastic.spec.events import event_to_dict
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def events(uri: str, as_json: bool, follow: bool) -> None:
 
 
 def _show(seq: int, event: Event, before: RunState | None, state: RunState, *, as_json: bool) -> None:
-    told, grave = sentence(event, before, state), gravity(event, before, state)
+    told, grave = sentence(event, before, state), severity_of(event, before, state)
     if as_json:
         plain = {"seq": seq, "sentence": told, "level": str(grave), **event_to_dict(event)}
         console.print_json(plain, line=True)

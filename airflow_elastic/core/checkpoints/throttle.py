@@ -20,7 +20,7 @@ _STILL_SECONDS, _STILL_STEPS = 2.0, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Measurement:
     """What is seen of a training, and of what is sent beside it.
 
     Attributes:
@@ -39,9 +39,9 @@ class Look:
     sent: int
     first: float = 0.0
 
-    def moved(self, since: Look, to: Look) -> Look:
+    def moved(self, since: Measurement, to: Measurement) -> Measurement:
         """The same, as far from `to` as it is from `since`: what was between them is left out."""
-        return Look(
+        return Measurement(
             to.who,
             self.at + to.at - since.at,
             self.steps + to.steps - since.steps,
@@ -51,7 +51,7 @@ class Look:
         )
 
 
-def step_seconds(since: Look, now: Look) -> float | None:
+def step_seconds(since: Measurement, now: Measurement) -> float | None:
     """How long a step takes, between two looks; None where too few were done."""
     steps, spent = now.steps - since.steps, now.stepping - since.stepping
     return spent / steps if now.who == since.who and steps >= _STEPS and spent > 0 else None
@@ -65,11 +65,11 @@ class Throttle:
         self._alone: float | None = None  # seconds of a step, with nothing beside it
         self._fastest = 0.0
         self._least = 0.0
-        self._since: Look | None = None  # what is compared while something is sent
-        self._ended: Look | None = None
-        self._moved: Look | None = None  # when a step was seen to be done
+        self._since: Measurement | None = None  # what is compared while something is sent
+        self._ended: Measurement | None = None
+        self._moved: Measurement | None = None  # when a step was seen to be done
 
-    def begin(self, look: Look, size: int, seconds: float | None) -> None:
+    def begin(self, look: Measurement, size: int, seconds: float | None) -> None:
         """Something is about to be sent.
 
         Args:
@@ -91,7 +91,7 @@ class Throttle:
         """Bytes a second; None without a limit."""
         return None if self._rate is None else max(self._rate, self._least)
 
-    def rate_beside(self, look: Look | None) -> float | None:
+    def rate_beside(self, look: Measurement | None) -> float | None:
         """The same, and None also where that training is over, is another one by now, or stands still."""
         since, moved = self._since, self._moved
         if look is None or since is None or look.who != since.who:
@@ -105,7 +105,7 @@ class Throttle:
         """How long what took so many seconds would have taken, had nothing been held back, as far as is known."""
         return min(seconds, size / self._fastest) if self._fastest else seconds
 
-    def sending(self, look: Look) -> None:
+    def sending(self, look: Measurement) -> None:
         """It is being sent. To be told often; counts where enough steps were done since it did last."""
         since, alone = self._since, self._alone
         if since is not None and look.who != since.who:
@@ -128,6 +128,6 @@ class Throttle:
         elif self._rate is not None and loss < LOSS:
             self._rate = None if self._rate * _UP > self._fastest else self._rate * _UP
 
-    def end(self, look: Look) -> None:
+    def end(self, look: Measurement) -> None:
         """It is sent: from here on training is alone."""
         self._ended = look

@@ -38,7 +38,7 @@ from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
 from airflow_elastic.engines.kube.ownership import end_found, is_ours
 from airflow_elastic.engines.kube.queues import kueue
-from airflow_elastic.engines.kube.queues.volcano_events import Told
+from airflow_elastic.engines.kube.queues.volcano_events import EventReasons
 from airflow_elastic.engines.kube.render.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.resize import Workers, resize
 from airflow_elastic.engines.kube.scale_steps import Place, Steps
@@ -164,7 +164,7 @@ class KubeEngine:
         lacking, ends = asyncio.Event(), Ends()
         async with hub(self._reach(options)) as shared:
             follow = shared.follow(job.name, *self._queries(options))
-            events = Told(shared.client, options.namespace, job.name)
+            events = EventReasons(shared.client, options.namespace, job.name)
             quiet = PodEvents(shared.client, options.namespace)
             async for (owners, found, *others), again in ticking(follow, lacking):
                 owner = owners[0] if owners else await self._look(shared, job, options)

@@ -9,7 +9,7 @@ import torch
 
 from airflow_elastic.runtime.data.accounting import Numbered, NumberedCollate
 from airflow_elastic.runtime.data.claims import Claims
-from airflow_elastic.runtime.data.portions import Given, Portion
+from airflow_elastic.runtime.data.portions import BatchShare, Portion
 from airflow_elastic.runtime.data.sampler import ElasticBatches, cut
 from airflow_elastic.runtime.data.seeding import Seeded, begin_with
 
@@ -39,7 +39,7 @@ def epoch_of(
         given = None
         if piece.last:
             end = piece.start + piece.size
-            given = Given(epoch, end, piece.size, end == batches.length, tuple(samples))
+            given = BatchShare(epoch, end, piece.size, end == batches.length, tuple(samples))
             samples.clear()
         yield Portion(content, piece.weight, given)
 
@@ -99,14 +99,14 @@ class _Shared:
         low, high = self._pieces[self._number]
         return low, high, (high - low) * self._claims.world_size / self._size
 
-    def finished(self) -> Given | None:
+    def finished(self) -> BatchShare | None:
         """The script is through with the piece: claim another one."""
         self._number = self._claims.take()
         self.open = self._number < len(self._pieces)
         if self.open:
             return None
         end = self._start + self._size
-        return Given(self._epoch, end, self._size, self._over, tuple(self.samples))
+        return BatchShare(self._epoch, end, self._size, self._over, tuple(self.samples))
 
 
 class _Told:

@@ -10,7 +10,7 @@ from airflow_elastic.spec.checkpoints.sample_records import Ended, Span
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class BatchShare:
     """This rank's share of a global batch.
 
     Attributes:
@@ -48,5 +48,5 @@ class Portion:
 
     content: Any
     weight: float
-    completes: Given | None
-    finished: Callable[[], Given | None] | None = None
+    completes: BatchShare | None
+    finished: Callable[[], BatchShare | None] | None = None

@@ -22,10 +22,10 @@ from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data import indexed, stream
 from airflow_elastic.runtime.data.accounting import Accountant
 from airflow_elastic.runtime.data.claims import Claims, exchange
-from airflow_elastic.runtime.data.portions import Given, Portion
+from airflow_elastic.runtime.data.portions import BatchShare, Portion
 from airflow_elastic.runtime.data.sampler import ElasticBatches, Order
 from airflow_elastic.runtime.data.stream import Plan, ShardedStream
-from airflow_elastic.runtime.data.stream_plan import Spot
+from airflow_elastic.runtime.data.stream_plan import StreamPosition
 from airflow_elastic.spec.checkpoints.sample_records import Consumed
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -46,7 +46,7 @@ _OURS = {
 _AHEAD = 128
 
 
-class Feed:
+class DataShare:
     """What a rank's script is given.
 
     Args:
@@ -84,13 +84,13 @@ class Feed:
         self.replaced = Replacements()
         self.passes = self.passed = self.within = False
         self._until = 0  # so many epochs are asked for
-        self._given: deque[Given] = deque()
+        self._given: deque[BatchShare] = deque()
         self._steps = 0  # that were told
         self._untold = 0  # of what loaders gave to their end
         self._ended = False  # the last one of them has
         self._told_here = 0  # of what that gave
         self._claims: Claims | None = None
-        self._finished: Callable[[], Given | None] | None = None
+        self._finished: Callable[[], BatchShare | None] | None = None
 
     def batches(
         self,
@@ -234,7 +234,7 @@ class Feed:
             self._accountant.has(self.phase, shards=len(data.shards))
         account = self._accountant is not None
         for epoch in range(self._begins[0], epochs):
-            spot = data.spot if data.spot.epoch == epoch else Spot.first(epoch, data.lanes)
+            spot = data.spot if data.spot.epoch == epoch else StreamPosition.first(epoch, data.lanes)
             yield from stream.epoch_of(data, spot, self._offset(epoch), plan, self._ranks, account=account)
 
     def _offset(self, epoch: int) -> int:
@@ -379,5 +379,5 @@ class Feed:
             self._accountant.stepped(consumed)
 
 
-def _behind(where: Position | Given, *, over: bool) -> tuple[int, int]:
+def _behind(where: Position | BatchShare, *, over: bool) -> tuple[int, int]:
     return (where.epoch + 1, 0) if over else (where.epoch, where.offset)

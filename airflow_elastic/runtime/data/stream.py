@@ -15,9 +15,15 @@ import torch
 from airflow_elastic.runtime.arguments import whole_number
 from airflow_elastic.runtime.checkpoint.save import random_state
 from airflow_elastic.runtime.collectives.process_group import Collectives
-from airflow_elastic.runtime.data.portions import Given, Portion
+from airflow_elastic.runtime.data.portions import BatchShare, Portion
 from airflow_elastic.runtime.data.sampler import count_pieces, cut, order_of, seed_of
-from airflow_elastic.runtime.data.stream_plan import Batch, LaneReader, Lanes, Spot, Stretch
+from airflow_elastic.runtime.data.stream_plan import (
+    Batch,
+    LaneReader,
+    LaneSamples,
+    StreamPlan,
+    StreamPosition,
+)
 from airflow_elastic.spec.checkpoints.sample_records import Ended, Span
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -50,7 +56,7 @@ class ShardedStream:
             raise InvalidInput("ShardedStream: given no shards; allowed: one or more")
         self.shards, self.read = shards, read
         self.lanes = min(lanes, len(shards))
-        self.spot = Spot.first(0, self.lanes)
+        self.spot = StreamPosition.first(0, self.lanes)
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, for a checkpoint."""
@@ -68,17 +74,17 @@ class ShardedStream:
         Raises:
             InvalidInput: it is in the middle of an epoch of other shards, or in another order, or of other lanes.
         """
-        spot = Spot(state["epoch"], state["turn"], tuple(tuple(lane) for lane in state["lanes"]))
+        spot = StreamPosition(state["epoch"], state["turn"], tuple(tuple(lane) for lane in state["lanes"]))
         shards, lanes, digest = state["shards"], len(spot.lanes), state.get("digest", self._digest)
         if (shards, lanes, digest) != (len(self.shards), self.lanes, self._digest):
-            if spot != Spot.first(spot.epoch, lanes):
+            if spot != StreamPosition.first(spot.epoch, lanes):
                 raise InvalidInput(
                     f"the checkpoint is in the middle of epoch {spot.epoch} of {shards} shards in {lanes} lanes "
                     f"({state.get('digest', 'unnamed')}), and the script has {len(self.shards)} shards in {self.lanes} "
                     f"lanes ({self._digest}): go on with those, in the same order and named alike, and have others "
                     "when the epoch is over; or begin a run with another URI"
                 )
-            spot = Spot.first(spot.epoch, self.lanes)
+            spot = StreamPosition.first(spot.epoch, self.lanes)
         self.spot = spot
 
     @cached_property
@@ -89,7 +95,7 @@ class ShardedStream:
             digest.update(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(shard)).encode(errors="replace") + b"\0")
         return digest.hexdigest()
 
-    def stand(self, spot: Spot) -> None:
+    def stand(self, spot: StreamPosition) -> None:
         """A step was done: so far the stream has come."""
         self.spot = spot
 
@@ -119,7 +125,7 @@ class Plan:
 
 
 def epoch_of(
-    stream: ShardedStream, spot: Spot, offset: int, plan: Plan, ranks: Collectives, *, account: bool
+    stream: ShardedStream, spot: StreamPosition, offset: int, plan: Plan, ranks: Collectives, *, account: bool
 ) -> Iterator[Portion]:
     """Yield what a rank is given of an epoch. All ranks go through it together.
 
@@ -132,7 +138,7 @@ def epoch_of(
         account: say which samples were fetched.
     """
     collate = plan.options.get("collate_fn") or torch.utils.data.default_collate
-    reading, lanes = _Reading(stream, spot, plan, ranks), Lanes(spot)
+    reading, lanes = _Reading(stream, spot, plan, ranks), StreamPlan(spot)
     spare: list[Any] = []
     while True:
         batch = lanes.cut(plan.global_batch)
@@ -145,7 +151,7 @@ def epoch_of(
             return
         offset += size
         samples = reading.claim(batch)
-        given = Given(
+        given = BatchShare(
             spot.epoch,
             offset,
             size,
@@ -153,7 +159,7 @@ def epoch_of(
             spans=reading.spans(batch) if account else (),
             ended=reading.ended(),
             done=partial(
-                stream.stand, Spot.first(spot.epoch + 1, stream.lanes) if lanes.over else lanes.spot
+                stream.stand, StreamPosition.first(spot.epoch + 1, stream.lanes) if lanes.over else lanes.spot
             ),
         )
         # One that has no sample still has to take part in the collectives, with weight 0.
@@ -170,7 +176,7 @@ def epoch_of(
 class _Reading:
     """What a rank reads of an epoch: the lanes that are its own. And it hears what the others have read."""
 
-    def __init__(self, stream: ShardedStream, spot: Spot, plan: Plan, ranks: Collectives) -> None:
+    def __init__(self, stream: ShardedStream, spot: StreamPosition, plan: Plan, ranks: Collectives) -> None:
         self._ranks, self._lanes = ranks, stream.lanes
         order = order_of(len(stream.shards), plan.seed, spot.epoch, shuffle=plan.shuffle)
         self._order: list[int] = order.tolist()
@@ -184,7 +190,7 @@ class _Reading:
         source = _Source(stream, spot, self._order, own, turns, seed)
         self._blocks = iter(torch.utils.data.DataLoader(source, batch_size=None, **settings))
 
-    def more(self, lanes: Iterable[int]) -> Iterator[Stretch]:
+    def more(self, lanes: Iterable[int]) -> Iterator[LaneSamples]:
         """Read on in those of the lanes that are its own. All ranks call this together; yields what any has found."""
         wanted, found = self._samples.keys() & set(lanes), []
         while wanted:
@@ -229,7 +235,7 @@ class _Source(torch.utils.data.IterableDataset[Any]):
     def __init__(
         self,
         stream: ShardedStream,
-        spot: Spot,
+        spot: StreamPosition,
         order: Sequence[int],
         lanes: Sequence[int],
         turns: int,
@@ -238,7 +244,7 @@ class _Source(torch.utils.data.IterableDataset[Any]):
         self._stream, self._spot, self._order = stream, spot, order
         self._lanes, self._turns, self._seed = lanes, turns, seed
 
-    def __iter__(self) -> Iterator[list[tuple[Stretch, list[Any]]]]:
+    def __iter__(self) -> Iterator[list[tuple[LaneSamples, list[Any]]]]:
         worker = torch.utils.data.get_worker_info()
         mine = self._lanes[worker.id :: worker.num_workers] if worker else self._lanes
         readers = [self._reader(lane) for lane in mine]

@@ -21,7 +21,7 @@ Run = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class StreamPosition:
     """Where a stream stands.
 
     Attributes:
@@ -35,13 +35,13 @@ class Spot:
     lanes: tuple[tuple[int, int], ...]
 
     @classmethod
-    def first(cls, epoch: int, lanes: int) -> Spot:
+    def first(cls, epoch: int, lanes: int) -> StreamPosition:
         """Where an epoch begins."""
         return cls(epoch, 0, ((0, 0),) * lanes)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LaneSamples:
     """What a lane was found to hold next.
 
     Attributes:
@@ -84,7 +84,7 @@ class LaneReader:
             self._ended.append((at, offset))
             offset = 0
 
-    def take(self, count: int) -> tuple[Stretch, list[Any]]:
+    def take(self, count: int) -> tuple[LaneSamples, list[Any]]:
         """The next samples, so many or as many as there are."""
         taken: list[tuple[int, int, Any]] = []
         while self._next is not None and len(taken) < count:
@@ -93,7 +93,7 @@ class LaneReader:
         groups = [list(group) for _, group in groupby(taken, key=lambda one: one[0])]
         runs = tuple((group[0][0], group[0][1], len(group)) for group in groups)
         ended, self._ended = tuple(self._ended), []
-        return Stretch(self._lane, runs, ended, dry=self._next is None), [sample for *_, sample in taken]
+        return LaneSamples(self._lane, runs, ended, dry=self._next is None), [sample for *_, sample in taken]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +113,23 @@ class Batch:
         return [sum(count for *_, count in runs) for runs in self.runs]
 
 
-class Lanes:
+class StreamPlan:
     """What all lanes are known to hold, from where a stream stands.
 
     Args:
         spot: where that is.
     """
 
-    def __init__(self, spot: Spot) -> None:
+    def __init__(self, spot: StreamPosition) -> None:
         self._epoch, self._turn, self._at = spot.epoch, spot.turn, list(spot.lanes)
         self._ahead: list[deque[Run]] = [deque() for _ in spot.lanes]
         self._left = [0] * len(spot.lanes)
         self._dry = [False] * len(spot.lanes)
 
     @property
-    def spot(self) -> Spot:
+    def spot(self) -> StreamPosition:
         """Where the stream stands behind the last global batch."""
-        return Spot(self._epoch, self._turn, tuple(self._at))
+        return StreamPosition(self._epoch, self._turn, tuple(self._at))
 
     @property
     def open(self) -> list[int]:
@@ -141,7 +141,7 @@ class Lanes:
         """Whether the last global batch was the last of the epoch."""
         return all(self._dry) and not any(self._left)
 
-    def found(self, stretch: Stretch) -> None:
+    def found(self, stretch: LaneSamples) -> None:
         """A lane is known to hold this, too."""
         self._ahead[stretch.lane].extend(stretch.runs)
         self._left[stretch.lane] += sum(count for *_, count in stretch.runs)

@@ -16,7 +16,7 @@ from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_of
 from airflow_elastic.spec.errors import InvalidInput
 
 
-class Shape:
+class ModelShape:
     """That of a model with its optimizers.
 
     Args:

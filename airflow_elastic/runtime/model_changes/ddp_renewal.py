@@ -32,8 +32,8 @@ def follow(*objects: Any) -> None:
         if not isinstance(model, torch.nn.Module):
             continue
         for outer, one in _found(model, None, set()):
-            if not any(isinstance(hook, Renewal) for hook in outer._forward_pre_hooks.values()):
-                renewal = Renewal(one)
+            if not any(isinstance(hook, DDPRenewal) for hook in outer._forward_pre_hooks.values()):
+                renewal = DDPRenewal(one)
                 outer.register_forward_pre_hook(renewal)
                 outer.register_forward_hook(renewal.passes)
 
@@ -67,7 +67,7 @@ class _Pass:
         self.went_back = True
 
 
-class Passes:
+class ForwardPasses:
     """The forward passes of a module, of which there may still be a backward pass: a hook after each."""
 
     def __init__(self) -> None:
@@ -93,10 +93,10 @@ class Passes:
 
     def __reduce__(self) -> Any:
         """A copy of the module has made none."""
-        return Passes, ()
+        return ForwardPasses, ()
 
 
-class Renewal:
+class DDPRenewal:
     """Keeps a DDP in step with what is trained: a hook before its forward pass.
 
     Args:
@@ -113,7 +113,7 @@ class Renewal:
         self._shape: tuple[int, ...] = ()
         self._held: list[Any] = []
         self._trained: list[bool] = []
-        self.passes = Passes()
+        self.passes = ForwardPasses()
         self._has_changed()
         self._now = [*self._exchanged()]
         #: Of what it exchanges the gradients; None where it was made for something else than there is now.

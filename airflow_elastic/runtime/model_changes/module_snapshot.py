@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from airflow_elastic.runtime.checkpoint.optimizers.composite import innermost
-from airflow_elastic.runtime.model_changes.tensor_snapshot import Kept
+from airflow_elastic.runtime.model_changes.tensor_snapshot import ContainerSnapshot
 
 _OWN = ("_parameters", "_buffers", "_modules")
 
@@ -19,17 +19,17 @@ _OWN = ("_parameters", "_buffers", "_modules")
 _BESIDE = ("_non_persistent_buffers_set", *(name for name in vars(torch.nn.Module()) if "hook" in name))
 
 
-class KeptModule:
+class ModuleSnapshot:
     """One module, without those in it. TorchScript's has its parts for good: of it, only tensors change."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module, self._training, self._kind = module, module.training, type(module)
         self._is_script = isinstance(module, torch.jit.ScriptModule)
-        self._parts: dict[str, Kept] = {}
+        self._parts: dict[str, ContainerSnapshot] = {}
         self._has_extra = False
         if not self._is_script:
             own = vars(module)
-            self._parts = {name: Kept(own[name]) for name in (*_OWN, *_BESIDE) if name in own}
+            self._parts = {name: ContainerSnapshot(own[name]) for name in (*_OWN, *_BESIDE) if name in own}
             self._tensors = {name: one for name, one in own.items() if isinstance(one, torch.Tensor)}
             self._names = {name for part in _OWN for name in own[part]} - own.keys()
             self._has_extra = self._kind.get_extra_state is not torch.nn.Module.get_extra_state
@@ -67,7 +67,7 @@ class KeptModule:
             self._module.set_extra_state(self._extra)
 
 
-class KeptOptimizer:
+class OptimizerSnapshot:
     """One of torch's optimizers: its groups, and what it keeps of each parameter.
 
     Args:
@@ -78,11 +78,11 @@ class KeptOptimizer:
         self._optimizer = optimizer
         self._state = {key: _copied(kept) for key, kept in optimizer.state.items()}
         self._there: Any = optimizer.state
-        self._groups = Kept(optimizer.param_groups)
+        self._groups = ContainerSnapshot(optimizer.param_groups)
         self._options = [
-            Kept(one) for group in optimizer.param_groups for one in (group, *_containers(group))
+            ContainerSnapshot(one) for group in optimizer.param_groups for one in (group, *_containers(group))
         ]
-        self._defaults = Kept(getattr(optimizer, "defaults", None))
+        self._defaults = ContainerSnapshot(getattr(optimizer, "defaults", None))
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Numbers of its groups that are tensors, as a learning rate may be: schedules write into them."""
@@ -104,7 +104,7 @@ class KeptOptimizer:
                 own[name] = value
 
 
-class KeptObject:
+class ObjectSnapshot:
     """Whatever else has `state_dict` and `load_state_dict`."""
 
     def __init__(self, one: Any) -> None:

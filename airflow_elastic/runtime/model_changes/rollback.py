@@ -13,17 +13,17 @@ from torch.distributed.fsdp import FSDPModule
 
 from airflow_elastic.runtime.checkpoint.optimizers.composite import is_optimizer
 from airflow_elastic.runtime.model_changes.module_snapshot import (
-    KeptModule,
-    KeptObject,
-    KeptOptimizer,
+    ModuleSnapshot,
+    ObjectSnapshot,
+    OptimizerSnapshot,
     lazy_layer,
     steppers,
 )
-from airflow_elastic.runtime.model_changes.tensor_snapshot import KeptParameter, KeptTensor
+from airflow_elastic.runtime.model_changes.tensor_snapshot import ParameterSnapshot, TensorSnapshot
 from airflow_elastic.spec.errors import InvalidInput
 
 
-class PutBack:
+class Rollback:
     """What is to be put back.
 
     Args:
@@ -35,11 +35,11 @@ class PutBack:
 
     def __init__(self, objects: Iterable[Any] = ()) -> None:
         # By numbers of the objects, in the order in which these were kept.
-        self._modules: dict[int, KeptModule] = {}
-        self._tensors: dict[int, KeptTensor] = {}
-        self._parameters: dict[int, KeptParameter] = {}
-        self._optimizers: dict[int, KeptOptimizer] = {}
-        self._others: dict[int, KeptObject] = {}
+        self._modules: dict[int, ModuleSnapshot] = {}
+        self._tensors: dict[int, TensorSnapshot] = {}
+        self._parameters: dict[int, ParameterSnapshot] = {}
+        self._optimizers: dict[int, OptimizerSnapshot] = {}
+        self._others: dict[int, ObjectSnapshot] = {}
         self._known: dict[int, Any] = {}  # held, so that no other object gets its number
         self.keep(*objects)
 
@@ -56,15 +56,15 @@ class PutBack:
                 _reshard(one)
                 for module in one.modules():
                     if self._is_new(module):
-                        self._modules[id(module)] = kept = KeptModule(module)
+                        self._modules[id(module)] = kept = ModuleSnapshot(module)
                         self._keep_tensors(kept.tensors())
             elif is_optimizer(one) and (within := steppers(one)):
                 for each in within:
                     if self._is_new(each):
-                        self._optimizers[id(each)] = kept_one = KeptOptimizer(each)
+                        self._optimizers[id(each)] = kept_one = OptimizerSnapshot(each)
                         self._keep_tensors(kept_one.tensors())
             elif self._is_new(one):
-                self._others[id(one)] = KeptObject(one)
+                self._others[id(one)] = ObjectSnapshot(one)
 
     def _is_new(self, one: Any) -> bool:
         if id(one) in self._known:
@@ -75,9 +75,9 @@ class PutBack:
     def _keep_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
         for one in tensors:
             if self._is_new(one):
-                self._tensors[id(one)] = KeptTensor(one)
+                self._tensors[id(one)] = TensorSnapshot(one)
                 if isinstance(one, torch.nn.Parameter):
-                    self._parameters[id(one)] = KeptParameter(one)
+                    self._parameters[id(one)] = ParameterSnapshot(one)
 
     def put_back(self) -> None:
         """All of it, as it was when it was kept; where a part cannot be put back, all others are.

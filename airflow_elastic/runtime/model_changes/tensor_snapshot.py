@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
-class KeptTensor:
+class TensorSnapshot:
     """A tensor as it is now: where it lies, and a copy of what is in it.
 
     Args:
@@ -38,14 +38,14 @@ class KeptTensor:
         _once(_local(self._tensor)).copy_(self._copy)
 
 
-class KeptParameter:
+class ParameterSnapshot:
     """What a parameter has besides its numbers: its gradient, its hooks, and whether it is trained."""
 
     def __init__(self, parameter: torch.nn.Parameter) -> None:
         self._parameter, self._trained = parameter, parameter.requires_grad
         self._grad = parameter.grad
-        self._kept_grad = None if self._grad is None else KeptTensor(self._grad)
-        self._hooks = {name: Kept(getattr(parameter, name, None)) for name in _HOOKS}
+        self._kept_grad = None if self._grad is None else TensorSnapshot(self._grad)
+        self._hooks = {name: ContainerSnapshot(getattr(parameter, name, None)) for name in _HOOKS}
 
     def put_back(self) -> None:
         """As it was; its numbers are to be put back before."""
@@ -63,7 +63,7 @@ class KeptParameter:
             kept.as_it_was()
 
 
-class Kept:
+class ContainerSnapshot:
     """A dict, a list or a set that stays the same one, with what is in it now; anything else as it is."""
 
     def __init__(self, one: Any) -> None:

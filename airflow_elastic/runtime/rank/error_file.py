@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LONGEST_TRACE, _LONGEST_LINE = 20_000, 2_000
 
 
-class LastError:
+class ErrorFile:
     """Keeps what has ended the script, whatever that has done to its surroundings before.
 
     Made before the script begins: it may change its folder, its environment and its streams, and fork.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.host.processes import be_called
 from airflow_elastic.runtime.rank import main_module
-from airflow_elastic.runtime.rank.error_file import LastError
+from airflow_elastic.runtime.rank.error_file import ErrorFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -38,7 +38,7 @@ def main(arguments: list[str], loaded: Collection[str], path: Sequence[str]) -> 
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
     started = str(getattr(sys.modules["__main__"], "__file__", ""))
     starters = runpy._run_module_as_main.__code__.co_filename  # type: ignore[attr-defined]
-    last = LastError({started, __file__, main_module.__file__, starters})
+    last = ErrorFile({started, __file__, main_module.__file__, starters})
     if not main_module.is_python(command[0]):
         _become(command, last)
     elif command[0] != "-m" and not os.path.exists(command[0]):
@@ -51,7 +51,7 @@ def main(arguments: list[str], loaded: Collection[str], path: Sequence[str]) -> 
         raise
 
 
-def _become(command: list[str], last: LastError) -> None:
+def _become(command: list[str], last: ErrorFile) -> None:
     """Go over to a user's own program. Python below it is to print at once, as ranks do."""
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     try:
@@ -62,7 +62,7 @@ def _become(command: list[str], last: LastError) -> None:
         _refuse(command[0], "not executable" if isinstance(error, PermissionError) else str(error), last)
 
 
-def _refuse(command: str, why: str, last: LastError) -> None:
+def _refuse(command: str, why: str, last: ErrorFile) -> None:
     text = f"{command}: {why} (looked for from {os.getcwd()}): name a script that exists on the worker"
     last.write(text)
     sys.stderr.write(text + "\n")

@@ -9,13 +9,13 @@ from airflow_elastic.runtime.arguments import whole_number
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.data.share import Feed
-    from airflow_elastic.runtime.session.resume import GoingOn
-    from airflow_elastic.runtime.session.save_schedule import Saves
+    from airflow_elastic.runtime.data.share import DataShare
+    from airflow_elastic.runtime.session.resume import Resume
+    from airflow_elastic.runtime.session.save_schedule import SaveSchedule
 
 
 def epochs_left(
-    number: int, feed: Feed, going_on: GoingOn, saves: Saves, steps: Callable[[], int]
+    number: int, feed: DataShare, going_on: Resume, saves: SaveSchedule, steps: Callable[[], int]
 ) -> Iterator[int]:
     """Yield the epochs of a training that are left of so many.
 
@@ -44,7 +44,7 @@ def epochs_left(
 
 
 def _epochs_left(
-    number: int, feed: Feed, going_on: GoingOn, saves: Saves, steps: Callable[[], int]
+    number: int, feed: DataShare, going_on: Resume, saves: SaveSchedule, steps: Callable[[], int]
 ) -> Iterator[int]:
     going_on.prepare()
     if not feed.passes:

@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 
-class ForwardClock:
+class ForwardTimer:
     """Times the forward passes of a model.
 
     On a GPU they run behind the program's back: there the GPU's own clock is read when it has come so far, without

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.host.shared_page import Page
 from airflow_elastic.adapters.records.job_files import RankNote
-from airflow_elastic.runtime.session.forward_timer import ForwardClock
-from airflow_elastic.runtime.session.logging_to_output import tell_in_output
+from airflow_elastic.runtime.session.forward_timer import ForwardTimer
+from airflow_elastic.runtime.session.logging_to_output import log_to_output
 from airflow_elastic.spec.codec import encode
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _NOTE_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
-class Voice:
+class Heartbeat:
     """Says what a rank does. Where nobody listens (no airflow-elastic around), it costs next to nothing.
 
     Args:
@@ -49,13 +49,13 @@ class Voice:
         self._page = Page.create(path) if path is not None else None
         self.words = self._page.words if self._page else memoryview(bytearray(256)).cast("d")
         if path is not None:
-            tell_in_output()
+            log_to_output()
         self._note_path = path.with_suffix(".json") if path is not None else None
         self._noted_at, self._noted_step, self._noted_samples = time.monotonic(), 0, 0
         self._said = RankNote()
         self._phases: tuple[PhaseRecord, ...] = ()
         self._is_told = bool(total_steps)
-        self._clock: ForwardClock | None = None
+        self._clock: ForwardTimer | None = None
         self._last: float | None = None  # when the step before this one ended
         self.words[shared_page.TOTAL_STEPS] = float(total_steps or 0)
         self.words[shared_page.ATTACHED] = 1.0
@@ -72,7 +72,7 @@ class Voice:
 
     def listen(self, model: torch.nn.Module) -> None:
         """Say how long this rank's own part of a step takes, which is of this model."""
-        self._clock = ForwardClock(model)
+        self._clock = ForwardTimer(model)
 
     def expect(self, total_steps: int) -> None:
         """The training is meant to have so many steps, unless the script has said otherwise."""

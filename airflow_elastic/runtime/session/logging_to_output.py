@@ -16,7 +16,7 @@ class _UntilConfigured(logging.StreamHandler):  # type: ignore[type-arg]
             super().emit(record)
 
 
-def tell_in_output() -> None:
+def log_to_output() -> None:
     """Have a rank's output tell what the runtime does, from INFO on: where it restores from, and what it leaves out.
 
     Where the script has set up its logging before, that is left as it is.

@@ -11,21 +11,21 @@ from airflow_elastic.runtime.checkpoint.save.save import Saver, Stateful
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.model_changes.rebuild import replaced
-from airflow_elastic.runtime.session.heartbeat import Voice
-from airflow_elastic.runtime.session.resume import GoingOn
+from airflow_elastic.runtime.session.heartbeat import Heartbeat
+from airflow_elastic.runtime.session.resume import Resume
 from airflow_elastic.spec.errors import InvalidInput
 
 
-class Reshaping:
+class ModelChanges:
     """What a script says of its objects, beside `restore`."""
 
     _announced: bool
     _averaging: LocalSGD | None
-    _going_on: GoingOn
+    _going_on: Resume
     _objects: Stateful | None
     _ranks: Collectives
     _saver: Saver | None
-    _voice: Voice
+    _voice: Heartbeat
 
     def replace(
         self, *optimizers: torch.optim.Optimizer, model: torch.nn.Module | None = None, **others: Any

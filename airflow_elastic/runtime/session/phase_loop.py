@@ -7,28 +7,28 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
-from airflow_elastic.runtime.data.share import Feed
+from airflow_elastic.runtime.data.share import DataShare
 from airflow_elastic.runtime.session.epochs import epochs_left
-from airflow_elastic.runtime.session.heartbeat import Voice
-from airflow_elastic.runtime.session.phases import Course, Phase, plain
-from airflow_elastic.runtime.session.resume import GoingOn
-from airflow_elastic.runtime.session.save_schedule import PHASE, Saves
+from airflow_elastic.runtime.session.heartbeat import Heartbeat
+from airflow_elastic.runtime.session.phases import Phase, PhaseProgress, plain
+from airflow_elastic.runtime.session.resume import Resume
+from airflow_elastic.runtime.session.save_schedule import PHASE, SaveSchedule
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.errors import InvalidInput
 
 
-class Trainings:
+class PhaseLoop:
     """What a script says of its trainings."""
 
     _averaging: LocalSGD | None
-    _course: Course
-    _feed: Feed
-    _going_on: GoingOn
+    _course: PhaseProgress
+    _feed: DataShare
+    _going_on: Resume
     _metrics: dict[str, float]
     _notes: dict[str, Any]
     _trained: set[int]
-    _saves: Saves
-    _voice: Voice
+    _saves: SaveSchedule
+    _voice: Heartbeat
 
     def settle(self) -> None:
         """Have all ranks go on from the same weights, where `average` has them train by themselves: to evaluate them.

@@ -16,7 +16,7 @@ _MOST_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
-class Course:
+class PhaseProgress:
     """What a run has come through, as its script goes through it.
 
     Attributes:
@@ -178,7 +178,7 @@ class Phase:
     """
 
     def __init__(
-        self, course: Course, name: str | None, enter: Enter, leave: Leave, *, reopen: bool = False
+        self, course: PhaseProgress, name: str | None, enter: Enter, leave: Leave, *, reopen: bool = False
     ) -> None:
         self._course, self._enter, self._leave, self._reopen = course, enter, leave, reopen
         self.name, self.number, self.done = name or "", course.number, False

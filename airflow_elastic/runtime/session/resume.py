@@ -13,8 +13,8 @@ from typing import Any
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.replacements import ReplacementPoint
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
-from airflow_elastic.runtime.data.share import Feed
-from airflow_elastic.runtime.session.phases import Course
+from airflow_elastic.runtime.data.share import DataShare
+from airflow_elastic.runtime.session.phases import PhaseProgress
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.checkpoints.resumed import Resumed, resumed_from
 from airflow_elastic.spec.errors import InvalidInput
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _LUCK, _AGAIN, _NEWEST = "luck", "again", "newest"
 
 
-class GoingOn:
+class Resume:
     """What one rank goes on from.
 
     Args:
@@ -35,7 +35,7 @@ class GoingOn:
         feed: what the loop is given.
     """
 
-    def __init__(self, restorer: Restorer | None, course: Course, feed: Feed) -> None:
+    def __init__(self, restorer: Restorer | None, course: PhaseProgress, feed: DataShare) -> None:
         self._restorer, self._course, self._feed = restorer, course, feed
         self._objects: Stateful | None = None
         self._manifest: Manifest | None = None

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 _WORTH_TELLING = 1.25
 
 
-class Pace:
+class SaveInterval:
     """The interval between two saves, from what was measured.
 
     Args:

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from airflow_elastic.runtime.checkpoint.save.save import BREAKPOINT, in_between
 from airflow_elastic.runtime.collectives.agreement import Agreement
 from airflow_elastic.runtime.collectives.process_group import Collectives
-from airflow_elastic.runtime.session.heartbeat import Voice
-from airflow_elastic.runtime.session.save_interval import Pace
+from airflow_elastic.runtime.session.heartbeat import Heartbeat
+from airflow_elastic.runtime.session.save_interval import SaveInterval
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 
 #: Why a state is saved with which a training of several is complete.
 PHASE = "phase"
 
 
-class Saves:
+class SaveSchedule:
     """The saves of one rank, at the same steps as those of all others.
 
     Args:
@@ -37,19 +37,19 @@ class Saves:
     def __init__(
         self,
         ranks: Collectives,
-        voice: Voice,
+        voice: Heartbeat,
         policy: CheckpointPolicy,
         write: Callable[[str], bool],
         settle: Callable[[], None],
     ) -> None:
         self._voice, self._policy, self._write, self._settle = voice, policy, write, settle
         self._agreement = Agreement(ranks)
-        self._pace: Pace | None = None
+        self._pace: SaveInterval | None = None
         self._at, self._done = time.monotonic(), 0
         self._put_off: dict[str, None] = {}  # reasons, in their order
         self.saved, self.waits = -1, False
 
-    def goes_on(self, step: int, pace: Pace | None, *, saved: bool) -> None:
+    def goes_on(self, step: int, pace: SaveInterval | None, *, saved: bool) -> None:
         """From this step, which is saved already or is the beginning."""
         if saved:
             self.saved = step

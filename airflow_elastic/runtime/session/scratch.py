@@ -11,12 +11,12 @@ from airflow_elastic.runtime.checkpoint.save import random_state
 from airflow_elastic.runtime.checkpoint.save.save import ORDER, Stateful
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import Collectives
-from airflow_elastic.runtime.data.share import Feed
-from airflow_elastic.runtime.model_changes.rollback import PutBack
-from airflow_elastic.runtime.session.heartbeat import Voice
-from airflow_elastic.runtime.session.phases import Course
-from airflow_elastic.runtime.session.resume import GoingOn
-from airflow_elastic.runtime.session.save_schedule import Saves
+from airflow_elastic.runtime.data.share import DataShare
+from airflow_elastic.runtime.model_changes.rollback import Rollback
+from airflow_elastic.runtime.session.heartbeat import Heartbeat
+from airflow_elastic.runtime.session.phases import PhaseProgress
+from airflow_elastic.runtime.session.resume import Resume
+from airflow_elastic.runtime.session.save_schedule import SaveSchedule
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import InvalidInput
@@ -28,14 +28,14 @@ class Scratch:
     """What a script says of passes that are no part of its training."""
 
     _averaging: LocalSGD | None
-    _course: Course
-    _feed: Feed
-    _going_on: GoingOn
+    _course: PhaseProgress
+    _feed: DataShare
+    _going_on: Resume
     _objects: Stateful | None
     _ranks: Collectives
-    _saves: Saves
-    _voice: Voice
-    _aside: PutBack | None = None
+    _saves: SaveSchedule
+    _voice: Heartbeat
+    _aside: Rollback | None = None
 
     def _join_saver(self) -> None:
         """What is copied beside training is copied then, and may be changed."""
@@ -78,9 +78,9 @@ class Scratch:
 
     def _inert(self, objects: tuple[Any, ...]) -> dict[str, Any]:
         """What takes the place of a session's own parts meanwhile."""
-        kept = PutBack((*_all_of(self._objects), *objects))
-        course, feed = _Course(), Feed(self._ranks, None, lambda steps: None)
-        going_on, voice = _GoingOn(kept, course, feed), _Whisper(self._voice)
+        kept = Rollback((*_all_of(self._objects), *objects))
+        course, feed = _NoPhases(), DataShare(self._ranks, None, lambda steps: None)
+        going_on, voice = _NoResume(kept, course, feed), _BareHeartbeat(self._voice)
         nothing: dict[str, Any] = dict.fromkeys(
             ("_restorer", "_saver", "_accountant", "_objects", "_averaging", "_loss")
         )
@@ -90,7 +90,7 @@ class Scratch:
             "_feed": feed,
             "_going_on": going_on,
             "_voice": voice,
-            "_saves": _Saves(self, voice),
+            "_saves": _NoSaves(self, voice),
             "_metrics": {},
             "_trained": set(),
         }
@@ -131,7 +131,7 @@ def _all_of(objects: Stateful | None) -> Iterator[Any]:
         yield from (one for name, one in objects.others.items() if name != ORDER)
 
 
-class _Course(Course):
+class _NoPhases(PhaseProgress):
     """No phase of the run."""
 
     def check_finish(self) -> None:
@@ -140,10 +140,10 @@ class _Course(Course):
         )
 
 
-class _GoingOn(GoingOn):
+class _NoResume(Resume):
     """Goes on from nothing: what is restored begins as it is, and is put back, too."""
 
-    def __init__(self, kept: PutBack, course: Course, feed: Feed) -> None:
+    def __init__(self, kept: Rollback, course: PhaseProgress, feed: DataShare) -> None:
         super().__init__(None, course, feed)
         self._kept = kept
 
@@ -156,7 +156,7 @@ class _GoingOn(GoingOn):
         super().replaced(objects)
 
 
-class _Saves(Saves):
+class _NoSaves(SaveSchedule):
     """Saves nothing. Where ranks have to end, all is put back, and then saved.
 
     Args:
@@ -164,7 +164,7 @@ class _Saves(Saves):
         voice: tells whether they have to.
     """
 
-    def __init__(self, session: Scratch, voice: Voice) -> None:
+    def __init__(self, session: Scratch, voice: Heartbeat) -> None:
         super().__init__(session._ranks, voice, CheckpointPolicy(), lambda reason: False, lambda: None)
         self._former = session._course, session._saves
         self.leave = _nothing
@@ -175,14 +175,14 @@ class _Saves(Saves):
         saves.park(course.steps)
 
 
-class _Whisper(Voice):
+class _BareHeartbeat(Heartbeat):
     """Tells that the rank is at work, and nothing else.
 
     Args:
         voice: of the rank.
     """
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: Heartbeat) -> None:
         self.words = voice.words
 
     @property

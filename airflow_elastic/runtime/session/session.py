@@ -19,17 +19,17 @@ from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import join
 from airflow_elastic.runtime.data.accounting import Accountant
-from airflow_elastic.runtime.data.share import Feed
+from airflow_elastic.runtime.data.share import DataShare
 from airflow_elastic.runtime.data.stream import ShardedStream
 from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.model_changes.rebuild import Rebuild, rebuilt
-from airflow_elastic.runtime.session.heartbeat import Voice, finite, number_of
-from airflow_elastic.runtime.session.model_changes import Reshaping
-from airflow_elastic.runtime.session.phase_loop import Trainings
-from airflow_elastic.runtime.session.phases import Course
-from airflow_elastic.runtime.session.resume import GoingOn
-from airflow_elastic.runtime.session.save_interval import Pace
-from airflow_elastic.runtime.session.save_schedule import PHASE, Saves
+from airflow_elastic.runtime.session.heartbeat import Heartbeat, finite, number_of
+from airflow_elastic.runtime.session.model_changes import ModelChanges
+from airflow_elastic.runtime.session.phase_loop import PhaseLoop
+from airflow_elastic.runtime.session.phases import PhaseProgress
+from airflow_elastic.runtime.session.resume import Resume
+from airflow_elastic.runtime.session.save_interval import SaveInterval
+from airflow_elastic.runtime.session.save_schedule import PHASE, SaveSchedule
 from airflow_elastic.runtime.session.scratch import Scratch
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.resumed import Resumed
@@ -76,7 +76,7 @@ def joined() -> Session:
     return session
 
 
-class Session(Trainings, Reshaping, Scratch):
+class Session(PhaseLoop, ModelChanges, Scratch):
     """One rank of a run.
 
     Attributes:
@@ -97,10 +97,10 @@ class Session(Trainings, Reshaping, Scratch):
         self._steps = 0
         self._ranks = join(self.rank, self.world_size, self.device, backend, timeout)
         self._policy = surroundings.checkpoint or CheckpointPolicy()
-        self._voice = Voice(surroundings, total_steps)
+        self._voice = Heartbeat(surroundings, total_steps)
         accounts = self._policy.account_samples
         self._accountant = Accountant(surroundings, self._voice.words) if accounts else None
-        self._feed = Feed(self._ranks, self._accountant, self._expect)
+        self._feed = DataShare(self._ranks, self._accountant, self._expect)
         stage = StagingArea.found(self.local_rank)
         self._restorer = Restorer.of(surroundings, self._ranks, stage, self._voice.restoring)
         if self._restorer is not None:
@@ -112,13 +112,13 @@ class Session(Trainings, Reshaping, Scratch):
             words, number = self._voice.words, surroundings.generation
             self._saver = Saver(self._ranks, generation=number, stage=stage, words=words, policy=self._policy)
         self._objects: Stateful | None = None
-        self._saves = Saves(self._ranks, self._voice, self._policy, self._write, self.settle)
+        self._saves = SaveSchedule(self._ranks, self._voice, self._policy, self._write, self.settle)
         self._averaging: LocalSGD | None = None
         self._metrics: dict[str, float] = {}  # newest numbers of the script's own, for the manifest
         self._notes: dict[str, Any] = {}
         self._trained: set[int] = set()  # phases that a framework has had its training in
-        self._course = Course(self._restorer.phases if self._restorer else ())
-        self._going_on = GoingOn(self._restorer, self._course, self._feed)
+        self._course = PhaseProgress(self._restorer.phases if self._restorer else ())
+        self._going_on = Resume(self._restorer, self._course, self._feed)
         self._feed.begin = self._going_on.begin
 
     @property
@@ -199,7 +199,7 @@ class Session(Trainings, Reshaping, Scratch):
         pace = None
         if self._policy.auto_interval and self._restorer and not course.walked:
             between = self._restorer.stock.seconds_between_failures()
-            pace = Pace(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
+            pace = SaveInterval(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
         self._saves.goes_on(course.steps, pace, saved=manifest is not None)
         self._announced = False
         return course.steps

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.storage.open_range import opened
+from airflow_elastic.adapters.storage.open_range import open_file
 from airflow_elastic.adapters.storage.store import Entry
 from airflow_elastic.runtime.tiers.peers.connection import Address
 from airflow_elastic.runtime.tiers.peers.peer_client import NotServed, PeerFile, open_peer_range
@@ -96,7 +96,7 @@ class TieredFiles:
                 return
             try:
                 if path is not None:
-                    yield ends.enter_context(opened(path, start, size))
+                    yield ends.enter_context(open_file(path, start, size))
                 elif lent is not None:
                     yield lent
             except OSError as error:

@@ -17,7 +17,7 @@ from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kinds.trainjob import TrainJobEngine
-from airflow_elastic.engines.kube.kinds.trainjob_suspend import Place, rest
+from airflow_elastic.engines.kube.kinds.trainjob_suspend import JobAddress, suspend
 from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.engines.kube.render.pod import JOB_LABEL
 from airflow_elastic.spec.run import RestartPolicy, Workers
@@ -298,7 +298,7 @@ async def rests(folder: Path, options: dict[str, Any], access: Access, times: in
             made = await shared.client.get(engine.kind.resource, options["namespace"], job.name)
             uid, child = made["metadata"]["uid"], engine.child.name(job)
             began = time.time()
-            await rest(Place(shared, job.name, child, uid, owners, children))
+            await suspend(JobAddress(shared, job.name, child, uid, owners, children))
             found.append(time.time() - began)
         await engine.delete(job, 0.0)
     return found

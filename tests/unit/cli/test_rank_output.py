@@ -18,7 +18,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Entry, Store
 from airflow_elastic.cli.console import QuietConsole
 from airflow_elastic.cli.drive import printer as module
-from airflow_elastic.cli.drive.printer import Showing
+from airflow_elastic.cli.drive.printer import Printer
 from airflow_elastic.cli.rank_output import Tail, find_logs
 from airflow_elastic.spec import layout
 from tests.support.machine.patience import PATIENCE_SECONDS
@@ -127,7 +127,7 @@ def test_a_reader_that_stops_reading_holds_up_nobody(store: Store) -> None:
     store.put(KEY, b"line\n" * 100_000)
     reading, writing = os.pipe()
     with open(writing, "w") as file:
-        showing = Showing(QuietConsole(file=file), Tail(store, rank=0), lambda: "")
+        showing = Printer(QuietConsole(file=file), Tail(store, rank=0), lambda: "")
         showing.start()
         for number in range(2_000):
             showing.tell(Text(f"event {number}"))
@@ -148,7 +148,7 @@ def _drain(descriptor: int) -> None:
 
 def test_what_was_printed_last_is_shown(store: Store) -> None:
     file = StringIO()
-    showing = Showing(QuietConsole(file=file), Tail(store, rank=0), lambda: "")
+    showing = Printer(QuietConsole(file=file), Tail(store, rank=0), lambda: "")
     showing.tell(Text("before"))
     showing.start()
     store.put(KEY, b"one\n" + b"x\n" * 200_000 + b"two")
@@ -164,7 +164,7 @@ def test_what_was_printed_last_is_shown(store: Store) -> None:
 def test_on_a_terminal_lines_are_few(store: Store) -> None:
     file = StringIO()
     store.put(KEY, b"x\n" * 200_000)
-    showing = Showing(QuietConsole(file=file, force_terminal=True), Tail(store, rank=0), lambda: "lives")
+    showing = Printer(QuietConsole(file=file, force_terminal=True), Tail(store, rank=0), lambda: "lives")
     showing.start()
     showing.end()
     assert file.getvalue().count("\n") < 500
@@ -174,7 +174,7 @@ def test_on_a_terminal_lines_are_few(store: Store) -> None:
 def test_lines_that_nobody_takes_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WAITING_LINES", 3)
     file = StringIO()
-    showing = Showing(QuietConsole(file=file), None, lambda: "")
+    showing = Printer(QuietConsole(file=file), None, lambda: "")
     monkeypatch.setattr(showing._thread, "is_alive", lambda: True)  # it is at work, and the terminal is held
     for number in range(5):
         showing.tell(Text(str(number)))

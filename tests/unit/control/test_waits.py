@@ -11,7 +11,7 @@ from rich.console import Console
 
 from airflow_elastic.adapters.records.reports import write_progress
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.cli.drive.progress_lines import Story, progress_line
+from airflow_elastic.cli.drive.progress_lines import ProgressLines, progress_line
 from airflow_elastic.control.runs import Run
 from airflow_elastic.control.waits import WORDS_SECONDS, Waits
 from airflow_elastic.spec import events as ev
@@ -146,7 +146,7 @@ def test_the_line_of_a_run_names_what_it_waits_for() -> None:
 
 def test_the_story_tells_what_workers_wait_for_and_forgets_it_with_the_attempt(tmp_path: Path) -> None:
     console = Console(file=StringIO(), width=200)
-    tale = Story(console, open_store(str(tmp_path)))
+    tale = ProgressLines(console, open_store(str(tmp_path)))
     live = story(ev.AttemptSubmitted(1.0, 1, "a1"))
     held = job(worker("pending", waiting=Waiting.QUEUED))
     tale.on_waiting(live, held)

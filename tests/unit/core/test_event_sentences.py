@@ -8,7 +8,7 @@ import pytest
 
 from airflow_elastic.core.event_sentences import sentence, waiting
 from airflow_elastic.core.machine import create, evolve
-from airflow_elastic.core.severity import gravity
+from airflow_elastic.core.severity import severity_of
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
@@ -38,7 +38,7 @@ def graves(events: list[Event]) -> list[str]:
     levels, state = [], None
     for event in events:
         before, state = state, create(event) if state is None else evolve(state, event)
-        levels.append(str(gravity(event, before, state)))
+        levels.append(str(severity_of(event, before, state)))
     return levels
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.cli.console import QuietConsole
-from airflow_elastic.cli.drive.progress_lines import Story
+from airflow_elastic.cli.drive.progress_lines import ProgressLines
 from airflow_elastic.cli.inspect.events import events
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.spec import events as ev
@@ -80,7 +80,7 @@ def test_in_events_as_json(uri: str) -> None:
 def test_in_what_run_writes(terminal: bool, variables: dict[str, str], uri: str) -> None:
     """A terminal shows it by a colour; a file, and a terminal without colours, by a word."""
     console = QuietConsole(file=StringIO(), width=200, force_terminal=terminal, _environ=variables)
-    tale, state = Story(console, open_store(uri)), None
+    tale, state = ProgressLines(console, open_store(uri)), None
     for event, _, _ in TOLD:
         state = _told(tale, event, state)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ def test_in_what_run_writes(terminal: bool, variables: dict[str, str], uri: str)
         check([Text.from_ansi(line).plain for line in lines])
 
 
-def _told(tale: Story, event: ev.Event, before: RunState | None) -> RunState:
+def _told(tale: ProgressLines, event: ev.Event, before: RunState | None) -> RunState:
     state = create(event) if before is None else evolve(before, event)
     tale.on_event(event, before, state)
     return state

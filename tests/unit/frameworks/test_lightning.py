@@ -293,14 +293,14 @@ def test_pruning_resets_a_restarted_attempt_to_no_other_weights() -> None:
     from lightning.pytorch.callbacks import ModelPruning
 
     from airflow_elastic.frameworks import lottery
-    from airflow_elastic.runtime.model_changes.callback_changes import Shape
+    from airflow_elastic.runtime.model_changes.callback_changes import ModelShape
 
-    def begun() -> tuple[Any, Any, Shape]:
+    def begun() -> tuple[Any, Any, ModelShape]:
         torch.manual_seed(2)
         module = LightningModule()
         module.one, module.other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
         pruning = ModelPruning("l1_unstructured", use_global_unstructured=True, amount=0.2)
-        shape = Shape(module, [])
+        shape = ModelShape(module, [])
         pruning.setup(None, module, "fit")  # type: ignore[arg-type]
         return module, pruning, shape
 

@@ -21,7 +21,7 @@ from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Child, Object
 from airflow_elastic.engines.kube.kinds.job import INDEX_ANNOTATION, JobKind
 from airflow_elastic.engines.kube.kinds.trainjob_runtime_patch import beyond_patches, patched
-from airflow_elastic.engines.kube.kinds.trainjob_suspend import Place, end_queued, rest
+from airflow_elastic.engines.kube.kinds.trainjob_suspend import JobAddress, end_queued, suspend
 from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.render.pod import JOB_LABEL, marked, named, owner_labels, pod_template
@@ -262,12 +262,14 @@ class TrainJobEngine(KubeEngine):
             await keeping
         else:
             queried, _, child, *_others = self._queries(options)
-            place = Place(shared, job.name, self.child.name(job), owner["metadata"]["uid"], queried, child)
+            place = JobAddress(
+                shared, job.name, self.child.name(job), owner["metadata"]["uid"], queried, child
+            )
             if kueue.has_taken(owner):
                 await keeping
                 await end_queued(place, self._workloads(options))
             else:
-                await asyncio.gather(keeping, rest(place))
+                await asyncio.gather(keeping, suspend(place))
         await asyncio.gather(
             self._end(shared, job, options, owner), self._delete_pods(shared, job, options, seconds)
         )

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _REST_SECONDS = 10.0
 
 
-class Place(NamedTuple):
+class JobAddress(NamedTuple):
     """Where a job is.
 
     Attributes:
@@ -46,17 +46,17 @@ class Place(NamedTuple):
     child: Query
 
 
-async def rest(place: Place) -> None:
+async def suspend(place: JobAddress) -> None:
     """Bring a TrainJob to rest, as far as that can be."""
     await _at_most(place, _rest(place))
 
 
-async def end_queued(place: Place, workloads: Query) -> None:
+async def end_queued(place: JobAddress, workloads: Query) -> None:
     """Bring a TrainJob to rest that is in a queue, and delete it before it is let run again, as far as that can be."""
     await _at_most(place, _end_queued(place, workloads))
 
 
-async def _at_most(place: Place, what: Coroutine[Any, Any, None]) -> None:
+async def _at_most(place: JobAddress, what: Coroutine[Any, Any, None]) -> None:
     """Where somebody does not answer, nobody makes pods either; or what makes them anew is borne: such pods end."""
     try:
         async with asyncio.timeout(_REST_SECONDS):
@@ -69,7 +69,7 @@ async def _at_most(place: Place, what: Coroutine[Any, Any, None]) -> None:
         log.warning("%s cannot be brought to rest before it is deleted: %s", place.name, error)
 
 
-async def _rest(place: Place, *workloads: Query) -> None:
+async def _rest(place: JobAddress, *workloads: Query) -> None:
     """Suspend it, and wait until everybody has heard; with Workloads not longer than Kueue holds it."""
     body = {"metadata": {"uid": place.uid}, "spec": {"suspend": True}}
     await place.shared.client.patch(place.owner.resource, place.owner.namespace, place.name, body)
@@ -84,7 +84,7 @@ async def _rest(place: Place, *workloads: Query) -> None:
             return
 
 
-async def _childless(place: Place) -> bool:
+async def _childless(place: JobAddress) -> bool:
     """Whether there is no Job: it may be younger than the watch's newest word."""
     try:
         await place.shared.client.get(place.child.resource, place.child.namespace, place.child_name)
@@ -93,7 +93,7 @@ async def _childless(place: Place) -> bool:
     return False
 
 
-async def _end_queued(place: Place, workloads: Query) -> None:
+async def _end_queued(place: JobAddress, workloads: Query) -> None:
     """Kueue may let the TrainJob run at any time before it has heard: it is deleted as it was at rest, or not yet."""
     client, namespace = place.shared.client, place.owner.namespace
     while True:
@@ -116,7 +116,7 @@ async def _end_queued(place: Place, workloads: Query) -> None:
                 log.debug("%s has changed before it was deleted", place.name)
 
 
-async def _deactivate(place: Place, workloads: Query) -> None:
+async def _deactivate(place: JobAddress, workloads: Query) -> None:
     """Have Kueue hold the job for good. Without a Workload it holds it in any case, until it has made one."""
     client, selector = place.shared.client, f"{kueue.JOB_UID_LABEL}={place.uid}"
     async for _ in place.shared.follow(place.name, workloads):
@@ -128,7 +128,7 @@ async def _deactivate(place: Place, workloads: Query) -> None:
             return
 
 
-async def _patch(place: Place, workloads: Query, workload: dict[str, Any]) -> None:
+async def _patch(place: JobAddress, workloads: Query, workload: dict[str, Any]) -> None:
     name, body = workload["metadata"]["name"], {"spec": {"active": False}}
     try:
         await place.shared.client.patch(workloads.resource, workloads.namespace, name, body)

@@ -33,7 +33,7 @@ _LIMIT = "resource quota insufficient"
 _FULL = "resource in cluster is overused"
 
 
-class Told:
+class EventReasons:
     """What is told of one job, asked for when it matters.
 
     Args:

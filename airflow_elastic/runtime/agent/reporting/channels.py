@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from torch._C._distributed_c10d import TCPStore
 
 from airflow_elastic.adapters.records.job_files import attempt_of
-from airflow_elastic.adapters.records.rank_progress import RankWords, Told, gather, gather_files, words_of
+from airflow_elastic.adapters.records.rank_progress import (
+    GenerationProgress,
+    RankProgress,
+    gather,
+    gather_files,
+    read_reports,
+)
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
 
@@ -45,7 +51,7 @@ class LeadChannel:
         self._generation = 0
         self._client: TCPStore | None = None
         self._server: TCPStore | None = None  # the lead's own is kept until the last words are said
-        self._told: dict[int, Told] = {}
+        self._told: dict[int, GenerationProgress] = {}
         self._attempt = node.attempt
 
     def __call__(self, last: bool) -> Progress | None:
@@ -60,7 +66,7 @@ class LeadChannel:
         attempt = attempt_of(node.record, members)  # the node may be in the next one by now
         if self._attempt != attempt:
             self._attempt, self._told = attempt, {}
-        own = words_of(node.files, node.index, members.generation)
+        own = read_reports(node.files, node.index, members.generation)
         if not own:
             return None
         lead = node.index == members.nodes[0]
@@ -86,11 +92,11 @@ class LeadChannel:
             else None
         )
 
-    def _keep(self, members: Members, ranks: list[RankWords]) -> None:
+    def _keep(self, members: Members, ranks: list[RankProgress]) -> None:
         began = self._node.files.began(members.generation)
         if began is not None:
             ordered = tuple(sorted(ranks, key=lambda rank: rank.number))
-            self._told[members.generation] = Told(members, began.at, ordered)
+            self._told[members.generation] = GenerationProgress(members, began.at, ordered)
 
     def _connect(self) -> TCPStore:
         meeting = self._node.files.meeting(self._generation)
@@ -98,11 +104,11 @@ class LeadChannel:
             raise RuntimeError("the meeting's place is not known yet")
         return TCPStore(meeting.addr, meeting.port, is_master=False, timeout=timedelta(seconds=5))
 
-    def _heard(self, index: int) -> Iterator[RankWords]:
+    def _heard(self, index: int) -> Iterator[RankProgress]:
         key = f"told/{index}"
         if self._client is not None and self._client.check([key]):
             try:
-                yield from (decode(RankWords, one) for one in json.loads(self._client.get(key)))
+                yield from (decode(RankProgress, one) for one in json.loads(self._client.get(key)))
             except (ValueError, SpecError):
                 return
 

@@ -127,7 +127,7 @@ def check(value: Any) -> None:
     """Find out whether a value that is being pickled could be unpickled.
 
     Raises:
-        NotTrusted: a pickle refers to it by a name that is neither listed nor trusted by the script.
+        UntrustedType: a pickle refers to it by a name that is neither listed nor trusted by the script.
     """
     if isinstance(value, np.dtype):
         reduced: Any = value.__reduce__()

@@ -14,7 +14,7 @@ import torch
 
 from airflow_elastic.adapters.records import checksums
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.storage.open_range import Opened
+from airflow_elastic.adapters.storage.open_range import OpenRange
 from airflow_elastic.adapters.storage.store import Reader
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes
 from airflow_elastic.runtime.checkpoint.read.read_plan import ReadItem, StoredEntry, bytes_of
@@ -170,7 +170,7 @@ def _expected(stored: StoredEntry, at: int, size: int) -> str:
 
 def skip(reader: Reader, size: int) -> None:
     """Leave out what nobody needs: of what comes from another machine it is read. Raises EOFError at its end."""
-    if isinstance(reader, Opened):
+    if isinstance(reader, OpenRange):
         reader.skip(size)
         return
     for at in range(0, size, _SCRATCH_BYTES):

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import torch
 
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.storage.open_range import Opened
+from airflow_elastic.adapters.storage.open_range import OpenRange
 from airflow_elastic.adapters.storage.store import Reader
 from airflow_elastic.runtime.checkpoint.read.fill import BlockRange, ItemReader, skip
 from airflow_elastic.runtime.checkpoint.read.read_plan import ReadItem
@@ -236,4 +236,4 @@ def _read(runs: Iterable[_Run], reading: _Reading) -> None:
 
 
 def _of(slot: StagingSlot) -> _Source:
-    return lambda at, size: nullcontext(Opened(slot.fileno(), at, size))
+    return lambda at, size: nullcontext(OpenRange(slot.fileno(), at, size))

@@ -19,7 +19,7 @@ import torch
 
 from airflow_elastic.adapters.records import checksums
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
-from airflow_elastic.adapters.storage.open_range import Opened
+from airflow_elastic.adapters.storage.open_range import OpenRange
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.format.compatibility import TensorKind
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes
@@ -134,7 +134,7 @@ class CheckpointReader:
             stored, (slot, at) = self._parts.get(part), perhaps[part]
             if stored is None:
                 return False
-            return is_what_was_committed(stored, Opened(slot.fileno(), at, stored.entry.size))
+            return is_what_was_committed(stored, OpenRange(slot.fileno(), at, stored.entry.size))
 
         with ThreadPoolExecutor(min(4, PROCESSORS)) as pool:
             found = list(pool.map(is_same, perhaps))

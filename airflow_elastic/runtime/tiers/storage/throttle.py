@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.host import shared_page
-from airflow_elastic.core.checkpoints.throttle import Look, Throttle
+from airflow_elastic.core.checkpoints.throttle import Measurement, Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -136,14 +136,14 @@ class SendThrottle:
         words = (shared_page.read_words(path) for path in self._pages())
         return any(one[word] for one in words if one for word in _HURRY)
 
-    def _look(self) -> Look | None:
+    def _look(self) -> Measurement | None:
         """None where there are no ranks that tell."""
         first = min(self._pages(), default=None)
         words = shared_page.read_words(first) if first is not None else None
         if words is None:
             return None
         began = words[shared_page.FROM_STEP] + 1  # until then it starts up
-        return Look(
+        return Measurement(
             str(first),
             time.monotonic(),
             words[shared_page.STEP],

@@ -14,7 +14,7 @@ from airflow_elastic.core.checkpoints import save_interval as interval
 from airflow_elastic.core.checkpoints.save_interval import save_interval, seconds_between_failures
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.state import RunState
-from airflow_elastic.runtime.session.save_interval import Pace
+from airflow_elastic.runtime.session.save_interval import SaveInterval
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 from tests.support.builders import spec
@@ -64,7 +64,7 @@ def test_it_is_within_its_bounds(cost: float, written: float, between: float, lo
 def test_it_follows_what_is_measured_and_tells_when_it_has_changed(caplog: pytest.LogCaptureFixture) -> None:
     words = memoryview(bytearray(256)).cast("d")
     words[shared_page.WRITING] = 3.0
-    pace = Pace(6 * HOUR, None, words, told=True)
+    pace = SaveInterval(6 * HOUR, None, words, told=True)
     assert pace.seconds == interval.FIRST_SECONDS
     with caplog.at_level(logging.WARNING):
         for cost in (4.0, 0.5, 0.5, 0.5):  # the first one had to find memory

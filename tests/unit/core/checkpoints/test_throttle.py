@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.host.shared_page import Page
-from airflow_elastic.core.checkpoints.throttle import FELT, Look, Throttle
+from airflow_elastic.core.checkpoints.throttle import FELT, Measurement, Throttle
 from airflow_elastic.runtime.checkpoint.save.save import BREAKPOINT, Position
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
@@ -41,8 +41,8 @@ class Training:
         self.sent = 0
         self.losses: list[float] = []
 
-    def look(self, who: str = "rank 0") -> Look:
-        return Look(who, self.at, int(self.steps), self.told, self.sent)
+    def look(self, who: str = "rank 0") -> Measurement:
+        return Measurement(who, self.at, int(self.steps), self.told, self.sent)
 
     def alone(self, seconds: float) -> None:
         self._train(seconds, self.step)
@@ -113,8 +113,8 @@ def test_how_long_it_would_take_with_nothing_held_back_is_known() -> None:
 
 def test_what_leads_up_to_the_first_step_does_not_count() -> None:
     throttle = Throttle()
-    throttle.begin(Look("rank 0", 100.0, 1020.0, 2.0, 0, first=1000.0), PART, None)
-    throttle.sending(Look("rank 0", 104.0, 1040.0, 6.0, 4 * PART, first=1000.0))
+    throttle.begin(Measurement("rank 0", 100.0, 1020.0, 2.0, 0, first=1000.0), PART, None)
+    throttle.sending(Measurement("rank 0", 104.0, 1040.0, 6.0, 4 * PART, first=1000.0))
     assert throttle.rate == pytest.approx(PART * 0.2), "steps take twice as long"
 
 
@@ -148,11 +148,11 @@ def test_a_save_is_there_before_the_next_one_is_due() -> None:
 def test_another_training_is_not_held_back_for_what_the_one_before_felt() -> None:
     """Of other ranks nobody knows how fast they are alone."""
     throttle = Throttle()
-    throttle.end(Look("rank 0", 0.0, 0, 0.0, 0))
-    throttle.begin(Look("rank 0", 10.0, 100, 10.0, 0), PART, None)
-    throttle.end(Look("rank 0", 20.0, 200, 20.0, PART))
-    throttle.begin(Look("another", 30.0, 10, 30.0, PART), PART, None)
-    throttle.sending(Look("another", 40.0, 20, 60.0, 2 * PART))
+    throttle.end(Measurement("rank 0", 0.0, 0, 0.0, 0))
+    throttle.begin(Measurement("rank 0", 10.0, 100, 10.0, 0), PART, None)
+    throttle.end(Measurement("rank 0", 20.0, 200, 20.0, PART))
+    throttle.begin(Measurement("another", 30.0, 10, 30.0, PART), PART, None)
+    throttle.sending(Measurement("another", 40.0, 20, 60.0, 2 * PART))
     assert throttle.rate is None
 
 

@@ -9,7 +9,7 @@ import torch
 
 from airflow_elastic.core.event_sentences import lagging
 from airflow_elastic.core.health.stragglers import LASTING_SECONDS, Lagging, stragglers
-from airflow_elastic.runtime.session.forward_timer import ForwardClock
+from airflow_elastic.runtime.session.forward_timer import ForwardTimer
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
 
 
@@ -99,7 +99,7 @@ class Sleeps(torch.nn.Module):
 
 def test_forward_passes_are_timed_and_no_others() -> None:
     model = Sleeps()
-    clock = ForwardClock(model)
+    clock = ForwardTimer(model)
     assert clock.mean() == 0.0
     for _ in range(3):
         model(torch.ones(1, 2)).sum().backward()
@@ -115,7 +115,7 @@ def test_forward_passes_are_timed_and_no_others() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_its_own_clock_is_read() -> None:
     model = torch.nn.Linear(4096, 4096).cuda()
-    clock = ForwardClock(model)
+    clock = ForwardTimer(model)
     x = torch.ones(4096, 4096, device="cuda")
     for _ in range(5):
         model(x)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_elastic.adapters.kube import KubeError, Missing
-from airflow_elastic.engines.kube.queues.volcano_events import Told, why_pending
+from airflow_elastic.engines.kube.queues.volcano_events import EventReasons, why_pending
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 
 NAME = "train-0123456789-a1"
@@ -81,9 +81,9 @@ class Cluster:
         return [one for one in found if reason in (None, one.get("reason"))], "1"
 
 
-def told(cluster: Cluster) -> Told:
+def told(cluster: Cluster) -> EventReasons:
     client: Any = cluster
-    return Told(client, "ns", NAME)
+    return EventReasons(client, "ns", NAME)
 
 
 async def test_workers_that_wait_for_the_queue_are_queued_with_its_words() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_elastic.runtime.checkpoint.save.save import ORDER, Position
 from airflow_elastic.runtime.collectives.process_group import Collectives
-from airflow_elastic.runtime.data.share import Feed
+from airflow_elastic.runtime.data.share import DataShare
 from airflow_elastic.runtime.data.stream import ShardedStream
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.training.saving import objects, restorer, save
@@ -33,7 +33,7 @@ def life(
     data: Any, steps: int, before: tuple[Position, State, State] | None = None, **order: Any
 ) -> tuple[list[Any], tuple[Position, State, State]]:
     """What is consumed by a run that goes on from what was saved before, and what it saves."""
-    feed = Feed(Collectives(0, 1, None), None, lambda steps: None)
+    feed = DataShare(Collectives(0, 1, None), None, lambda steps: None)
     if before is not None:
         feed.position = before[0]
         feed.load_state_dict(before[1])
@@ -101,7 +101,7 @@ def test_when_an_epoch_is_over_data_may_have_changed(length: int) -> None:
 
 def test_a_loader_that_has_nothing_more_to_give_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """Epochs are counted from the beginning of the run, and not from where a loader is made."""
-    feed = Feed(Collectives(0, 1, None), None, lambda steps: None)
+    feed = DataShare(Collectives(0, 1, None), None, lambda steps: None)
     settings: dict[str, Any] = {"global_batch": 2, "seed": 5, "shuffle": True, "micro_batch": None}
     settings |= {"even_pieces": False, "dynamic": False, "options": {}}
 
@@ -116,7 +116,7 @@ def test_a_loader_that_has_nothing_more_to_give_says_so(caplog: pytest.LogCaptur
     assert train(2) == 0
     assert "2 epochs are over, and epochs=2 is how many the run has in all" in caplog.text
     caplog.clear()
-    again = Feed(Collectives(0, 1, None), None, lambda steps: None)
+    again = DataShare(Collectives(0, 1, None), None, lambda steps: None)
     again.position = feed.position
     again.load_state_dict(feed.state_dict())
     feed = again
@@ -126,7 +126,7 @@ def test_a_loader_that_has_nothing_more_to_give_says_so(caplog: pytest.LogCaptur
 
 def test_data_of_which_nothing_is_left_to_be_given_is_not_asked_for_its_order() -> None:
     _, kept = life(range(10), 7)
-    feed = Feed(Collectives(0, 1, None), None, lambda steps: None)
+    feed = DataShare(Collectives(0, 1, None), None, lambda steps: None)
     feed.position = kept[0]
     feed.load_state_dict(kept[1])
     settings: dict[str, Any] = {"global_batch": 2, "seed": 5, "shuffle": True, "micro_batch": None}
@@ -171,8 +171,8 @@ def test_shards_that_only_say_where_they_are_in_memory_are_known_again() -> None
     assert len(life(stream_of([(one := object()), one]), 1, kept)[0]) == 2
 
 
-def feed_at(position: Position) -> Feed:
-    feed = Feed(Collectives(0, 1, None), None, lambda steps: None)
+def feed_at(position: Position) -> DataShare:
+    feed = DataShare(Collectives(0, 1, None), None, lambda steps: None)
     feed.position = position
     return feed
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from airflow_elastic.runtime.collectives.process_group import Collectives
-from airflow_elastic.runtime.data.share import Feed
+from airflow_elastic.runtime.data.share import DataShare
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.training.streams import stream_of
 
@@ -22,11 +22,11 @@ class Endless(torch.utils.data.IterableDataset[int]):
         return iter(range(10))
 
 
-def feed() -> Feed:
-    return Feed(Collectives(0, 1, None), None, lambda steps: None)
+def feed() -> DataShare:
+    return DataShare(Collectives(0, 1, None), None, lambda steps: None)
 
 
-def loaded(feed: Feed, data: Any, **changes: Any) -> Iterator[Any]:
+def loaded(feed: DataShare, data: Any, **changes: Any) -> Iterator[Any]:
     options: dict[str, Any] = {"epochs": 1, "seed": 0, "shuffle": False, "micro_batch": None}
     options |= {"dynamic": False, "even_pieces": False, "options": {}}
     return feed.batches(data, **{"global_batch": 6, **options, **changes})

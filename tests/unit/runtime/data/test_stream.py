@@ -19,7 +19,7 @@ from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data.portions import Portion
 from airflow_elastic.runtime.data.sampler import order_of
 from airflow_elastic.runtime.data.stream import Plan, ShardedStream, epoch_of
-from airflow_elastic.runtime.data.stream_plan import Spot
+from airflow_elastic.runtime.data.stream_plan import StreamPosition
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import together
 from tests.support.training.streams import stream_of
@@ -167,7 +167,7 @@ def test_a_rank_reads_its_own_share_and_little_more() -> None:
 def test_epochs_have_orders_of_their_own_and_shards_end() -> None:
     stream, plan = stream_of([4, 4, 4, 0, 4], 2), plan_of(6)
     first = consume(stream, plan, Collectives(0, 1, None), 10**6)
-    stream.spot = Spot.first(1, stream.lanes)
+    stream.spot = StreamPosition.first(1, stream.lanes)
     second = consume(stream, plan, Collectives(0, 1, None), 10**6)
     orders = [
         [sample for batch in epoch for piece in batch for sample in piece.content]

@@ -16,7 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from airflow_elastic.runtime.model_changes.ddp_renewal import Renewal, follow
+from airflow_elastic.runtime.model_changes.ddp_renewal import DDPRenewal, follow
 from tests.support.machine.threads import process_group
 
 
@@ -199,7 +199,7 @@ def test_nothing_is_done_where_nothing_changes() -> None:
         ddp = DistributedDataParallel(network())
         follow(ddp)
         follow(ddp)
-        assert sum(isinstance(one, Renewal) for one in ddp._forward_pre_hooks.values()) == 1
+        assert sum(isinstance(one, DDPRenewal) for one in ddp._forward_pre_hooks.values()) == 1
         former = ddp.reducer
         ddp(torch.ones(1, 4))
         with torch.no_grad():

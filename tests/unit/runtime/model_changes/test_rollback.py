@@ -10,7 +10,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from airflow_elastic.runtime.model_changes.rollback import PutBack
+from airflow_elastic.runtime.model_changes.rollback import Rollback
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import process_group
 
@@ -36,7 +36,7 @@ def test_numbers_of_groups_that_are_tensors() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=betas)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     held, before = optimizer.param_groups[0]["lr"], facts(model, optimizer, schedule)
-    back = PutBack([model, optimizer, schedule])
+    back = Rollback([model, optimizer, schedule])
     stepped(model, optimizer, schedule)
     betas[0].fill_(0.0)
     assert held != 0.1
@@ -73,7 +73,7 @@ def test_types_devices_and_memory(change: Callable[[Any], None]) -> None:
     parameters, grads = [*model.parameters()], [one.grad for one in model.parameters()]
     before, views = facts(model), [one.detach() for one in (*model.parameters(), *model.buffers())]
     told = repr([one.clone() for one in grads])
-    back = PutBack([model])
+    back = Rollback([model])
     change(model)
     back.put_back()
     assert facts(model) == before
@@ -88,7 +88,7 @@ def test_a_model_without_numbers() -> None:
     with torch.device("meta"):
         model = layer()
     held = [*model.parameters()]
-    back = PutBack([model])
+    back = Rollback([model])
     model.to_empty(device="cpu")
     back.put_back()
     assert [one.device.type for one in model.parameters()] == ["meta", "meta"]
@@ -103,7 +103,7 @@ def test_a_sharded_model_of_another_type() -> None:
         stepped(model, optimizer)
         model.reshard()
         before = facts(model, optimizer)
-        back = PutBack([model, optimizer])
+        back = Rollback([model, optimizer])
         model.to(torch.bfloat16)
         back.put_back()
         model.reshard()
@@ -119,9 +119,9 @@ def test_a_layer_without_a_shape_is_refused() -> None:
     with pytest.raises(
         InvalidInput, match=r"1 \(LazyLinear\) has no shape yet; allowed: layers that have theirs"
     ):
-        PutBack([model])
+        Rollback([model])
     model(torch.ones(1, 4))
-    PutBack([model])
+    Rollback([model])
 
 
 class Averaged:
@@ -162,7 +162,7 @@ def test_what_is_kept_first_counts() -> None:
     stepped(model, optimizer)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     before = facts(model, optimizer, schedule)
-    back = PutBack([model, optimizer, schedule])
+    back = Rollback([model, optimizer, schedule])
     stepped(model, optimizer, schedule)
     model.eval()
     model.seen = 5
@@ -178,7 +178,7 @@ def test_memory_that_holds_several_elements_at_one_place() -> None:
     model.register_buffer("kernel", torch.arange(3.0).reshape(1, 3).expand(5, 3))
     model.register_buffer("windows", torch.arange(5.0).unfold(0, 3, 1))
     held, before = model.kernel, facts(model)
-    back = PutBack([model])
+    back = Rollback([model])
     stepped(model)
     model.kernel[0].add_(1)
     model.windows[0].add_(1)
@@ -200,7 +200,7 @@ def test_all_else_is_put_back_where_a_part_cannot_be() -> None:
     model = layer()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = facts(model, optimizer)
-    back = PutBack([Broken(), Broken(), model, optimizer])
+    back = Rollback([Broken(), Broken(), model, optimizer])
     stepped(model, optimizer)
     optimizer.param_groups[0]["lr"] = 3.0
     with pytest.raises(RuntimeError, match=r"\(Broken: ValueError: no; Broken: ValueError: no\)"):
@@ -254,7 +254,7 @@ def test_what_is_hung_on_a_layer(change: Callable[[Any], None]) -> None:
         return [repr(one) for one in (out, weight.grad, model.bias.grad, model.state_dict())]
 
     before = told()
-    back = PutBack([model])
+    back = Rollback([model])
     change(model)
     stepped(model)
     back.put_back()
@@ -271,7 +271,7 @@ def test_what_was_hung_on_it_before_and_is_taken_away() -> None:
     both = torch.nn.Sequential(model, normed_one, another)
     given = torch.rand(3, 4)
     before, out = facts(both), repr(both(given))
-    back = PutBack([both])
+    back = Rollback([both])
     prune.remove(model, "weight")
     parametrize.remove_parametrizations(normed_one, "weight")
     parametrize.register_parametrization(another, "bias", torch.nn.Tanh())
@@ -313,7 +313,7 @@ def test_groups_of_an_optimizer(change: Callable[[Any, Any], None]) -> None:
     stepped(models, optimizer)
     groups, state = optimizer.param_groups, optimizer.state
     before, each = facts(models, optimizer), [*groups]
-    back = PutBack([models, optimizer])
+    back = Rollback([models, optimizer])
     change(optimizer, other)
     stepped(models, optimizer)
     back.put_back()
@@ -327,7 +327,7 @@ def test_groups_of_an_optimizer(change: Callable[[Any, Any], None]) -> None:
 def test_a_scripted_model() -> None:
     model: Any = torch.nn.Sequential(torch.jit.script(torch.nn.Sequential(layer(), torch.nn.BatchNorm1d(4))))
     before = facts(model)
-    back = PutBack([model])
+    back = Rollback([model])
     stepped(model, torch.optim.SGD(model.parameters(), lr=0.1))
     model.eval()
     back.put_back()
@@ -345,7 +345,7 @@ def test_a_gradient_scaler_in_the_middle_of_a_step(unscaled: bool) -> None:
     if unscaled:
         scaler.unscale_(optimizer)
     grad = repr(model.bias.grad)
-    back = PutBack([model, optimizer, scaler])
+    back = Rollback([model, optimizer, scaler])
     if unscaled:
         scaler.step(optimizer)
         scaler.update()

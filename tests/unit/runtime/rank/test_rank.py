@@ -15,7 +15,7 @@ import pytest
 
 from airflow_elastic.launchers import TORCHRUN, Place
 from airflow_elastic.runtime.agent.reporting.evidence import recorded
-from airflow_elastic.runtime.rank.error_file import LastError, _line
+from airflow_elastic.runtime.rank.error_file import ErrorFile, _line
 from airflow_elastic.spec.run import RunSpec
 from tests.support.machine.patience import PATIENCE_SECONDS
 
@@ -71,10 +71,10 @@ def test_where_there_is_no_room_the_scripts_own_failure_stays(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("AIRFLOW_ELASTIC_RANK_FILES", str(tmp_path / "one"))
     monkeypatch.setattr("sys.excepthook", lambda *_: None)
-    LastError(()).keep(ValueError("wrong"))
+    ErrorFile(()).keep(ValueError("wrong"))
     assert json.loads((tmp_path / "one-rank-0.error.json").read_text())["error"] == "ValueError: wrong"
     monkeypatch.setenv("AIRFLOW_ELASTIC_RANK_FILES", str(tmp_path / "none" / "one"))
-    LastError(()).keep(ValueError("wrong"))
+    ErrorFile(()).keep(ValueError("wrong"))
     assert "could not be written down" in capsys.readouterr().err
 
 

@@ -18,7 +18,7 @@ from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.sample_accounts import read_accounts
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.core.checkpoints.sample_accounts import prove
-from airflow_elastic.runtime.model_changes.rollback import PutBack
+from airflow_elastic.runtime.model_changes.rollback import Rollback
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
@@ -144,15 +144,15 @@ def test_who_is_to_end_within_a_pass_saves_what_was_before_it(
     undisturbed: tuple[str, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent asks, and ends the rank when that has saved."""
-    from airflow_elastic.runtime.session.save_schedule import Saves
+    from airflow_elastic.runtime.session.save_schedule import SaveSchedule
 
     run, parked = tmp_path / "run", []
 
-    def park(saves: Saves) -> None:
+    def park(saves: SaveSchedule) -> None:
         parked.append(True)
         raise Killed
 
-    monkeypatch.setattr(Saves, "_park", park)
+    monkeypatch.setattr(SaveSchedule, "_park", park)
 
     def asked(session: Session) -> str:
         if session.attempt > 1:
@@ -275,7 +275,7 @@ def test_the_same_objects_are_put_back_in_place() -> None:
     optimizer.step()
     before = repr([model.state_dict(), optimizer.state_dict(), tied.weight.grad, model.unsaved])
     held, group = [*model.parameters()], optimizer.param_groups[0]
-    back = PutBack([model, optimizer])
+    back = Rollback([model, optimizer])
     model(torch.rand(4, 3)).square().sum().backward()
     optimizer.step()
     model.unsaved.zero_()
@@ -308,7 +308,7 @@ def test_a_sharded_model_is_put_back() -> None:
             return repr((whole, optimizer.state_dict()))
 
         stepped()
-        back = PutBack([model, optimizer])
+        back = Rollback([model, optimizer])
         before = state()
         stepped()
         back.put_back()

@@ -592,7 +592,7 @@ def test_peek_refuses_what_is_of_a_type_that_is_not_trusted(tmp_path: Path) -> N
 
     with torch.serialization.safe_globals([Trusted]):
         assert attempt(tmp_path / "run", 1, EACH, script)
-    with pytest.raises(InvalidInput, match=r"tests\.unit\.test_replacing\.Trusted"):
+    with pytest.raises(InvalidInput, match=r"test_replacements\.Trusted"):
         attempt(tmp_path / "run", 2, EACH, lambda run: run.peek("own"))
 
 
