@@ -1,6 +1,6 @@
 """The documents of a job whose workers share no folder: kept under the run URI, read with a short memory.
 
-The same documents as in `jobfiles`, at `jobs/<name>/` below the run URI. What only one worker reads (pages, its log)
+The same documents as in `job_files`, at `jobs/<name>/` below the run URI. What only one worker reads (pages, its log)
 stays in a folder of its own.
 """
 

@@ -27,7 +27,7 @@ def main(arguments: list[str], loaded: Collection[str], path: Sequence[str]) -> 
 
     Args:
         arguments: our own.
-        loaded: see `script.run`.
+        loaded: see `main_module.run`.
         path: likewise.
     """
     if arguments[:1] == ["--stand-by"]:

@@ -35,7 +35,7 @@ _NEVER = float("-inf")
 
 
 class Ranges:
-    """Asks as `s3_stream.ask` does, and quickly where that works. Safe to use from several threads."""
+    """Asks as `stream.ask` does, and quickly where that works. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._urls: dict[tuple[str, str], tuple[float, str]] = {}

@@ -1,7 +1,7 @@
 """What of a state is no tensor, as bytes and back: counters, settings, random states, objects of the script's own.
 
 Most of them are small and plain, and torch's way takes as long over one as a copy of some megabytes; so it is for
-those that hold a tensor. What begins like a zip archive is torch's. Of which types they may be `trusted` says.
+those that hold a tensor. What begins like a zip archive is torch's. Of which types they may be `safe_unpickling` says.
 """
 
 from __future__ import annotations

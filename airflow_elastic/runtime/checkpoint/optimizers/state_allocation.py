@@ -2,7 +2,7 @@
 
 To have somewhere to load a state into, torch gives all parameters gradients of zero and makes a step without effect:
 that takes memory for gradients, and much longer than to read the state. What a step would keep for a parameter is
-found out here with a parameter of six numbers. Nor is a step made where nothing is loaded: see `optimizer_states`.
+found out here with a parameter of six numbers. Nor is a step made where nothing is loaded: see `states_by_name`.
 """
 
 from __future__ import annotations

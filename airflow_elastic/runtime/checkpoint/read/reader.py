@@ -1,7 +1,7 @@
-"""What a checkpoint holds, by name (`needs` finds out which of it goes where in a state, `loading` reads it).
+"""What a checkpoint holds, by name (`read_plan` finds out which of it goes where in a state, `load` reads it).
 
 Every byte that is read is compared with its checksum, and nothing is unpickled before its own bytes have been; and then
-only what `trusted` lists is, as whoever can write files can write checksums.
+only what `safe_unpickling` lists is, as whoever can write files can write checksums.
 """
 
 from __future__ import annotations

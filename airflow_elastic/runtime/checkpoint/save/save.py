@@ -1,6 +1,6 @@
 """Saving, as a rank does it: the state is copied into memory of its agent, and that is all that training waits for.
 
-Writing it to storage, and committing it, is the agent's (`persister`), while training goes on.
+Writing it to storage, and committing it, is the agent's (`tiers.storage.writer`), while training goes on.
 """
 
 from __future__ import annotations

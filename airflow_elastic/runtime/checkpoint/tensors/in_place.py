@@ -12,7 +12,7 @@ from airflow_elastic.runtime.checkpoint.tensors.parameter_names import set_weigh
 
 
 def load(model: torch.nn.Module, loaded: Mapping[str, Any]) -> None:
-    """Have a model be as what was read, by the names of `naming.weights_of`."""
+    """Have a model be as what was read, by the names of `parameter_names.weights_of`."""
     if is_there(model, loaded):
         settle(model)
     else:

@@ -2,7 +2,7 @@
 
 Below the folder that the user has named: `airflow-elastic-<16 hex digits, the run's own>/node-3/`, and there the files
 and the word of its part as in the run's storage, under the same keys. No state there is a checkpoint: that it becomes
-in storage, once all parts of it have been found (`recovering`). What has no word is not whole.
+in storage, once all parts of it have been found (`recovery`). What has no word is not whole.
 """
 
 from __future__ import annotations

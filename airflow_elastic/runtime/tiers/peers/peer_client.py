@@ -1,4 +1,4 @@
-"""Reading files of a checkpoint from the memory of other workers' agents, in a rank (`lending` is the agents' side)."""
+"""Reads files of a checkpoint from the memory of other workers' agents, in a rank. `peer_server` is the other side."""
 
 from __future__ import annotations
 
