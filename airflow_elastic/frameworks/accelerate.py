@@ -1,4 +1,4 @@
-"""A loop of one's own with Hugging Face's Accelerate, as an elastic training:
+"""Elastic training in your own loop with Hugging Face's Accelerate:
 
     from airflow_elastic.frameworks.accelerate import ElasticRun
 
@@ -17,7 +17,7 @@
         print(f"epoch {epoch}: accuracy {accuracy_of(model, held_out)}")
     run.finish()
 
-The loader is not prepared: the run gives each rank its share of it.
+Do not prepare the loader: the run gives each rank its share of the samples.
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ class ElasticRun:
     """One rank of a run whose model and optimizers an `Accelerator` has prepared.
 
     Args:
-        accelerator: of this process.
+        accelerator: the accelerator of this process.
 
     Attributes:
-        session: this rank's session, as `airflow_elastic.runtime.init` gives it.
+        session: this rank's session, from `airflow_elastic.runtime.init`.
+
+    Raises:
+        InvalidInput: the accelerator has another number of ranks than the run.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -63,43 +66,44 @@ class ElasticRun:
         self.session: Session = init()
         if accelerator.num_processes != self.session.world_size:
             raise InvalidInput(
-                f"accelerator: given one of {accelerator.num_processes} of {self.session.world_size} ranks, where each "
-                "would train by itself; where there are no GPUs, say Accelerator(cpu=True)"
+                f"accelerator: given one of {accelerator.num_processes} of {self.session.world_size} ranks: each "
+                "would train by itself. Without GPUs, use Accelerator(cpu=True)"
             )
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
-        self._told = False  # of a step without `backward`
+        self._told = False  # the warning about a step without `backward`
 
     def restore(self, model: torch.nn.Module, *prepared: Any, **others: Any) -> int:
-        """Load the newest verified checkpoint; from then on the same objects are what is saved.
+        """Load the newest verified checkpoint. From then on, checkpoints have the state of these objects.
 
         Args:
-            model: as `prepare` has returned it.
-            prepared: optimizers and schedulers, as `prepare` has returned them or as they were.
-            others: whatever else has `state_dict` and `load_state_dict`.
+            model: the model that `prepare` has returned.
+            prepared: optimizers and schedulers, prepared or not.
+            others: other objects with `state_dict` and `load_state_dict`.
 
         Returns:
-            The step that training goes on from; 0 where there is no checkpoint.
+            The step that training goes on from; 0 without a checkpoint.
         """
         optimizers = [one for one in prepared if isinstance(one, torch.optim.Optimizer)]
         schedules = [one for one in prepared if not isinstance(one, torch.optim.Optimizer)]
         for one in schedules:
             if isinstance(one, AcceleratedScheduler):
-                # A step of ours has the global batch of any number of ranks: the schedule goes on by one.
+                # The global batch is the same for any number of ranks, so each step is one step of the schedule.
                 one.split_batches = True
         named = {f"schedule{number}": one for number, one in enumerate(schedules)}
-        scaler = {"scaler": self._accelerator.scaler}  # none, where what was trained in float16 is no more
+        scaler = {"scaler": self._accelerator.scaler}  # None if training no longer uses float16
         return self.session.restore(model, *map(_inner, optimizers), **{**scaler, **named, **others})
 
     def epochs(self, number: int) -> Iterator[int]:
-        """Yield the epochs of a training that are left, from the one that the run stands in: for what is done once an
-        epoch, around a loop over `loader`.
+        """Yield the remaining epochs of a training, from the current one on.
+
+        Use it around a loop over `loader`, for work that is done once an epoch.
 
         Args:
-            number: epochs in all, from the beginning of the training.
+            number: number of epochs of the whole training.
 
         Raises:
-            InvalidInput: another such loop is under way.
+            InvalidInput: another such loop has not ended.
         """
         return self.session.epochs(number)
 
@@ -112,21 +116,22 @@ class ElasticRun:
         seed: int = 0,
         shuffle: bool = True,
     ) -> Iterator[Any]:
-        """Yield this rank's batches, on its device, from where the run stands to the end of the last epoch.
+        """Yield this rank's batches, on its device, from the current position to the end of the last epoch.
 
-        The accelerator accumulates gradients of as many batches as a rank's share of a global batch has.
+        The accelerator accumulates gradients over all batches of a rank's share of the global batch.
 
         Args:
             loader: a DataLoader that was not prepared. Its `batch_size` is the most samples that a device takes at
-                once. Which samples in which order is the run's own business.
+                once. The run itself chooses the samples and their order.
             global_batch: samples of one optimizer step, all ranks together.
-            epochs: epochs the training has in all. In a loop over `run.epochs` nothing: there it is the one at hand.
-            seed: of the order of samples.
-            shuffle: False keeps the order of the data set.
+            epochs: number of epochs of the whole training. Leave it out in a loop over `run.epochs`: there it is one
+                epoch.
+            seed: seed of the order of samples. Default: 0.
+            shuffle: False keeps the order of the data set. Default: True.
 
         Raises:
-            InvalidInput: with data of this kind nobody could go on where it was left; or an epoch is over, and no step
-                was told of.
+            InvalidInput: a restart could not go on within data of this kind; or an epoch has ended without a call of
+                `run.step`.
         """
         batches = Epochs(
             self.session,
@@ -137,9 +142,11 @@ class ElasticRun:
             shuffle=shuffle,
         )
         self._accelerator.gradient_accumulation_steps = batches.pieces
-        self._accelerator.step = 0  # that it counts batches of: another training may have had other pieces
+        self._accelerator.step = (
+            0  # counts batches; an earlier training may have accumulated another number of them
+        )
         data, session = loader.dataset, self.session
-        # Refuses what it does not allow, and gives nothing where nothing is left.
+        # It refuses data that it does not support, and is empty if no batch is left.
         rest = session.loader(data, global_batch=global_batch, epochs=epochs, seed=seed, shuffle=shuffle)
         until = epochs or 0
         if session.epoch is None:
@@ -157,20 +164,19 @@ class ElasticRun:
                 return
             if session.steps == told:
                 raise InvalidInput(
-                    "run.loader has given all of an epoch, and run.step has told of no step: call run.step() at the "
-                    "end of each batch"
+                    "run.loader has ended an epoch, and no step was reported: call run.step() at the end of each batch"
                 )
 
     def phase(self, name: str | None = None) -> Phase:
-        """One training of several: `with run.phase("finetune") as phase:`, as `Session.phase`, which says more."""
+        """One training of several: `with run.phase("finetune") as phase:`. See `Session.phase`."""
         return self.session.phase(name)
 
     @contextlib.contextmanager
     def scratch(self, *prepared: Any) -> Iterator[None]:
-        """A pass that is to leave no trace, as `Session.scratch`, which says more.
+        """A pass after which all state is as before, e.g. a search for a learning rate. See `Session.scratch`.
 
         Args:
-            prepared: what is to be put back and `restore` was not given, as `prepare` has returned it.
+            prepared: prepared objects that must also be reset and that were not passed to `restore`.
         """
         accelerator, mine = self._accelerator, (self._weight, self._losses)
         theirs = accelerator.step, accelerator.gradient_accumulation_steps
@@ -186,12 +192,12 @@ class ElasticRun:
             accelerator.gradient_state._set_sync_gradients(synced)
 
     def note(self, **values: Any) -> None:
-        """Keep a few plain values with each checkpoint from here on, for `resumed.notes`."""
+        """Keep a few plain values with each later checkpoint, for `resumed.notes`."""
         self.session.note(**values)
 
     @property
     def resumed(self) -> Resumed | None:
-        """What `restore` is going to load, before anything is built for it; None where the run begins."""
+        """Facts about the checkpoint that `restore` will load. None if the run begins."""
         return self.session.resumed
 
     @property
@@ -200,15 +206,18 @@ class ElasticRun:
         return self.session.steps
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """As the accelerator's, with the part that this rank's batch has in the global one."""
+        """Like the accelerator's, with the loss weighted by this rank's part of the global batch."""
         loss = loss * self._weight
         self._losses.append(loss.detach() / self._accelerator.gradient_accumulation_steps)
         self._accelerator.backward(loss, **options)
 
     def step(self, **metrics: float) -> None:
-        """Say that a batch is done; with the last one of those that gradients are accumulated of, so is a step.
+        """Call this at the end of each batch. After the last batch of an accumulation it ends an optimizer step.
 
-        It reports, saves when that is due, and stops where it is asked to.
+        It reports the step, saves when a checkpoint is due, and does not return when the run must stop.
+
+        Args:
+            metrics: numbers to report with the step.
 
         Raises:
             InvalidInput: gradients were not accumulated.
@@ -216,26 +225,30 @@ class ElasticRun:
         if self._accelerator.sync_gradients:
             if not self.session.step_due:
                 raise InvalidInput(
-                    "run.step: an optimizer's step was due with the first of several batches; put forward, backward "
+                    "run.step: the optimizer has stepped after the first of several batches. Put forward, backward "
                     "and the optimizer's step into `with accelerator.accumulate(model):`"
                 )
             if not self._losses and not self._told:
                 self._told = True
                 log.warning(
-                    "a step without run.backward(loss): accelerator.backward(loss) does not weight batches, which are "
-                    "not all of one size, and tells the run of no loss"
+                    "a step without run.backward(loss): accelerator.backward(loss) does not weight batches of "
+                    "different sizes, and the run gets no loss"
                 )
             loss = torch.stack(self._losses).sum() if self._losses else None
             self._losses.clear()
             self.session.step(loss, **metrics)
 
     def finish(self, **metrics: float) -> None:
-        """Training is complete: save the final checkpoint and hand over the results. All ranks call this together."""
+        """End the training: save the final checkpoint and report the results. All ranks call this together.
+
+        Args:
+            metrics: numbers that are the result of the training.
+        """
         self.session.finish(**metrics)
 
 
 def _inner(optimizer: Any) -> Any:
-    """Without Accelerate's cover."""
+    """The optimizer without Accelerate's wrapper."""
     if isinstance(optimizer, AcceleratedOptimizer):
         return optimizer.optimizer
     return optimizer

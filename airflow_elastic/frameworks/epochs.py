@@ -1,7 +1,7 @@
-"""Batches for a framework that holds the loop: it iterates once for each epoch, and never knows of interruptions.
+"""Batches for a framework with its own loop, which iterates once an epoch and does not see interruptions.
 
-A framework may fetch ahead, and goes on after a step with what belongs to it: it logs, evaluates, ends the epoch. So a
-step is told to the run, which may save or stop there, when the framework comes for what follows it.
+A framework may fetch batches ahead. After a step it logs, evaluates, or ends the epoch. So the step is reported to
+the run, which may save or stop, only when the framework asks for the next batch.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from airflow_elastic.runtime.data.sampler import count_pieces
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.errors import InvalidInput
 
-#: What a loader of torch's was given that ours is given, too. Its workers live as long as an epoch.
+#: Options that are copied from a DataLoader to the elastic loader. Its worker processes end with the epoch.
 _OPTIONS = ("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "prefetch_factor")
 
 _NOTHING = object()
 
 
 def most_at_once(loader: Any) -> int | None:
-    """The most samples that a device takes at once: a loader's batch size.
+    """The most samples that a device takes at once: the loader's batch size.
 
     Raises:
-        InvalidInput: the loader has none.
+        InvalidInput: the loader has no batch size.
     """
     if isinstance(loader, torch.utils.data.DataLoader) and loader.batch_size is None:
         raise InvalidInput(
-            f"training data: given a {type(loader).__name__} without batch_size, as one with a batch_sampler is, or "
-            "one that was prepared; allowed: a DataLoader as it was made, with batch_size: the most samples that "
+            f"training data: given a {type(loader).__name__} without batch_size, because it has a batch_sampler or "
+            "was prepared. Allowed: a DataLoader that was not prepared, with batch_size, the most samples that "
             "a device takes at once"
         )
     return getattr(loader, "batch_size", None)
 
 
 class Epochs:
-    """An iterable of batches: of what is left of an epoch where the run stands within one, of a whole one otherwise.
+    """An iterable of batches: the rest of the current epoch, or a whole epoch if none has begun.
 
     Args:
         run: this rank's session.
-        loader: of torch's; its data set counts, and how it collates and fetches. Which samples in which order does not.
+        loader: a DataLoader. Its data set, collating and fetching are used; the run chooses samples and their order.
         global_batch: samples of one optimizer step, all ranks together.
         micro_batch: the most samples that a rank gets at once. Default: its whole share of a global batch.
-        seed: of the order of samples.
-        shuffle: False keeps the order of the data set.
-        blank: what to make of a batch that only fills up, where there are fewer samples than ranks and pieces, and
-            counts nothing. Default: it stays as it is.
+        seed: seed of the order of samples. Default: 0.
+        shuffle: False keeps the order of the data set. Default: True.
+        blank: changes a batch with weight 0, which only fills up if there are fewer samples than ranks and pieces.
+            Default: such a batch is not changed.
 
     Attributes:
-        pieces: batches that a rank accumulates gradients of for one step.
-        over: whether training has come to its end, and there are no more.
+        pieces: number of batches over which a rank accumulates gradients for one step.
+        over: whether training is complete and no batch is left.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Epochs:
         if isinstance(data, torch.utils.data.IterableDataset) or not hasattr(data, "__len__"):
             raise InvalidInput(
                 f"training data: given {type(data).__name__}, which has no length or no index; allowed: a data set "
-                "that has both. For others there is run.loader with an elastic.ShardedStream, in a loop of your own"
+                "that has both. For others use run.loader with an elastic.ShardedStream, in a loop of your own"
             )
         global_batch = whole_number("global_batch", global_batch, 1, "training data")
         self._run, self._data, self._blank = run, data, blank
@@ -104,7 +104,7 @@ class Epochs:
         given: Iterator[Any] | None = None
         for _ in range(batches):
             self.settle()
-            if given is None:  # what is left over of an epoch before this one is nothing
+            if given is None:  # after settle(), so that the step before belongs to the epoch before
                 given = iter(self._run.loader(self._data, epochs=epoch + 1, **self._options))
             content = next(given, _NOTHING)
             if content is _NOTHING:  # the phase is complete
@@ -114,47 +114,47 @@ class Epochs:
 
     @property
     def whole(self) -> int:
-        """Batches of a whole epoch."""
+        """Number of batches of a whole epoch."""
         return self.pieces * self._steps_from(0)
 
     def _next(self) -> tuple[int, int]:
-        """Epoch and offset of the batch that comes next."""
+        """Epoch and offset of the next batch."""
         epoch, offset = self._run.ahead
         return (epoch, offset) if offset < self._length else (epoch + 1, 0)
 
     def left(self, epochs: float) -> int:
-        """Optimizer steps that are left of so many epochs, those behind included."""
+        """Optimizer steps that are left of a training with so many epochs in total."""
         epoch, offset = self._next()
         each = self._steps_from(0)
         return max(0, math.ceil(epochs * each) - (epoch + 1) * each + self._steps_from(offset))
 
     def _steps_from(self, offset: int) -> int:
-        """To the end of the epoch."""
+        """Optimizer steps from an offset to the end of the epoch."""
         return len(range(offset, self._length, self._global_batch))
 
     @property
     def behind(self) -> float:
-        """Epochs that are behind what was given."""
+        """Epochs that are done, with fractions."""
         epoch, offset = self._next()
         return epoch + offset / self._length
 
     @property
     def given(self) -> int:
-        """Batches of the epoch at hand that were given before, as many as they are at this number of ranks."""
+        """Batches of the current epoch that are done, counted in batches of this number of ranks."""
         _, offset = self._next()
         return self.pieces * len(range(0, offset, self._global_batch))
 
     def weight(self) -> float:
-        """What the mean loss counts of the batch that is trained on next, where the mean over pieces is taken."""
+        """Weight of the next batch's mean loss, if the framework takes the mean over pieces."""
         return self._weights.popleft()
 
     def stepped(self, loss: torch.Tensor | float | None, metrics: Mapping[str, float]) -> None:
-        """An optimizer step is done, and the framework not yet with what belongs to it."""
+        """Note that an optimizer step is done. It is reported by `settle`, when the framework has finished with it."""
         self.settle()
         self._done = lambda: self._run.step(loss, **metrics)
 
     def settle(self) -> None:
-        """What belonged to the last step is done, too: tell the run of it. Does not return where the run is stopped."""
+        """Report the last step to the run, if it is not reported yet. Does not return when the run must stop."""
         done, self._done = self._done, None
         if done is not None:
             done()

@@ -1,4 +1,4 @@
-"""Hugging Face's `Trainer` as an elastic training:
+"""Elastic training with Hugging Face's `Trainer`:
 
     from airflow_elastic.frameworks.huggingface import ElasticTrainer
 
@@ -6,7 +6,7 @@
     trainer.train()
     trainer.finish(**trainer.evaluate())
 
-A trainer of one's own, or of another library, becomes one with `class Mine(ElasticTraining, Theirs)`.
+Your own trainer class, or one of another library, becomes elastic with `class Mine(ElasticTraining, Theirs)`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ try:
 except ImportError as error:
     raise missing("transformers", "huggingface") from error
 
-#: The label of a token that is not to be learned.
+#: The label of a token that the loss ignores.
 _IGNORED = -100
 
-#: Of the trainer's state, what is not given anew with each start.
+#: Fields of the trainer's state that a checkpoint must have, because the start of a training does not set them.
 _KEPT = (
     "epoch",
     "global_step",
@@ -47,7 +47,7 @@ _KEPT = (
 
 
 class ElasticTraining:
-    """Makes a trainer elastic: to be named before it among the bases of a class.
+    """Makes a trainer elastic: a mixin that stands before the trainer in the bases of a class.
 
     What its calls do beside the first `train`:
 
@@ -59,15 +59,18 @@ class ElasticTraining:
     - `hyperparameter_search` is refused: begin a run for each trial.
 
     Args:
-        model: as the trainer's.
-        args: as the trainer's; `per_device_train_batch_size` is the most samples that a device takes at once, and how
-            many batches gradients are accumulated of follows from that and the number of ranks.
-        others: the trainer's further arguments.
+        model: the trainer's argument.
+        args: the trainer's argument. `per_device_train_batch_size` is the most samples that a device takes at once.
+            The number of accumulated batches follows from it and the number of ranks.
+        others: further arguments of the trainer.
         global_batch: samples of one optimizer step, all ranks together.
-        options: the trainer's further arguments.
+        options: further arguments of the trainer.
 
     Attributes:
         run: this rank's session.
+
+    Raises:
+        InvalidInput: an option of the trainer cannot be used in an elastic run.
     """
 
     def __init__(
@@ -76,48 +79,47 @@ class ElasticTraining:
         args = args if args is not None else TrainingArguments()
         if args.load_best_model_at_end:
             raise InvalidInput(
-                "load_best_model_at_end: given True; allowed: False, as the run keeps the checkpoints. Have it keep "
-                "the best one with checkpoint.keep_best, e.g. `min eval_loss`"
+                "load_best_model_at_end: given True; allowed: False, because the run keeps the checkpoints. Let it "
+                "keep the best one with checkpoint.keep_best, e.g. `min eval_loss`"
             )
         _check_batch_size(args)
         args.save_strategy = SaveStrategy.NO
-        args.average_tokens_across_devices = True  # or a token would count more on a rank that has fewer
-        world_size = args.world_size  # as the arguments make the process group
+        args.average_tokens_across_devices = True  # else a token counts more on a rank with fewer tokens
+        world_size = args.world_size  # this property creates the process group
         self.run: Session = joined()
         if world_size != self.run.world_size:
             raise InvalidInput(
-                f"args: the trainer sees {world_size} of {self.run.world_size} ranks, and each would train by itself; "
-                "where there are no GPUs, say TrainingArguments(use_cpu=True)"
+                f"args: the trainer sees {world_size} of {self.run.world_size} ranks: each would train by itself. "
+                "Without GPUs, use TrainingArguments(use_cpu=True)"
             )
         share, most = -(-global_batch // self.run.world_size), args.per_device_train_batch_size
         args.gradient_accumulation_steps = count_pieces(share, most)
         self._batches = {"global_batch": global_batch, "micro_batch": most}
         self._epochs: Epochs | None = None
         self._by_tokens: bool | None = None  # whether the loss is the mean over tokens; None: not known yet
-        self._stopped = False  # early, before this attempt
+        self._stopped = False  # whether training was stopped early, in an earlier attempt
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
         super().__init__(model, args, *others, **options)  # type: ignore[call-arg]
         trainer: Any = self
-        # As a trainer of one's own may say; earlier releases do not ask.
+        # The value of the trainer's own class; earlier releases of transformers do not have it.
         self._scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
         trainer.callback_handler.callbacks.insert(0, _Settling(trainer))
         trainer.add_callback(_Reporting(trainer))
-        # Here, and not in `compute_loss`, which is what a trainer of one's own overrides.
+        # Not in `compute_loss`, because user's trainers override that.
         backward = trainer.accelerator.backward
         trainer.accelerator.backward = lambda loss, **more: backward(loss * self._weight, **more)
 
     def train(self, resume_from_checkpoint: Any = None, *others: Any, **options: Any) -> Any:
-        """As the trainer's, from where the run stands. Each call is a phase of the run: a restart passes by those that
-        are complete.
+        """Train, from the run's newest checkpoint. Each call is a phase of the run; a restart skips complete phases.
 
         Raises:
-            InvalidInput: a checkpoint of the trainer's own is given.
+            InvalidInput: a checkpoint of the trainer is given.
         """
         if resume_from_checkpoint:
             raise InvalidInput(
-                f"resume_from_checkpoint: given {resume_from_checkpoint!r}; allowed: none, as the run goes on from its "
-                "own checkpoints without being told. To begin with other weights, load them into the model before"
+                f"resume_from_checkpoint: given {resume_from_checkpoint!r}; allowed: none, because the run goes on "
+                "from its own checkpoints by itself. To begin with other weights, load them into the model before"
             )
         _check_batch_size(self.args)  # type: ignore[attr-defined]
         with self.run.training():
@@ -125,19 +127,18 @@ class ElasticTraining:
             return super().train(None, *others, **options)  # type: ignore[misc]
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
-        """Not within a run.
+        """Not supported within a run.
 
         Raises:
             InvalidInput: always.
         """
         raise InvalidInput(
-            "hyperparameter_search: given; allowed: none, as its trials are trainings that do not count, chosen by a "
-            "study which no checkpoint has. Begin a run for each trial, as a mapped ElasticTrainOperator does, and "
-            "choose among their results"
+            "hyperparameter_search is not allowed within a run, because no checkpoint has the state of its study. "
+            "Begin a run for each trial, as a mapped ElasticTrainOperator does, and choose among their results"
         )
 
     def get_train_dataloader(self) -> Epochs:
-        """The trainer's own data, collated and fetched as it would, in an order that no number of ranks changes."""
+        """The trainer's data, in an order that is the same for any number of ranks."""
         theirs = super().get_train_dataloader()  # type: ignore[misc]
         args: TrainingArguments = self.args  # type: ignore[attr-defined]
         seed = args.seed if args.data_seed is None else args.data_seed
@@ -145,7 +146,7 @@ class ElasticTraining:
         return self._epochs
 
     def _without_tokens(self, batch: Any) -> Any:
-        """A batch that counts nothing, where it is tokens that count: the trainer would add them up."""
+        """A batch with weight 0 without labels, if the loss is divided by tokens: the trainer counts labels."""
         if self._by_tokens and isinstance(batch, Mapping) and torch.is_tensor(batch.get("labels")):
             return {**batch, "labels": torch.full_like(batch["labels"], _IGNORED)}
         return batch
@@ -153,16 +154,16 @@ class ElasticTraining:
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """The trainer's, with a batch that counts what it is to the global batch."""
+        """The trainer's step, with the loss weighted by the batch's part of the global batch."""
         weight = self._epochs.weight() if self._epochs else 1.0
         if self._by_tokens is None and num_items_in_batch is not None:
             self._by_tokens = self._divides(inputs, num_items_in_batch)
-        # By a `compute_loss_func` that is told of no tokens it has not been scaled, though the trainer thinks so.
+        # A `compute_loss_func` that gets no number of tokens has not scaled the loss, but the trainer assumes it.
         unsaid = self._by_tokens is None and self._scaled is None
         self.loss_is_scaled_for_ga = False if unsaid or self._by_tokens is False else self._scaled
         if not self._by_tokens:
             num_items_in_batch = None
-        # A loss that is divided by the tokens of all ranks counts right by itself.
+        # A loss that is divided by the tokens of all ranks needs no weight, except 0 for a batch that only fills up.
         self._weight = weight if num_items_in_batch is None else float(weight > 0)
         try:
             loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
@@ -172,24 +173,29 @@ class ElasticTraining:
         return loss
 
     def prediction_step(self, *given: Any, **options: Any) -> Any:
-        """The trainer's, with the loss of this rank's batch by itself.
+        """The trainer's step of an evaluation, with the loss of this rank's batch alone.
 
-        Where a model takes the tokens of all ranks and does not heed them, the trainer has what is measured grow with
-        the number of ranks, and the best checkpoint is found by it.
+        If a model ignores the number of tokens of all ranks, the trainer multiplies the loss by the number of ranks.
+        Then `keep_best` would compare wrong numbers.
         """
         args: TrainingArguments = self.args  # type: ignore[attr-defined]
-        args.average_tokens_across_devices = bool(self._by_tokens)  # there it counts right
+        args.average_tokens_across_devices = bool(
+            self._by_tokens
+        )  # correct only if the loss is divided by tokens
         try:
             return super().prediction_step(*given, **options)  # type: ignore[misc]
         finally:
             args.average_tokens_across_devices = True
 
     def _divides(self, inputs: dict[str, Any], tokens: Any) -> bool | None:
-        """Whether the loss is divided by the number of tokens that it is told, as the trainer believes of most models.
+        """Whether the model divides the loss by the number of tokens that it gets, as the trainer assumes.
 
-        Many take that number and do not heed it: their loss is a mean, and the trainer would let it grow with the
-        number of ranks and of batches. Tried without a gradient, and without chance; by all ranks together, as one
-        whose piece has nothing to learn from cannot know. None: no rank can, ask again.
+        Many models accept that number and ignore it. Their loss is a mean, and the trainer would multiply it by the
+        number of ranks and of batches. So the loss is computed for two numbers of tokens, in eval mode and without
+        gradients. All ranks do this together, because a rank without labels in its piece cannot find out.
+
+        Returns:
+            None if no rank can find out with this batch.
         """
         trainer: Any = self
         trainer.model.eval()
@@ -201,7 +207,7 @@ class ElasticTraining:
                 for number in (tokens, tokens * 2)
             ]
         trainer.model.train()
-        # Whether any rank has seen that it is, and that it is not.
+        # [a rank has seen that it divides, a rank has seen that it does not]
         found = torch.zeros(2, device=losses[0].device)
         if all(torch.isfinite(loss) and loss != 0 for loss in losses):
             found[int(torch.isclose(*losses))] = 1.0
@@ -211,20 +217,20 @@ class ElasticTraining:
         return bool(divides) if divides or does_not else None
 
     def finish(self, **metrics: Any) -> None:
-        """Training, and what was to be measured, is complete: hand over the results. All ranks call this together.
+        """End the training after all evaluations, and report the results. All ranks call this together.
 
         Args:
-            metrics: what `evaluate` returns, for example; what is no number in it is left out.
+            metrics: results, for example those of `evaluate`. Values that are not numbers are left out.
         """
         self.run.finish(**_numbers(metrics))
 
 
 class ElasticTrainer(ElasticTraining, Trainer):  # type: ignore[misc]
-    """`transformers.Trainer`, elastic."""
+    """An elastic `transformers.Trainer`."""
 
 
 class _Settling(TrainerCallback):  # type: ignore[misc]
-    """The first one: what was done before an epoch counts before anybody begins the next."""
+    """The first callback: it reports the last step of an epoch before other callbacks begin the next epoch."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -234,37 +240,37 @@ class _Settling(TrainerCallback):  # type: ignore[misc]
 
 
 class _Reporting(TrainerCallback):  # type: ignore[misc]
-    """Restores before the first step, and tells the run of each."""
+    """Restores before the first step, and reports each step to the run."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._run = trainer, trainer.run
         self._metrics: dict[str, float] = {}
-        self._begins = False  # with an evaluation
+        self._begins = False  # the user's `eval_on_start`
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         trainer, run = self._trainer, self._run
-        self._metrics.clear()  # what was measured before is no number of this training
-        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # not Accelerate's cover of it
+        self._metrics.clear()  # metrics of an earlier training
+        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # without Accelerate's wrapper
         progress = _Progress(trainer, ModelShape(trainer.model, [optimizer]))
         others = {"schedule": trainer.lr_scheduler, "progress": progress}
-        others["scaler"] = trainer.accelerator.scaler  # none, where what was trained in float16 is no more
+        others["scaler"] = trainer.accelerator.scaler  # None if training no longer uses float16
         rebuild = lambda resumed: progress.rebuild(run.peek("progress"))  # noqa: E731
         run.restore(trainer.model_wrapped, optimizer, rebuild=rebuild, **others)
         self._begins = args.eval_on_start
-        args.eval_on_start = args.eval_on_start and not state.global_step  # once
-        # What is averaged from here on is of the steps from here on.
+        args.eval_on_start = args.eval_on_start and not state.global_step  # only once in a run
+        # The trainer's averages begin with the next step.
         trainer._globalstep_last_logged = trainer._initial_global_step = state.global_step
-        if args.max_steps <= 0:  # an epoch may have more steps than those before had, or fewer
+        if args.max_steps <= 0:  # the number of steps of an epoch may have changed
             state.max_steps = state.global_step + trainer._epochs.left(args.num_train_epochs)
         run.expect(state.max_steps)
-        # The trainer itself looks after a step only.
+        # The trainer itself checks this only after a step.
         trainer._epochs.over = trainer._stopped or state.global_step >= state.max_steps
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        state.epoch = self._trainer._epochs.behind  # the trainer counts those of this attempt
+        state.epoch = self._trainer._epochs.behind  # the trainer counts only epochs of this attempt
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._trainer._epochs.over:  # all that belongs to this epoch was done before
+        if self._trainer._epochs.over:  # an earlier attempt has logged and evaluated this epoch
             control.should_log = control.should_evaluate = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -274,8 +280,8 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
         losses.clear()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
-        self._metrics.update(_numbers(logs))  # the same: what is measured after a step is told with that step
-        self._metrics.pop("loss", None)  # is told with each step
+        self._metrics.update(_numbers(logs))  # the dict of `stepped`: the step is reported with these metrics
+        self._metrics.pop("loss", None)  # each step reports it separately
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         args.eval_on_start = self._begins
@@ -284,14 +290,14 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
 
 
 class _Progress:
-    """What the trainer's loop knows beside the model: its place, its history, the state of its callbacks."""
+    """State of the trainer's loop beside the model: its position, its history, the state of its callbacks."""
 
     def __init__(self, trainer: Any, shape: ModelShape) -> None:
         self._trainer, self._shape = trainer, shape
 
     def rebuild(self, kept: dict[str, Any] | None) -> None:
-        """Have model and optimizer the shape that callbacks had given them."""
-        if kept and "shape" in kept:  # saved before that was kept
+        """Give model and optimizer the shape that callbacks had given them."""
+        if kept and "shape" in kept:  # checkpoints of earlier releases do not have it
             self._shape.load_state_dict(kept["shape"])
 
     def _callbacks(self) -> dict[str, Any]:
@@ -318,12 +324,12 @@ class _Progress:
 
 
 def _check_batch_size(args: Any) -> None:
-    """Raises InvalidInput where the trainer would look for one itself."""
+    """Raise InvalidInput if the trainer would search for a batch size."""
     if args.auto_find_batch_size:
         raise InvalidInput(
-            "auto_find_batch_size: given True; allowed: False, as it begins the training anew on the rank that runs "
-            "out of memory, while the others wait for it, and the weights stay as they have been trained. Give "
-            "per_device_train_batch_size, the most samples that a device takes at once: global_batch stays what it is"
+            "auto_find_batch_size: given True; allowed: False. It restarts training on one rank that runs out of "
+            "memory, while the others wait, and it keeps the trained weights. Give "
+            "per_device_train_batch_size, the most samples that a device takes at once: global_batch stays the same"
         )
 
 

@@ -1,4 +1,4 @@
-"""Lightning's `Trainer` as an elastic training:
+"""Elastic training with Lightning's `Trainer`:
 
     from airflow_elastic.frameworks.lightning import ElasticTrainer
 
@@ -6,7 +6,7 @@
     trainer.fit(module, loader)
     trainer.finish()
 
-The loader is a DataLoader, as ever; or the module's own, or a data module's.
+The loader is a DataLoader as usual: an argument, or the one of the module or of a data module.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ except ImportError as error:
 
 log = logging.getLogger(__name__)
 
-#: What follows from where the training runs, or from its run's specification.
+#: Arguments of the trainer that the run sets, and why.
 _OURS = {
     "devices": "as many as the worker has ranks",
     "num_nodes": "as many as there are workers",
     "accumulate_grad_batches": "it follows from global_batch, the loader's batch_size and the number of ranks",
-    "limit_train_batches": "an epoch has all samples; give the loader a smaller data set, or say max_steps",
+    "limit_train_batches": "an epoch has all samples; give the loader a smaller data set, or set max_steps",
     "overfit_batches": "an epoch has all samples; give the loader a smaller data set",
 }
 
 
 class ElasticTrainer(Trainer):  # type: ignore[misc]
-    """`lightning.pytorch.Trainer`, elastic.
+    """An elastic `lightning.pytorch.Trainer`.
 
     What its calls do beside `fit`. A pass that leaves no trace has no phase, checkpoint, steps or samples:
 
@@ -66,11 +66,14 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
 
     Args:
         global_batch: samples of one optimizer step, all ranks together.
-        seed: of the order of samples.
-        options: the trainer's arguments. Its own checkpoints are off unless `enable_checkpointing` says otherwise.
+        seed: seed of the order of samples. Default: 0.
+        options: arguments of the trainer. Lightning's own checkpoints are off unless `enable_checkpointing` is True.
 
     Attributes:
         run: this rank's session.
+
+    Raises:
+        InvalidInput: an option that the run sets is given.
     """
 
     def __init__(self, *, global_batch: int, seed: int = 0, **options: Any) -> None:
@@ -94,23 +97,23 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         )
 
     def fit(self, model: Any, train_dataloaders: Any = None, *others: Any, **options: Any) -> None:
-        """Train, from where the run stands. Each call is a phase of the run: a restart passes by what is complete.
+        """Train, from the run's newest checkpoint. Each call is a phase of the run; a restart skips complete phases.
 
         Args:
-            model: as the trainer's.
-            train_dataloaders: a DataLoader, or a data module; its `batch_size` is the most samples that a device takes
-                at once. In which order which samples come is the run's own business.
-            others: the trainer's further arguments.
-            options: the trainer's further arguments.
+            model: the trainer's argument.
+            train_dataloaders: a DataLoader, or a data module. Its `batch_size` is the most samples that a device takes
+                at once. The run itself chooses the samples and their order.
+            others: further arguments of the trainer.
+            options: further arguments of the trainer.
 
         Raises:
-            InvalidInput: a callback averages weights, and would begin anew with each attempt; or a checkpoint of the
-                trainer's own is given.
+            InvalidInput: a checkpoint of Lightning is given; or a callback averages weights, which would begin again
+                with each attempt.
         """
         if [*others[2:3], options.get("ckpt_path")][0] is not None:
             raise InvalidInput(
-                "ckpt_path: given; allowed: none, as the run goes on from its own checkpoints. To begin with weights "
-                "that something else has trained, elastic.load_weights(file, module) before"
+                "ckpt_path: given; allowed: none, because the run goes on from its own checkpoints. To begin with "
+                "other weights, call elastic.load_weights(file, module) before"
             )
         given = (train_dataloaders, options.get("datamodule"), *others[1:2], model)
         data = next(one for one in given if one is not None)
@@ -132,7 +135,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         def ours() -> Epochs:
             loader = theirs()
             if self._epochs is not None:
-                self._epochs.settle()  # it is loaded anew: what was done with what was before counts
+                self._epochs.settle()  # data is loaded again: report the last step with the data before
             self._epochs = _Epochs(
                 self.run,
                 loader,
@@ -146,22 +149,22 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         return ours
 
     def finish(self, **metrics: float) -> None:
-        """Training, and what was to be measured, is complete: hand over the results. All ranks call this together.
+        """End the training after all evaluations, and report the results. All ranks call this together.
 
         Args:
-            metrics: what `validate` returns, for example. (The numbers of a training that had come to its end before
-                this attempt began are not in `callback_metrics`.)
+            metrics: results, for example those of `validate`. (`callback_metrics` does not have the numbers of a
+                training that had ended before this attempt began.)
         """
         self.run.finish(**metrics)
 
 
 class _Epochs(Epochs):
-    """Is as long as a whole epoch to the trainer that loads it, which counts by that when to validate and to end.
+    """Has the length of a whole epoch while the trainer loads it, which computes validation and end from it.
 
     Attributes:
-        begun: the trainer is through with that.
-        on_first: is called before the first batch is given: by then the trainer has begun to count batches anew, of
-            which some of this epoch are behind.
+        begun: whether the trainer has done that. From then on, the length is the rest of the epoch.
+        on_first: is called before the first batch. At this point the trainer has reset its count of batches, and the
+            batches that are done in this epoch must be added.
     """
 
     begun = False
@@ -179,42 +182,42 @@ class _Epochs(Epochs):
 
 
 def _check_hooks(theirs: Iterable[Any], module: LightningModule) -> None:
-    """Whoever writes into Lightning's own checkpoints is not asked here: what is kept is what has a state.
+    """Check callbacks that write into Lightning's checkpoints: a run only saves the result of their `state_dict`.
 
     Raises:
-        InvalidInput: it would go on with half of what it needs.
+        InvalidInput: a callback would lose a part of its state.
     """
     averaging = getattr(callbacks, "WeightAveraging", ())
     for one in theirs:
         name = f"{type(one).__name__}.on_save_checkpoint"
         if isinstance(one, averaging):
             raise InvalidInput(
-                f"{name} would keep the averaged weights, and is not called: they would begin anew with each attempt. "
-                "Keep them in a module of your own, torch.optim.swa_utils.AveragedModel(…).requires_grad_(False) for "
-                "example, as a part of the LightningModule: what that holds is saved"
+                f"{name} would keep the averaged weights, and is not called: they would be lost with each attempt. "
+                "Keep them in a module of your own that is a part of the LightningModule, because that is saved. "
+                "An example is torch.optim.swa_utils.AveragedModel(…).requires_grad_(False)"
             )
         if isinstance(one, callbacks.StochasticWeightAveraging) and one.pl_module_contains_batch_norm(module):
             raise InvalidInput(
-                "StochasticWeightAveraging: given, with a model that has batch norms; allowed: one without, as it ends "
-                "with a pass over the data that makes no steps, and is no part of the run. Have the averaged weights "
-                "in a module of your own (torch.optim.swa_utils.AveragedModel), and torch.optim.swa_utils.update_bn "
-                "after trainer.fit"
+                "StochasticWeightAveraging: given, with a model that has batch norms; allowed: a model without them. "
+                "The callback ends with a pass over the data without steps, which is not part of the run. Keep the "
+                "averaged weights in a torch.optim.swa_utils.AveragedModel of your own, and call "
+                "torch.optim.swa_utils.update_bn after trainer.fit"
             )
         if isinstance(one, callbacks.GradientAccumulationScheduler):
             raise InvalidInput(
-                "GradientAccumulationScheduler: given; allowed: none, as how many batches gradients are accumulated of "
-                "follows from global_batch. For another one from some epoch on, begin a run of its own there"
+                "GradientAccumulationScheduler: given; allowed: none, because the number of accumulated batches "
+                "follows from global_batch. To change global_batch at an epoch, begin another run there"
             )
         if isinstance(one, Callback | LightningModule) and is_overridden("on_save_checkpoint", one):
             log.warning(
-                "%s is not called: what it would keep is in no checkpoint of the run. What state_dict returns is, of "
-                "callbacks and data modules; of modules, parameters and buffers",
+                "%s is not called: its data is in no checkpoint of the run. Checkpoints have the state_dict of "
+                "callbacks and data modules, and the parameters and buffers of modules",
                 name,
             )
 
 
 class _Settling(Callback):  # type: ignore[misc]
-    """The first one: what was done before an epoch counts before anybody begins the next."""
+    """The first callback: it reports the last step of an epoch before other callbacks begin the next epoch."""
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -225,15 +228,15 @@ class _Settling(Callback):  # type: ignore[misc]
 
 
 class _Reporting(Callback):  # type: ignore[misc]
-    """Restores before the first step, and tells the run of each."""
+    """Restores before the first step, and reports each step to the run."""
 
     def __init__(self, run: Session) -> None:
         self._run = run
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []  # of the pieces of the step in flight
-        self._steps = 0  # of optimizers, as the trainer counts them
-        self._without_step = False  # and told
-        self._held: list[Any] = []  # callbacks that are not to begin an epoch once more
+        self._steps = 0  # optimizer steps, as the trainer counts them
+        self._without_step = False  # the warning about a batch without a step
+        self._held: list[Any] = []  # callbacks that must not begin an epoch twice
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -245,7 +248,7 @@ class _Reporting(Callback):  # type: ignore[misc]
             f"schedule{number}": config.scheduler
             for number, config in enumerate(trainer.lr_scheduler_configs)
         }
-        before = trainer.fit_loop.epoch_progress.current.completed  # of an earlier call of `fit`
+        before = trainer.fit_loop.epoch_progress.current.completed  # epochs of earlier calls of `fit`
         self._run.expect(steps_of_fit(trainer, before))
         progress = _Progress(trainer)
         self._run.restore(
@@ -266,7 +269,7 @@ class _Reporting(Callback):  # type: ignore[misc]
             del self._held.pop().on_train_epoch_start
         if not trainer._epochs.begun:
             trainer._epochs.begun = True
-            iter(trainer.fit_loop._data_fetcher)  # looks again how long this epoch is: what is left of it
+            iter(trainer.fit_loop._data_fetcher)  # reads the length again, which now is the rest of the epoch
             behind = trainer.fit_loop.epoch_loop.batch_progress.current
             trainer._epochs.on_first = partial(add, behind, trainer._epochs.given)
 
@@ -278,7 +281,7 @@ class _Reporting(Callback):  # type: ignore[misc]
     def on_before_backward(self, trainer: Any, pl_module: LightningModule, loss: torch.Tensor) -> None:
         weight, scaler = self._weight, getattr(trainer.precision_plugin, "scaler", None)
         told = loss.detach() * weight
-        if scaler is not None and scaler.is_enabled():  # what comes here is scaled already
+        if scaler is not None and scaler.is_enabled():  # this loss is scaled already
             told /= scaler.scale(torch.ones((), device=loss.device))
         self._losses.append(told)
         if weight != 1.0:
@@ -289,13 +292,13 @@ class _Reporting(Callback):  # type: ignore[misc]
     ) -> None:
         due = trainer.global_step != self._steps
         if not due and self._run.step_due and not pl_module.automatic_optimization:
-            # The trainer counts no step, and the samples are behind: it was left out, or is a part of another one.
+            # The samples are used, but the trainer has counted no step: the module has skipped or postponed it.
             due = True
             if not self._without_step:
                 self._without_step = True
                 log.warning(
-                    "batch %d has ended without an optimizer's step. Gradients that are accumulated over batches are "
-                    "in no checkpoint: for larger steps, have a larger global_batch",
+                    "batch %d has ended without an optimizer step. Checkpoints do not have gradients that are "
+                    "accumulated over batches: for larger steps, use a larger global_batch",
                     batch_idx,
                 )
         if not due:
@@ -311,12 +314,12 @@ class _Reporting(Callback):  # type: ignore[misc]
 
 
 class _Progress:
-    """What the trainer's loops know beside the model: how far they are, and the state of its callbacks."""
+    """State of the trainer's loops beside the model: their counters, and the state of its callbacks."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._loop = trainer, trainer.fit_loop.epoch_loop
         self._loaded = 0
-        self._rebuilt: list[Any] = []  # callbacks that have been loaded before all else
+        self._rebuilt: list[Any] = []  # callbacks whose state was loaded by `rebuild`
         self._shape = ModelShape(trainer.lightning_module, trainer.strategy.optimizers)
 
     def _callbacks(self) -> dict[str, Any]:
@@ -327,13 +330,13 @@ class _Progress:
         return [one for one in self._trainer.callbacks if isinstance(one, callbacks.ModelPruning)]
 
     def rebuild(self, kept: dict[str, Any] | None) -> None:
-        """Have model and optimizers the shape that callbacks gave them: by their own way first, where they have one."""
+        """Give model and optimizers the shape that callbacks gave them; finetuning callbacks do this themselves."""
         for key, one in self._callbacks().items():
             if kept and isinstance(one, callbacks.BaseFinetuning) and key in kept["callbacks"]:
                 one.load_state_dict(kept["callbacks"][key])
                 one.on_fit_start(self._trainer, self._trainer.lightning_module)
                 self._rebuilt.append(one)
-        if kept and "shape" in kept:  # saved before that was kept
+        if kept and "shape" in kept:  # checkpoints of earlier releases do not have it
             self._shape.load_state_dict(kept["shape"])
 
     def state_dict(self) -> dict[str, Any]:
@@ -359,7 +362,7 @@ class _Progress:
             stand(loop.manual_optimization.optim_step_progress, kept["steps"])
         stand(loop.batch_progress, kept["batches"])
         loop._batches_that_stepped = kept["logged"]
-        self._trainer.should_stop = kept.get("stopped", False)  # early: somebody had seen enough
+        self._trainer.should_stop = kept.get("stopped", False)  # early stopping
         self._loaded = kept.get("loaded", 0)
         for key, one in self._callbacks().items():
             if key in kept["callbacks"] and not any(one is each for each in self._rebuilt):
@@ -368,7 +371,7 @@ class _Progress:
             self._trainer.datamodule.load_state_dict(kept["data"])
 
     def load_data(self) -> None:
-        """As it was loaded last, where the trainer loads it anew from time to time."""
+        """Load the data of the right epoch, if the trainer reloads it every n epochs."""
         loop = self._trainer.fit_loop
         if self._trainer.reload_dataloaders_every_n_epochs and self._loaded:
             stand(loop.epoch_progress, self._loaded)
@@ -377,8 +380,10 @@ class _Progress:
 
 
 def _held_back(trainer: Any) -> list[Any]:
-    """Callbacks that thaw layers by the epoch and have done so in this one: as Lightning's own resuming, within an
-    epoch, they are not told that it begins. (Others are: they may make there what they need for an epoch.)
+    """Skip `on_train_epoch_start` of finetuning callbacks, which have already unfrozen their layers in this epoch.
+
+    Lightning does the same when it resumes within an epoch. Other callbacks are called: they may need it to prepare
+    for the epoch.
     """
     held = [one for one in trainer.callbacks if isinstance(one, callbacks.BaseFinetuning)]
     for one in held:
@@ -387,7 +392,7 @@ def _held_back(trainer: Any) -> list[Any]:
 
 
 def _nothing(*_: Any) -> None:
-    """Done already."""
+    """Do nothing."""
 
 
 def _listed(value: Any) -> list[Any]:

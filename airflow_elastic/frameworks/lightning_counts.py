@@ -1,4 +1,4 @@
-"""What Lightning's trainer counts: steps, batches and epochs, in all calls of its `fit`."""
+"""Counters of Lightning's trainer: steps, batches and epochs of all calls of its `fit`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def steps_of_fit(trainer: Any, before: int) -> int:
-    """Optimizer steps that one call of `fit` is meant to have; 0 where nobody knows.
+    """Optimizer steps of one call of `fit`; 0 if the number is not known.
 
-    A trainer that is trained again goes on counting: its limits, and its own estimate, are of all calls together.
+    The trainer's counters go on in the next call of `fit`: its limits, and its estimate, are for all calls together.
 
     Args:
-        trainer: whose call begins, with its data.
-        before: epochs of its earlier calls.
+        trainer: the trainer, with its data, at the start of the call.
+        before: epochs of earlier calls.
     """
     limits = []
     if trainer.max_epochs != -1:
@@ -25,13 +25,13 @@ def steps_of_fit(trainer: Any, before: int) -> int:
 
 
 def stand(progress: Any, number: int) -> None:
-    """Have a counter of the trainer's say that so much is behind it."""
+    """Set a counter of the trainer to a number."""
     for tracker in (progress.total, progress.current):
         tracker.reset()
         add(tracker, number)
 
 
 def add(tracker: Any, number: int) -> None:
-    """Have it count so many more."""
+    """Add a number to a counter of the trainer."""
     for stage, count in vars(tracker).items():
         setattr(tracker, stage, count + number)

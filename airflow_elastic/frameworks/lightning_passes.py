@@ -1,4 +1,4 @@
-"""What Lightning calls `fit` for and is no training of the run: learning-rate finders, `fast_dev_run`."""
+"""Passes of Lightning's `fit` that are not part of the training: learning-rate finders, `fast_dev_run`."""
 
 from __future__ import annotations
 
@@ -28,37 +28,35 @@ except ImportError as error:
 log = logging.getLogger(__name__)
 
 _BATCH_SIZE = (
-    "{given}: given; allowed: none while training, as the batch size is the most that one device takes at once, on any "
-    "worker that comes: a restart may find another one, and add up gradients in another order. Find it before, in a "
-    "program of its own, and give the loader that batch_size; global_batch stays what it is"
+    "{given}: given; allowed: none while training. After a restart on another worker it may find another batch size, "
+    "and gradients would be added in another order. Find it before, in a "
+    "program of its own, and give the loader that batch_size; global_batch stays the same"
 )
 
 
-#: How many finders of each kind a run has come to, in this attempt: they come in the same order in each.
+#: Number of finders of each kind in this attempt so far. Their order is the same in each attempt.
 _FINDERS: WeakKeyDictionary[Session, Counter[str]] = WeakKeyDictionary()
 
 
 class Passes:
-    """Those of one trainer.
+    """The passes of one trainer.
 
     Args:
-        trainer: elastic.
+        trainer: the elastic trainer.
     """
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._notes: dict[str, Any] = {}  # of the checkpoint that the run goes on from
-        self._phase: int | None = (
-            None  # of the finders; None in a pass of the script's own, which keeps nothing
-        )
-        self._begun = False  # the training that `fit` was called for
+        self._notes: dict[str, Any] = {}  # notes of the checkpoint that the run goes on from
+        self._phase: int | None = None  # phase of the finders; None in a scratch pass of the script
+        self._begun = False  # whether the training of this call of `fit` has begun
 
     @contextlib.contextmanager
     def fit(self, model: Any) -> Iterator[None]:
-        """Around one call of `fit`: a training of the run, or a pass that leaves no trace.
+        """Around one call of `fit`: a training of the run, or a pass after which all state is as before.
 
         Raises:
-            InvalidInput: the phase of the run has had its training.
+            InvalidInput: the phase of the run already has a training.
         """
         trainer, run = self._trainer, self._trainer.run
         self._begun, self._phase = False, None
@@ -78,14 +76,14 @@ class Passes:
         self._phase = run._course.number
 
     def begin(self) -> None:
-        """Training begins: it is too late for a finder."""
+        """Note that training begins: from now on a finder is refused."""
         self._begun = True
 
     def set_up(self) -> None:
-        """Have finders among the callbacks leave no trace.
+        """Make finders among the callbacks restore all state after their pass.
 
         Raises:
-            InvalidInput: there is one of batch sizes.
+            InvalidInput: a callback is a finder of batch sizes.
         """
         for one in self._trainer.callbacks:
             if isinstance(one, BatchSizeFinder):
@@ -97,15 +95,15 @@ class Passes:
                 one.lr_find = partial(self._lr_find, one)
 
     def _lr_find(self, one: Any, trainer: Any, module: Any) -> None:
-        """Once in a run: what was found is kept, and restarts have the same.
+        """Find the learning rate once in a run. The result is kept, and restarts use it again.
 
         Raises:
             InvalidInput: training has begun.
         """
         if self._begun:
             raise InvalidInput(
-                f"{type(one).__name__}.lr_find: given at epoch {trainer.current_epoch}; allowed: before the training, "
-                "as a restart within an epoch could not do so again. End `fit` there, and begin another one: each is a "
+                f"{type(one).__name__}.lr_find: given at epoch {trainer.current_epoch}; allowed: before the training. "
+                "A restart within an epoch could not repeat it. End `fit` there, and call it again: each call is a "
                 "phase of the run"
             )
         run, name = trainer.run, self._name(one)
@@ -122,12 +120,14 @@ class Passes:
             _begin_anew(trainer.fit_loop)
             if name is not None and (found := one.optimal_lr) is not None:
                 losses = [loss if math.isfinite(loss) else None for loss in found.results["loss"]]
-                with contextlib.suppress(InvalidInput):  # too many: a restart finds it again
+                with contextlib.suppress(
+                    InvalidInput
+                ):  # too large for a note: a restart finds the rate again
                     run.note(**{name: {"lr": found.results["lr"], "loss": losses}})
-        _apply(one, trainer, module)  # the optimizer is as it was before
+        _apply(one, trainer, module)  # because the end of the scratch pass has reset the optimizer
 
     def _name(self, one: Any) -> str | None:
-        """What a finder's note is called: whether a restart comes to each of them again is the script's business."""
+        """Name of a finder's note. The script must call its finders in the same order in each attempt."""
         if self._phase is None:
             return None
         kind = "Tuner" if _is_tuner(one) else type(one).__name__
@@ -139,7 +139,7 @@ class Passes:
 
 
 def _is_tuner(one: Any) -> bool:
-    """Whether a callback is there for a pass of its own alone, as `Tuner.lr_find` has it."""
+    """Whether a callback comes from `Tuner.lr_find`, which calls `fit` only for its own pass."""
     return isinstance(one, LearningRateFinder) and one._early_exit
 
 
@@ -147,12 +147,12 @@ def _found_before(one: Any, kept: dict[str, Any]) -> Any:
     found = _LRFinder(one._mode, one._min_lr, one._max_lr, one._num_training_steps)
     losses = [math.nan if loss is None else loss for loss in kept["loss"]]
     found.results = {"lr": kept["lr"], "loss": losses}
-    log.info("the learning rate was found in an earlier attempt, and is not looked for again")
+    log.info("an earlier attempt has found the learning rate: it is used again")
     return found
 
 
 def _apply(one: Any, trainer: Any, module: Any) -> None:
-    """As Lightning does it with what it has found."""
+    """Set the learning rate that was found, as Lightning does."""
     if not one._update_attr or one.optimal_lr is None or (rate := one.optimal_lr.suggestion()) is None:
         return
     lightning_setattr(module, _determine_lr_attr_name(module, one._attr_name), rate)
@@ -163,7 +163,7 @@ def _apply(one: Any, trainer: Any, module: Any) -> None:
 
 @contextlib.contextmanager
 def _as_before(trainer: Any) -> Iterator[None]:
-    """The trainer has not been through it."""
+    """Restore the trainer's counters and callbacks afterwards."""
     loops = copy.deepcopy(trainer.fit_loop.state_dict())
     states = [(one, copy.deepcopy(one.state_dict())) for one in trainer.callbacks]
     limits = trainer.fit_loop.max_epochs, trainer.fit_loop.epoch_loop.max_steps
@@ -181,7 +181,7 @@ def _as_before(trainer: Any) -> Iterator[None]:
 
 
 def _begin_anew(loop: Any) -> None:
-    """Its next run goes on from nothing. Where only steps are counted, Lightning's own way to say so says the other."""
+    """Make the loop start from the beginning. Lightning's own way does the opposite if only steps are counted."""
     loop._restarting = False
     for one in vars(loop).values():
         if isinstance(one, _Loop):

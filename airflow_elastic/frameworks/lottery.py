@@ -1,8 +1,8 @@
-"""The first weights, to which Lightning's `ModelPruning` resets those that it leaves: `use_lottery_ticket_hypothesis`,
-its default.
+"""The first weights of Lightning's `ModelPruning`, to which it resets the remaining weights.
 
-When it does so for the first time, on one device, parameters get the memory of its copies of them: from then on the
-copies are what is trained, and resetting changes nothing any more. A restarted attempt has copies of its own.
+This is its default (`use_lottery_ticket_hypothesis`). On one device, the first reset gives the parameters the memory
+of its copies. From then on training changes the copies, and later resets have no effect. A restarted attempt has
+separate copies, so the shared memory must be restored.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 
 
 def shared(pruning: Any) -> list[int]:
-    """Numbers of the parameters of such a callback whose copies are in the same memory: plain values."""
+    """Numbers of the callback's parameters that share memory with their copies."""
     return [number for number, copy, own in _each(pruning) if copy.data_ptr() == own.data_ptr()]
 
 
 def share(pruning: Any, numbers: Collection[int]) -> None:
-    """Have the copies of these be in the memory of the parameters, as they were."""
+    """Make the copies of these parameters share their memory again."""
     for number, copy, own in _each(pruning):
         if number in numbers:
             copy.data = own.data

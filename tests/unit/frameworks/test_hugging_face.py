@@ -27,7 +27,7 @@ def test_hugging_faces_best_checkpoint_is_the_runs_business() -> None:
     args = TrainingArguments(
         load_best_model_at_end=True, eval_strategy="epoch", save_strategy="epoch", use_cpu=True
     )
-    with pytest.raises(InvalidInput, match="allowed: False, as the run keeps the checkpoints"):
+    with pytest.raises(InvalidInput, match="allowed: False, because the run keeps the checkpoints"):
         ElasticTrainer(global_batch=4, args=args)
 
 
