@@ -1,10 +1,10 @@
-"""Trains on a Kubernetes cluster what digits_quickstart trains on one machine, as the kind of job that one picks.
+"""Trains the model of digits_quickstart on a Kubernetes cluster, as the chosen kind of job.
 
-It needs an elastic connection whose `run_root` is on S3, and two Airflow variables: `digits_home`, an S3 prefix for
-data and models, and `digits_engine_options`, JSON that says how workers become pods. The folder `digits` beside this
-file has to lie in the working folder of the image. docs/how-to/run-the-example-dag.md shows it all.
+It needs an elastic connection with a `run_root` on S3, and two Airflow variables. `digits_home` is an S3 prefix for
+data and models. `digits_engine_options` is JSON with the options of the engine. The image must have the folder
+`digits`, which is beside this file, in its working folder. docs/how-to/run-the-example-dag.md shows each step.
 
-While `train` is at work, switch off a node: it goes on without that one from its newest checkpoint.
+While `train` is running, switch off a node: training goes on without it from its newest checkpoint.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trains a small network on handwritten digits, measures it, and promotes it if it is the best so far.
 
-While `train` is at work, kill one of its processes, or ask for more workers with `airflow-elastic scale`: it goes on
-from its newest checkpoint, and every sample still counts once.
+While `train` is running, kill one of its processes, or ask for more workers with `airflow-elastic scale`. Training goes
+on from its newest checkpoint, and every sample still counts once.
 """
 
 from __future__ import annotations

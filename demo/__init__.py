@@ -1,1 +1,1 @@
-"""`make demo`: a real Airflow, a real training, real faults, and a check that all of it happened."""
+"""`make demo`: a real Airflow, a real training, real faults, and a check that they happened."""

@@ -1,8 +1,8 @@
 """`python -m demo`: what `make demo` runs.
 
-It starts an Airflow of its own in `.demo/`, runs the DAG `digits_quickstart` there, kills one of its workers, asks for
-one more, and shows what becomes of it. It exits 0 only if all of that really happened. With KEEP=1 in the environment
-it leaves Airflow running; `python -m demo stop` ends that.
+It starts an Airflow of its own in `.demo/`, and runs the DAG `digits_quickstart` there. It kills one of its workers,
+asks for one more, and shows how training goes on. It exits 0 only if all of that really happened. With KEEP=1 in the
+environment it leaves Airflow running; `python -m demo stop` ends it.
 """
 
 from __future__ import annotations

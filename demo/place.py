@@ -40,7 +40,7 @@ class Place:
         return self.folder / "airflow"
 
     def take(self) -> None:
-        """Make it ours alone."""
+        """Lock the folder for this demo."""
         try:
             self.folder.mkdir(exist_ok=True)
             self._lock = (self.folder / "lock").open("w")
@@ -66,8 +66,8 @@ class Place:
     def living(self) -> list[linux.Process]:
         """Every process that was started for this Airflow: its parts, its tasks, its training.
 
-        They carry a mark in their environment. Some parts of Airflow overwrite theirs with a title, and are known by
-        their session, which Standalone notes; here it is remembered, as Standalone forgets it when it has stopped.
+        They have a mark in their environment. Some parts of Airflow overwrite their environment with a title. These
+        are found by their session, which Standalone notes and forgets when it has stopped; so it is kept here.
         """
         with contextlib.suppress(OSError, ValueError):
             noted = json.loads((self.home / "standalone" / "sessions.json").read_text())

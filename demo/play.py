@@ -35,7 +35,7 @@ def play(place: Place, screen: Screen, *, keep: bool) -> int:
 
     Args:
         place: the demo's folder, empty.
-        screen: where to tell of it.
+        screen: shows the progress.
         keep: leave Airflow running.
     """
     airflow = Standalone(place.home, DAGS, stop_timeout=5, progress=screen.say)
@@ -44,7 +44,7 @@ def play(place: Place, screen: Screen, *, keep: bool) -> int:
         airflow.wait_for_dag(DAG_ID)
         screen.say(
             f"triggering {DAG_ID}: a network learns digits on 2 workers. One of them will be killed, and a third one "
-            "asked for; the script knows nothing of it."
+            "asked for; the script has no code for this."
         )
         run_id = airflow.trigger(DAG_ID, CONF, run_id="demo")
         faults = Faults(screen.say)

@@ -21,7 +21,7 @@ _SIGNS = {"success": ("✓", "green"), "failed": ("✗", "bold red"), "upstream_
 
 
 class Screen:
-    """Tells what happens, with the time since it began."""
+    """Shows lines with the time since the start."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or say.console()

@@ -16,7 +16,7 @@ LEAST_ACCURACY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known when the DAG run is over. Nothing of it is the demo's own word, but for `killed` and `scale_code`.
+    """Facts about a DAG run that has ended. Only `killed` and `scale_code` come from the demo itself.
 
     Attributes:
         status: the training's status document; None where there never was a training.
@@ -28,10 +28,10 @@ class Evidence:
         scale_code: exit code of `airflow-elastic scale`.
         expected_samples: epochs times samples of the data set.
         evaluation: what the task `evaluate` returned.
-        card: of the promoted model, as it lies beside the model.
+        card: card of the promoted model, stored beside the model.
         asset_events: of this DAG run, from Airflow.
         training_left: processes of the training that live although it has ended.
-        airflow_left: processes that live although Airflow was stopped; None where it was not to stop.
+        airflow_left: processes that live although Airflow was stopped; None if it was left running.
     """
 
     status: Mapping[str, Any] | None

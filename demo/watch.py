@@ -81,7 +81,7 @@ class Watch:
             self._faults.look(run, status)
 
     def _tell(self, store: Store) -> Iterator[None]:
-        """Tell the events that are new, at each turn. Checkpoints are too many: the progress shows the newest."""
+        """Show the new events at each turn, without checkpoints: the progress shows the newest one."""
         journal, seq = Journal(store), 0
         state: RunState | None = None
         while True:

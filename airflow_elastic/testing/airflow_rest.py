@@ -1,7 +1,7 @@
-"""A small client of Airflow's REST API in the words a test thinks in: trigger, wait, log, xcom, mark, clear.
+"""A small client of Airflow's REST API for tests, with calls such as trigger, wait, log, xcom and clear.
 
-It waits by asking again until a deadline, and stops early where the wanted state cannot come any more. It
-imports no Airflow, so it also drives one that runs elsewhere.
+It waits by polling until a deadline, and stops early if the wanted state cannot be reached any more. It does not
+import Airflow, so it can also use an Airflow that runs elsewhere.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def poll(
         if time.monotonic() >= deadline:
             known = hint()
             raise AirflowTimeoutError(
-                f"waited {timeout:g} s for {what}, in vain" + (f": {known}" if known else "")
+                f"waited {timeout:g} s for {what}, without success" + (f": {known}" if known else "")
             )
         time.sleep(every)
     return answer
@@ -115,7 +115,7 @@ class AirflowRest:
             answer = self._http.request(
                 method, path, headers={"Authorization": f"Bearer {self._token}", **headers}, **kwargs
             )
-            # An expired token gets 401, one that another server has signed (ours was started anew) 403.
+            # An expired token gets 401; a token from before a restart of the server gets 403.
             if answer.status_code == 401 or "Invalid JWT token" in answer.text:
                 self._token = None
             elif answer.status_code != 500 or "Database error" not in answer.text:
@@ -231,7 +231,7 @@ class AirflowRest:
     # -- task instances --------------------------------------------------------------------------------------
 
     def task(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, Any]:
-        """A task instance as REST shows it: state, try_number, start_date, trigger, …"""
+        """A task instance from the REST API, with `state`, `try_number`, `start_date`, `trigger` and other fields."""
         found: dict[str, Any] = self.rest("GET", _task(dag_id, run_id, task_id, map_index))
         return found
 

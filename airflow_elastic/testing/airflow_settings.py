@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow_elastic.testing.airflow_rest import AirflowError
 
-# `airflow standalone` starts its parts as `airflow NAME` from the PATH. This stands in for that program, to
-# note each part's pid and to leave out the log servers: they listen everywhere, and one machine needs none.
+# `airflow standalone` starts its parts as `airflow NAME` from the PATH. This script replaces that program. It notes
+# each part's pid, and leaves out the log servers: they listen on all addresses, and one machine needs none.
 _SHIM = """\
 #!/bin/sh
 echo $$ > {state}/"$1".pid

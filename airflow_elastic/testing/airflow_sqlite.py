@@ -1,12 +1,12 @@
-"""How the Airflow of tests and demos connects to its SQLite: every part of Airflow imports this.
+"""Settings of SQLite for the Airflow of tests and demos. Every part of Airflow imports this.
 
-A database that lives as long as a test need not survive the loss of power, and on a machine whose disk is
-busy each fsync holds the only write lock for seconds.
+A test's database need not survive a loss of power. On a machine with a busy disk, each fsync would hold the only
+write lock for seconds.
 
-The time to wait for that lock is short on purpose. The API server writes its log of actions in its event
-loop (`api_fastapi/logging/decorators.py` of Airflow 3.3); where another of its own requests has the lock
-then, that one cannot go on to let go of it, and the whole server stands still until this time is over.
-What it answers then, "Database error", `AirflowRest` asks again.
+The time to wait for that lock is short on purpose. The API server writes its log of actions in its event loop
+(`api_fastapi/logging/decorators.py` of Airflow 3.3). If another of its own requests has the lock, that request cannot
+release it, because the event loop waits. The whole server then waits until this time is over, and answers "Database
+error". `AirflowRest` repeats such a request.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What every engine promises, as a suite that third parties run against theirs.
+"""A test suite for engines, also for those of other packages.
 
-Subclass `EngineConformance`, give it an `engine` and a `make_spec` for a program that runs until it is ended, and let
+Subclass `EngineConformance`. Give it an `engine`, and a `make_spec` for a program that runs until it is ended. Let
 pytest collect the subclass (with asyncio_mode=auto):
 
     class TestMyEngine(EngineConformance):
@@ -56,7 +56,7 @@ class EngineConformance:
 
     def make_spec(self, **changes: Any) -> RunSpec:
         """A specification whose program runs until it is ended."""
-        raise NotImplementedError("say in the subclass which program your engine is to run")
+        raise NotImplementedError("return a specification for your engine in the subclass")
 
     def job(self, uri: str, attempt: int = 1, workers: int = 2) -> Job:
         """An attempt of the run at `uri`."""

@@ -19,7 +19,7 @@ def check_port(port: int) -> None:
     """Find out before the API server does, which says it in the middle of a long log.
 
     Raises:
-        AirflowError: the port is taken, or not ours to take.
+        AirflowError: the port is taken, or this user must not use it.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -27,5 +27,5 @@ def check_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             raise AirflowError(
-                f"port: given {port}, which cannot be had ({error}); choose another, or None for a free one"
+                f"port: given {port}, which cannot be had ({error}). Choose another, or None for a free one"
             ) from None

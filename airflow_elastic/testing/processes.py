@@ -128,13 +128,13 @@ class Sessions:
         self._leaders: dict[int, int] = {}
 
     def note(self, pid: int) -> None:
-        """Count the session of this leader, just started, as ours."""
+        """Remember the session of this leader, which has just started."""
         leader = read(pid)
         self._leaders[pid] = leader.started if leader else 0
         self._path.write_text(json.dumps(list(self._leaders.items())))
 
     def forget(self) -> None:
-        """Call none ours any more: they have ended."""
+        """Forget all sessions, after they have ended."""
         self._leaders = {}
         self._path.unlink(missing_ok=True)
 
@@ -146,7 +146,7 @@ class Sessions:
         return in_sessions(self._leaders.keys())
 
     def detached(self) -> list[Process]:
-        """The living processes that carry the mark, in sessions that are not ours."""
+        """The living processes with the mark that are in other sessions."""
         return [
             process
             for process in living()

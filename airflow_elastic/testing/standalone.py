@@ -10,15 +10,15 @@ The project's tests and its demo run it; so can a user's tests of their own DAGs
         airflow.start_triggerer()
         airflow.wait_run("train", run_id)
 
-It is the `airflow` program of this virtual environment (sqlite, LocalExecutor, its own scheduler, triggerer,
-DAG processor and API server), listening on 127.0.0.1 only. Airflow itself is not imported here.
+It starts the `airflow` program of this virtual environment, with SQLite and LocalExecutor. Scheduler, triggerer, DAG
+processor and API server are its own, and listen on 127.0.0.1 only. Airflow itself is not imported here.
 
-`airflow standalone` restarts none of its parts: when its triggerer dies it says nothing, its other parts go
-on, and what is deferred stays deferred until another triggerer comes (`start_triggerer`). SIGTERM ends it
-without ending its parts; so `stop` ends those first, and then kills whatever is left in their session.
+`airflow standalone` does not restart its parts. If its triggerer dies, it says nothing, and its other parts go on.
+Deferred tasks stay deferred until another triggerer is started (`start_triggerer`). SIGTERM ends it without ending its
+parts. So `stop` ends the parts first, and then kills the rest of their session.
 
-A training process in a session of its own is no part of Airflow and outlives `stop`, as it would in
-production: `detached` lists those, `stop(detached=True)` kills them too. Linux only.
+A training process in a session of its own is not part of Airflow and goes on after `stop`, as in production.
+`detached` lists such processes, and `stop(detached=True)` kills them too. Linux only.
 """
 
 from __future__ import annotations
@@ -63,12 +63,11 @@ class Standalone(AirflowRest):
             running Airflow at a time. The developer's ~/airflow and AIRFLOW* variables are never read.
         dags_folder: the DAG files, used in place.
         port: of the API server and UI, on 127.0.0.1; None takes a free one.
-        env: more environment for every process, and the last word over the settings made here: any
-            `AIRFLOW__SECTION__KEY`.
-        connections: Airflow connections by id, as a URI or as a mapping of `conn_type`, `host`, `extra`, …
-            They are given through the environment: every process sees them, the UI's list does not.
-        users: role (viewer, user, op, admin) by user name; the first is the one this object logs in as.
-        password: of every new user; None makes one up. Passwords that the home holds already stay.
+        env: more environment variables for every process. An `AIRFLOW__SECTION__KEY` overrides a setting made here.
+        connections: Airflow connections by id, as a URI or as a mapping with `conn_type`, `host`, `extra` and others.
+            They are passed in the environment: every process has them, the UI's list does not.
+        users: role by user name; roles are `viewer`, `user`, `op`, `admin`. This object logs in as the first user.
+        password: password of every new user; None makes one up. Passwords that the home already has do not change.
         parallelism: how many tasks run at once.
         takeover: seconds without a heartbeat after which another triggerer takes over the triggers of a dead
             one. Airflow's own default is 30; at least 5.
@@ -318,7 +317,7 @@ class Standalone(AirflowRest):
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _spawn(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-        """Start `airflow ARGUMENTS` as the leader of a session of ours."""
+        """Start `airflow ARGUMENTS` as the leader of a new session."""
         with log.open("wb") as output:
             started = subprocess.Popen(
                 [str(self._program), *arguments],

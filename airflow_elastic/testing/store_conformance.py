@@ -173,7 +173,7 @@ class StoreConformance:
         store.put("empty", b"")
         assert store.read_from("empty", 0) == b""
         store.put("big", b"x" * ((1 << 20) + 3))
-        assert len(store.read_from("big", 0)) == 1 << 20, "the limit is 1 MiB unless told otherwise"
+        assert len(store.read_from("big", 0)) == 1 << 20, "the default limit is 1 MiB"
         assert store.read_from("big", 1 << 20) == b"xxx"
         with _raises(ElasticError, "a negative offset"):
             store.read_from("log", -1)
@@ -291,9 +291,9 @@ class StoreConformance:
                 store.download("ckpt/shard 0.bin", target, durable=bool(size % 2), told=told.append)
                 assert target.read_bytes() == data, f"{size} bytes came back changed"
                 assert told == sorted(told), "bytes that have come do not go away again"
-                assert max(told, default=0) == size, "all that has come is told"
+                assert max(told, default=0) == size, "progress is reported up to the last byte"
                 assert size <= self.large or len(told) > 1, (
-                    "of a large object it is told how much of it has come"
+                    "progress of a large object is reported several times"
                 )
                 assert store.read_from("ckpt/shard 0.bin", max(0, size - 5)) == data[-5:]
                 assert [path.name for path in target.parent.iterdir()] == ["target"], "temporary files remain"

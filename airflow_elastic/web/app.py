@@ -1,8 +1,8 @@
-"""The page of a run: the status document of one task instance, for a person and as JSON. Read-only.
+"""The page of a run: the status document of one task instance, as HTML or JSON. Read-only.
 
-Airflow does not authenticate the applications of plugins; each route here asks Airflow's auth manager itself. Where a
-run is stored is never taken from the request, and not from what people may edit: whoever may read the task instance may
-read its run, and nothing else.
+Airflow does not authenticate the applications of plugins, so each route here asks Airflow's auth manager. A user who
+may read the task instance may read its run, and no other data. So the location of the run never comes from the
+request, nor from values that users may edit.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from airflow_elastic.spec.errors import ElasticError, RunMissing
 from airflow_elastic.spec.status import Wait
 from airflow_elastic.web.located import TaskInstance, locate
 
-#: The documentation that FastAPI would serve is open to everybody: there is none.
+#: Without FastAPI's documentation, which everybody could read.
 app = FastAPI(title="airflow-elastic", docs_url=None, redoc_url=None, openapi_url=None)
 
 _READ = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 
-#: As Airflow's own columns hold them.
+#: The limits of Airflow's database columns.
 _Id = Annotated[str, InPath(max_length=250, pattern=r"^[^\x00]+$")]
 _MapIndex = Annotated[int, Query(ge=-1, lt=2**31)]
 
@@ -45,7 +45,7 @@ _HEADERS = {
 
 
 def _moment(seconds: float | None) -> str:
-    """Epoch seconds for a person."""
+    """Epoch seconds as a text."""
     if seconds is None:
         return ""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

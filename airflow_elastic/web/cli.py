@@ -1,7 +1,7 @@
-"""`airflow elastic …`: every command of `airflow-elastic`, for those whose hands type `airflow`.
+"""`airflow elastic …`: every command of `airflow-elastic` as a command of `airflow`.
 
-The commands are described once, in `airflow_elastic.cli`; here their parameters are turned into Airflow's, and what
-was typed is handed back to them as words.
+The commands are defined once, in `airflow_elastic.cli`. This module makes parameters of Airflow's CLI from their
+parameters, and passes the values to them as command-line arguments.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from airflow_elastic.cli.main import cli, main
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Airflow keeps words of its own in the same namespace.
+#: Prefix of our arguments, because Airflow has arguments of its own in the same namespace.
 _PREFIX = "elastic_"
 
 
 def get_elastic_cli_commands() -> list[GroupCommand]:
-    """What Airflow finds through `cli` in the provider's description."""
+    """The commands that Airflow loads through `cli` in the provider's description."""
     commands = [_action(words, command) for words, command in _all(cli)]
     return [GroupCommand(name="elastic", help="Elastic, fault-tolerant training", subcommands=commands)]
 
 
 def _all(group: click.Group) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command, and the words that call it."""
+    """Every command, with the words that call it."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from (((name, *words), below) for words, below in _all(command))
@@ -58,7 +58,7 @@ def _arg(parameter: click.Parameter) -> Arg:
         return _new(*flags, dest=dest, help=told, action=argparse.BooleanOptionalAction)
     if getattr(option, "is_flag", False):
         return _new(*flags, dest=dest, help=told, action="store_true")
-    # No types: what is allowed is said by the command itself, in its own words.
+    # No types: the command itself checks the values, with its own messages.
     action = "append" if option.multiple else "store"
     metavar = option.metavar or (option.name or "").upper()
     return _new(*flags, dest=dest, help=told, action=action, metavar=metavar, required=option.required)
@@ -84,7 +84,7 @@ def _runner(words: tuple[str, ...], command: click.Command) -> Callable[[argpars
 
 
 def _typed(option: click.Parameter, value: Any) -> list[str]:
-    """The words that give an option this value."""
+    """The command-line arguments that set an option to this value."""
     if value is None or (value is False and not option.secondary_opts):
         return []
     if isinstance(value, bool):
@@ -94,5 +94,5 @@ def _typed(option: click.Parameter, value: Any) -> list[str]:
 
 
 def _plain(text: str | None) -> str:
-    """Text that neither argparse nor rich takes for something else."""
+    """Text without characters that have a meaning for argparse or rich."""
     return (text or "").replace("\b\n", "").replace("%", "%%").replace("[", "\\[")

@@ -1,8 +1,8 @@
-"""Where the run of one task instance is stored, and with which connections it is read.
+"""Find where the run of one task instance is stored, and the connections to read it with.
 
-The XCom `run_uri` says so, but people may edit XComs. So it only chooses among what the task itself has said: where its
-own parameters, as it has rendered them, let its run be. Airflow keeps these where tasks alone write. And it has to be
-below a root that an administrator has configured, as it is read with the API server's own rights.
+The XCom `run_uri` has the URI, but users may edit XComs. So the URI must match the task's rendered parameters, which
+only tasks can write. It must also be below a root that an administrator has configured, because the API server
+reads it with its own rights.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.storage.store import Store
 
-#: Parameters of the operator that say where its run is stored.
+#: Parameters of the operator that decide where its run is stored.
 _NAMES = ("run_uri", "elastic_conn_id", "aws_conn_id")
 
-#: What a task that had succeeded, and was cleared, has behind its run URI.
+#: Suffix of the run URI of a task that had succeeded and was cleared.
 _AGAIN = re.compile(r"(~[1-9][0-9]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInstance:
-    """One task instance, whichever its try; `map_index` is -1 where it is not mapped."""
+    """One task instance, the same for all its tries; `map_index` is -1 if it is not mapped."""
 
     dag_id: str
     run_id: str
@@ -47,7 +47,7 @@ class TaskInstance:
     map_index: int
 
     def xcom(self, session: Session, key: str) -> Any:
-        """Its XCom, as the database holds it; None where there is none."""
+        """An XCom of the task instance, from the database. None without one."""
         query = XComModel.get_many(
             run_id=self.run_id,
             key=key,
@@ -65,7 +65,7 @@ class TaskInstance:
             return row.value
 
     def rendered(self, session: Session) -> dict[str, str | None]:
-        """What its parameters were rendered to. Raises HTTPException where Airflow does not keep that any more."""
+        """Its rendered parameters. Raises HTTPException if Airflow has removed them."""
         query = select(Rendered.rendered_fields).where(
             Rendered.dag_id == self.dag_id,
             Rendered.run_id == self.run_id,
@@ -76,9 +76,8 @@ class TaskInstance:
         if fields is None:
             raise HTTPException(
                 404,
-                "Airflow does not keep any more what this task instance has rendered, so nobody can tell where its run "
-                "is stored: raise [core] num_dag_runs_to_retain_rendered_fields, or read the run with "
-                "`airflow-elastic status`",
+                "Airflow has removed the rendered fields of this task instance, which say where its run is stored. "
+                "Raise [core] num_dag_runs_to_retain_rendered_fields, or read the run with `airflow-elastic status`",
             )
         return {name: fields[name] if isinstance(fields.get(name), str) else None for name in _NAMES}
 
@@ -87,20 +86,20 @@ def locate(session: Session, ti: TaskInstance) -> Store:
     """The store of a task instance's run.
 
     Raises:
-        HTTPException: it has none (404), or one that this page may not read (403).
-        ElasticError: what its parameters say cannot be used here.
+        HTTPException: the task instance has no run (404), or this page may not read it (403).
+        ElasticError: a connection or a URI of its parameters cannot be used here.
     """
     told = ti.xcom(session, "run_uri")
     if not isinstance(told, str):
         raise HTTPException(
-            404, "this task instance has no elastic run: it has not begun, or is no elastic task"
+            404, "this task instance has no elastic run: it has not begun, or it is not an elastic task"
         )
     rendered = ti.rendered(session)
     hook = ElasticHook(
         rendered["elastic_conn_id"] or ElasticHook.default_conn_name, aws_conn_id=rendered["aws_conn_id"]
     )
     roots = [hook.run_root, *_page_roots()]
-    # A root of former times may be among them.
+    # Without a run_uri, the root at the start of the task may be any of the roots.
     own = [rendered["run_uri"]] if rendered["run_uri"] else [default_uri(root, ti) for root in roots]
     if not any(_is_at(told, hook.open_store(uri).uri) for uri in own):
         raise HTTPException(
@@ -109,12 +108,12 @@ def locate(session: Session, ti: TaskInstance) -> Store:
     if not any(_is_below(told, root, hook) for root in roots):
         raise HTTPException(
             403,
-            f"the run is stored at {told}, which is below none of the folders and prefixes that this page may read: "
-            "have an administrator add one to [elastic] page_roots",
+            f"this page may not read the run at {told}: it is below none of the configured folders and prefixes. "
+            "Ask an administrator to add one to [elastic] page_roots",
         )
     store = hook.open_store(told)
     if not _is_of(store, task_key(ti)):
-        raise HTTPException(403, f"the run at {told} is another task's")
+        raise HTTPException(403, f"the run at {told} belongs to another task")
     return store
 
 
@@ -131,7 +130,7 @@ def _page_roots() -> list[str]:
 def _is_below(uri: str, root: str, hook: ElasticHook) -> bool:
     try:
         above = hook.open_store(root).uri
-    except InvalidInput:  # a root that is none has nothing below it
+    except InvalidInput:  # no run is below an invalid root
         return False
     if not uri.startswith("s3://"):
         uri, above = os.path.realpath(uri), os.path.realpath(above)
@@ -139,7 +138,7 @@ def _is_below(uri: str, root: str, hook: ElasticHook) -> bool:
 
 
 def _is_of(store: Store, key: str) -> bool:
-    """Whether the task has had the run, by the run's own journal; earlier releases did not note whose it was."""
+    """Whether the run's journal names the task. Journals of earlier releases name no task, and are accepted."""
     events = Journal(store).read()
     tasks = {event.task for event in events if hasattr(event, "task")}
     return key in tasks or tasks <= {None}

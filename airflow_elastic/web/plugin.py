@@ -1,4 +1,4 @@
-"""The plugin: mounts the page of a run in Airflow's API server, and nowhere else."""
+"""The plugin: mounts the page of a run in Airflow's API server only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ElasticPlugin(AirflowPlugin):
 
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:
-        """Import the page where it is served: every task and every other part of Airflow loads plugins too."""
+        """Import the page only in the API server: every task and every other part of Airflow loads plugins, too."""
         if any(word.replace("_", "-") == "api-server" for word in sys.argv):
             from airflow_elastic.web.app import app
 

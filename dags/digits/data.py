@@ -12,7 +12,7 @@ HELD_OUT = 360
 
 
 def write(home: Store) -> str:
-    """Write the data set, split into what is trained on and what is held out, and return its URI.
+    """Write the data set, split into training data and held-out data, and return its URI.
 
     The bytes are the same each time, and the split never changes: the accuracies of any two models can be compared.
     """
@@ -31,5 +31,5 @@ def write(home: Store) -> str:
         held_out_images=images[:HELD_OUT],
         held_out_labels=labels[:HELD_OUT],
     )
-    home.put("digits.npz", file.getvalue())  # whoever is reading it goes on with the old one
+    home.put("digits.npz", file.getvalue())  # a task that is reading it goes on with the old one
     return f"{home.uri}/digits.npz"

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def evaluate(run: Store, data: bytes, home: Store) -> dict[str, Any]:
     """Load the run's newest checkpoint, verified against its manifest, and measure it on the held-out data.
 
-    Returns what may be promoted, in plain JSON: the accuracy, where the model comes from, and its weights, written to a
-    file of `home`, so that what is promoted is the very thing that was measured.
+    Returns plain JSON: the accuracy, where the model comes from, and the file of its weights in `home`. Promotion uses
+    this file, so the promoted weights are those that were measured.
     """
     import numpy as np
     import torch

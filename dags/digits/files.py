@@ -1,4 +1,4 @@
-"""Files of these DAGs, in a folder or on S3: whoever reads them may be on another machine than who wrote them."""
+"""Files of these DAGs, in a folder or on S3: tasks on several machines read and write them."""
 
 from __future__ import annotations
 

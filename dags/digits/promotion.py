@@ -1,10 +1,10 @@
 """The promoted models: a card each, and the newest one is the model that is promoted now.
 
-models/0001.json         a card: how good the model is, where it comes from, and where its weights are
-weights/<sha256>.pt      weights; copies, so the run that they come from may remove its checkpoints
+- `models/0001.json`: a card with the model's accuracy, its origin and the place of its weights.
+- `weights/<sha256>.pt`: copies of weights, so the run that they come from may remove its checkpoints.
 
-Nothing of it is ever changed. A card is created by one task only, however many try: comparing and promoting are one
-step, in a folder as on S3.
+These files never change. If several tasks create the same card, only one succeeds: comparing and promoting are one
+step, in a folder and on S3.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def opened(uri: str) -> Store:
 
 
 def home() -> Store:
-    """Where data and models lie: the Airflow variable `digits_home`, else AIRFLOW_HOME/digits."""
+    """The store of data and models: the Airflow variable `digits_home`, else AIRFLOW_HOME/digits."""
     airflow_home = os.environ.get("AIRFLOW_HOME") or "~/airflow"
     return opened(Variable.get("digits_home", default=None) or f"{airflow_home}/digits")
 

@@ -208,7 +208,7 @@ def test_the_page_says_why_old_checkpoints_stay(hook: FakeHook, tmp_path: Path) 
     state = replace(begun(hook, tmp_path).state, unpruned=Unpruned(20, "what would stay is <damaged>"))
     status = document("/r", state, None, time.time())
     page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
-    assert "Old ones stay: what would stay is &lt;damaged&gt;" in page
+    assert "Old checkpoints were not removed: what would stay is &lt;damaged&gt;" in page
 
 
 def test_the_page_says_whose_copy_was_refused(hook: FakeHook, tmp_path: Path) -> None:
@@ -217,7 +217,9 @@ def test_the_page_says_whose_copy_was_refused(hook: FakeHook, tmp_path: Path) ->
     bad = Trouble(20, "node-1", "its bytes <have> changed", attempt=1)
     status = document("/r", replace(begun(hook, tmp_path).state, bad_copy=bad), None, time.time())
     page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
-    assert "node-1 refused a copy of that of step\n20: its bytes &lt;have&gt; changed" in page
+    assert (
+        "Worker node-1 refused a copy of the checkpoint of step\n20: its bytes &lt;have&gt; changed" in page
+    )
 
 
 def test_the_page_names_the_phases_of_a_run(hook: FakeHook, tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_the_page_names_the_phases_of_a_run(hook: FakeHook, tmp_path: Path) -> N
     page = " ".join(shown(*phases).split())
     assert '<td>&lt;teach&gt;</td><td class="number">40</td>' in page
     assert "<td>complete</td> <td>accuracy 0.975</td>" in page
-    assert '<td>learn</td><td class="number">7</td> <td class="number">40</td><td>at work</td>' in page
+    assert '<td>learn</td><td class="number">7</td> <td class="number">40</td><td>running</td>' in page
     assert "<h2>Phases</h2>" not in shown(PhaseRecord("", 0, 7))
 
 
