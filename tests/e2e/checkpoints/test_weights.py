@@ -313,7 +313,7 @@ def test_a_state_dict_within_another_dict_is_named(tmp_path: Path) -> None:
 DYING = """
 import os, signal, sys
 from itertools import count
-from airflow_elastic.adapters import s3_bulk
+from airflow_elastic.adapters.storage.s3 import bulk as s3_bulk
 from airflow_elastic.runtime.checkpoint.restore import weights
 
 def dies(call, after):

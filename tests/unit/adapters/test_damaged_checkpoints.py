@@ -16,8 +16,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.look import events_of
 from airflow_elastic.control.runs import start_run
-from airflow_elastic.runtime.checkpoint.read.load import ProgressCallback
-from airflow_elastic.runtime.checkpoint.read.reader import Loading
+from airflow_elastic.runtime.checkpoint.read.load import ProgressCallback, StateLoader
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
@@ -98,14 +97,14 @@ def test_of_a_damaged_one_that_file_is_read_again_which_was_named(
 def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, 5, objects(1))
     save(tmp_path, 9, objects(2))
-    read = Loading.read
+    read = StateLoader.read
 
-    def bad_memory(self: Loading, store: Store, told: ProgressCallback, processors: int) -> None:
+    def bad_memory(self: StateLoader, store: Store, told: ProgressCallback, processors: int) -> None:
         read(self, store, told, processors)
         if self.manifest.step == 9:
             raise CheckpointDamaged("a bit has flipped")
 
-    monkeypatch.setattr(Loading, "read", bad_memory)
+    monkeypatch.setattr(StateLoader, "read", bad_memory)
     manifest = restorer(tmp_path, attempt=2).restore(objects(3))
     assert manifest is not None
     assert manifest.step == 5
