@@ -99,15 +99,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
 
 
-def size(count: float) -> str:
-    """Bytes, in the unit that makes them readable."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def number(value: float) -> str:
     """A number with four significant digits; from 1000 on without decimals, in groups of three digits."""
     return f"{value:,.0f}".replace(",", " ") if abs(value) >= 1000 else f"{value:.4g}"

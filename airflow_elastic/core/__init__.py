@@ -4,5 +4,5 @@
 - `restart`: whether a run goes on after a failure (`decide`). `goodput`: where the time went. `phases`: several
   trainings.
 - `health`: what observations mean. `checkpoints`: when to save, which checkpoints stay.
-- `status_document`, `event_sentences`, `severity`: what people and programs read.
+- `status_document`, `event_sentences`, `severity`: what people and programs read. `units`: sizes for people.
 """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.core.phases import results
 from airflow_elastic.core.state import Attempt, Cause, Phase
+from airflow_elastic.core.units import size
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 
@@ -143,8 +144,8 @@ def waits(wait: Wait) -> str:
 
 
 def restoring(done: int, whole: int) -> str:
-    """`3.2 of 10.4 GB of the checkpoint read`."""
-    return f"{done / 1e9:.3g} of {whole / 1e9:.3g} GB of the checkpoint read"
+    """`3.2 GB of 10.4 GB of the checkpoint read`."""
+    return f"{size(done)} of {size(whole)} of the checkpoint read"
 
 
 def share(wait: Wait) -> str:

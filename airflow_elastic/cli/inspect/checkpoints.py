@@ -18,6 +18,7 @@ from airflow_elastic.cli.help_text import Command
 from airflow_elastic.cli.inspect.samples import verify_samples
 from airflow_elastic.cli.number_types import COUNT, FROM_ZERO
 from airflow_elastic.core.state import Phase
+from airflow_elastic.core.units import size
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, StoreError
 
@@ -85,7 +86,7 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
         say.print_json({"uri": store.uri, "ok": not damaged, "checkpoints": rows, "quarantined": aside})
         return 1 if damaged else 0
     for verdict in verdicts:
-        fine = f"whole, {verdict.files} files, {say.size(verdict.bytes)}"
+        fine = f"whole, {verdict.files} files, {size(verdict.bytes)}"
         wrong = "NOT THIS RUN'S" if verdict.foreign else "DAMAGED"
         click.echo(f"checkpoint {verdict.step}: {wrong if verdict.problems else fine}")
         for problem in verdict.problems:
@@ -164,7 +165,7 @@ def prune(uri: str, keep: int, dry_run: bool) -> None:
         checkpoint_retention.remove_uncommitted(store, before)
     click.echo(f"{would} {_count(len(old), 'checkpoint')}{': ' if old else ''}{', '.join(map(str, old))}")
     click.echo(
-        f"{would} {_count(len(left), 'file')} that no checkpoint needs, {say.size(sum(entry.size for entry in left))}"
+        f"{would} {_count(len(left), 'file')} that no checkpoint needs, {size(sum(entry.size for entry in left))}"
     )
 
 

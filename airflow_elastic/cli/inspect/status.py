@@ -25,6 +25,7 @@ from airflow_elastic.cli.inspect.run_table import summaries, table
 from airflow_elastic.core.event_sentences import restoring, sizes, waits, workers
 from airflow_elastic.core.goodput import ROWS
 from airflow_elastic.core.phases import named, told
+from airflow_elastic.core.units import size
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import RunMissing
 from airflow_elastic.spec.status import Wait, Waiting
@@ -217,7 +218,7 @@ def _ranks(console: Console, document: Mapping[str, Any]) -> None:
             str(rank["step"]),
             f"{rank.get('step_seconds', 0.0):.3f}",
             "" if loss is None else say.number(loss),
-            say.size(rank.get("memory_bytes", 0)),
+            size(rank.get("memory_bytes", 0)),
             f"{say.duration(max(0.0, document['at'] - at))} ago" if at else "not yet",
         )
     console.print(table)

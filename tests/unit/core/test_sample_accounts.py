@@ -235,7 +235,7 @@ def test_while_a_checkpoint_is_read_nobody_stands_still() -> None:
     assert list(overdue(state, progress, 5599.0)) == []
     (event,) = overdue(state, progress, 5600.0)
     assert event.idle_seconds == 600.0  # type: ignore[union-attr]
-    read = "3.2 of 10.4 GB of the checkpoint read"
+    read = "3.2 GB of 10.4 GB of the checkpoint read"
     assert read in progress_line(state, progress)
     assert document("uri", state, progress, 5000.0)["restoring"] == {
         "bytes": 3_200_000_000,

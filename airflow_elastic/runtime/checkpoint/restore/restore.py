@@ -15,6 +15,7 @@ from typing import Any
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
+from airflow_elastic.core.units import size
 from airflow_elastic.runtime.checkpoint.format.compatibility import (
     TO_TRAIN,
     check_fit,
@@ -351,10 +352,10 @@ class Restorer:
             lent = [key for key in nearby.memory if nearby.loan(key)]
             from_disk, from_others = loading.bytes_of(nearby.disk), loading.bytes_of(lent)
             log.info(
-                "checkpoint %d: %.3g GB from memory of this worker, %.3g GB from that of others, %.3g GB from disk, "
-                "%.3g GB from storage, %.2f s",
-                *(loading.manifest.step, loading.memory_bytes / 1e9, from_others / 1e9, from_disk / 1e9),
-                *((loading.file_bytes - from_others - from_disk) / 1e9, time.monotonic() - began),
+                "checkpoint %d: %s from memory of this worker, %s from that of others, %s from disk, "
+                "%s from storage, %.2f s",
+                *(loading.manifest.step, size(loading.memory_bytes), size(from_others), size(from_disk)),
+                *(size(loading.file_bytes - from_others - from_disk), time.monotonic() - began),
             )
             # Of a neighbour that has fallen silent, too: who knows how much it had given before.
             elsewhere = loading.memory_bytes + from_disk + loading.bytes_of(nearby.memory)

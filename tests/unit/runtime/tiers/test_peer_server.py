@@ -77,8 +77,8 @@ def test_what_was_lost_is_read_from_the_neighbours_memory(
     assert Restorer(far, Collectives(0, 1, None), attempt=2, room=room).restore(loaded) is not None
     assert same(loaded, objects(7))
     assert far.asked == []
-    assert " 0 GB from storage" in caplog.text
-    assert " 0 GB from that of others" not in caplog.text
+    assert " 0 B from storage" in caplog.text
+    assert " 0 B from that of others" not in caplog.text
 
 
 def flip(two: Pair, loans: dict[str, PeerFile]) -> None:
