@@ -93,7 +93,7 @@ def needed_by(
         ]
         for number in range(len(tensors))
     }
-    files: dict[str, list[load.Stretch]] = {}
+    files: dict[str, list[load.BlockRange]] = {}
     needed = 0
     for number, (rows, floats) in enumerate(tensors):
         begin, count = shard(rows, ranks, rank)
