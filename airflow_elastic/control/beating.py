@@ -1,4 +1,4 @@
-"""Showing that a controller is at work while one thing takes it long: the grace of workers that end, a long poll."""
+"""Renews the status document while a controller waits long for one thing, such as the grace of ending workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_elastic.spec.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-#: Who takes longer over one thing is not shown to be at work any more: it may be stuck for ever.
+#: After so long the document is not renewed any more: the controller may be stuck forever.
 LONGEST_SECONDS = 300.0
 
 
@@ -21,23 +21,23 @@ LONGEST_SECONDS = 300.0
 async def beating(
     publish: Callable[[], Awaitable[None]], last_at: Callable[[], float], seconds: float
 ) -> AsyncIterator[None]:
-    """Publish every so many seconds meanwhile, where nobody else does.
+    """Publish at intervals during the block, unless something else does.
 
     Args:
         publish: writes the status document.
-        last_at: when that was last done, on the monotonic clock.
-        seconds: how often.
+        last_at: when it was last written, on the monotonic clock.
+        seconds: the interval.
     """
     over = asyncio.Event()
     task = asyncio.create_task(_beat(publish, last_at, seconds, over))
     try:
         yield
-    except BaseException:  # also where this is to end at once
+    except BaseException:  # also where the loop shuts down
         task.cancel()
         raise
     over.set()
-    # What it writes may not overtake what comes next. Not `await task`: that hands a cancellation on to the task,
-    # which may be at its end already, and then it is lost.
+    # A late write must not overtake the next one. Not `await task`: that forwards a cancellation to the task. If the
+    # task has just ended, the cancellation is lost.
     await asyncio.wait({task})
     task.result()
 
@@ -53,5 +53,5 @@ async def _beat(
         if over.is_set():
             return
         if time.monotonic() - last_at() >= seconds:
-            with contextlib.suppress(StoreError):  # whoever needs it meets it, too
+            with contextlib.suppress(StoreError):  # the next use of the store meets the same error
                 await publish()

@@ -1,8 +1,8 @@
-"""The controller: does what is due, journals what happens, and is replaceable at any line.
+"""The controller: it carries out the due actions, journals events, and can be replaced at any line.
 
-It holds nothing that the journal does not. Its loop asks the machine what is due and does it; when nothing is due it
-waits for something to happen: a worker ends, a request arrives, a report says something, a time comes. Each event is
-appended to the journal before it counts. When another controller was faster, this one reads what happened instead.
+Its whole state is in the journal. Its loop asks the machine for the actions that are due, and carries them out. If none
+is due, it waits for the end of a worker, a request, a report, or a time. Each event is appended to the journal before
+it counts. If another controller was faster, this one reads the journal instead.
 
 It runs wherever there is an event loop: in Airflow's triggerer, in a worker, in a shell.
 """
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.status import JobStatus, Progress
 
-#: The status document is renewed with each event, and so often in between, but at least four times within
-#: `health.unattended_seconds`: it says, to agents too, that somebody is at work. More often costs two disk flushes, or
-#: a paid request, for each look of each run.
+#: The status document shows, also to agents, that a controller is at work. It is renewed with each event, and otherwise
+#: at this interval, but at least four times within `health.unattended_seconds`. Each write costs two disk flushes, or
+#: a paid request.
 STATUS_SECONDS = 5.0
 
-#: The longest pause while storage or engine are out of reach; likewise at most a quarter of `unattended_seconds`.
+#: The longest pause while storage or engine are out of reach; also at most a quarter of `unattended_seconds`.
 TROUBLE_SECONDS = 30.0
 
 
@@ -62,11 +62,11 @@ class Controller:
     """Drives one run to its end.
 
     Args:
-        store: where the run lies.
+        store: where the run is stored.
         engine: where its workers run.
-        observer: is told what happens, for logs and progress lines.
-        poll_seconds: how often requests, reports and checkpoints are looked for.
-        now: epoch seconds.
+        observer: receives what happens, for logs and progress lines.
+        poll_seconds: the interval between looks for requests, reports and checkpoints.
+        now: returns epoch seconds.
     """
 
     def __init__(
@@ -97,9 +97,10 @@ class Controller:
         self._publishing = asyncio.Lock()
 
     async def drive(self) -> RunState:
-        """Carry the run on until its last word is written, and return its state.
+        """Carry the run on until its last event is written, and return its state.
 
-        May be cancelled at any point; the run is then as if this controller had been killed: carry it on with another.
+        It may be cancelled at any point. The run is then as if this controller had been killed, and another one carries
+        on.
 
         Raises:
             RunMissing: there is no run at the store.
@@ -119,7 +120,7 @@ class Controller:
 
     @property
     def state(self) -> RunState:
-        """What is known of the run. Raises RunMissing before anything is."""
+        """The run's state as far as this controller has read it. Raises RunMissing before the first read."""
         if self._state is None:
             raise RunMissing(f"{self._store.uri} has not been read yet")
         return self._state
@@ -133,7 +134,7 @@ class Controller:
         return min(TROUBLE_SECONDS, self.state.spec.health.unattended_seconds / 4)
 
     async def _advance(self) -> None:
-        """Do what is due, or wait for something to happen. Trouble below is waited out: it restarts nothing."""
+        """Do what is due, or wait for something to happen. Errors of storage and engine only delay the run."""
         before = self.state
         try:
             for action in self._scaling.due(before):
@@ -147,13 +148,13 @@ class Controller:
             self._troubles += 1
             await self._sit_out(error, self._troubles)
             with contextlib.suppress(StoreError):
-                await self._look_around()  # somebody may want the run to end meanwhile
+                await self._look_around()  # there may be a request to stop
                 await self._publish()
 
     async def _sit_out(self, error: ElasticError, times: int) -> None:
-        """Tell of trouble that comes for the `times`-th time in a row, and wait before it is tried again."""
+        """Report an error that comes for the `times`-th time in a row, and wait before the next try."""
         pause = min(self._longest_pause, 0.2 * 2.0 ** min(times, 10)) * random.uniform(0.5, 1.0)
-        if not isinstance(error, SubmitHeld):  # which has an event of its own
+        if not isinstance(error, SubmitHeld):  # it has an event of its own
             self._observer.on_trouble(error, times, pause)
         await asyncio.sleep(pause)
 
@@ -184,7 +185,7 @@ class Controller:
 
     async def _submit(self, action: Submit) -> None:
         job = self._job_of(action.attempt)
-        # First the fence: from here on no earlier attempt can commit anything, wherever its processes may still be.
+        # The fence comes first. From here on no earlier attempt can commit anything, even if its processes still run.
         await asyncio.to_thread(reports.raise_fence, self._store, action.attempt)
         await self._look_for_checkpoint()
         try:
@@ -192,13 +193,14 @@ class Controller:
         except (SubmitHeld, SubmitRefused) as no:
             await self._record(answered(no, self._now(), action.attempt))
             if self.state.attempt.held is not None:
-                raise SubmitHeld(str(no)) from no  # and tried again, after a while
+                raise SubmitHeld(str(no)) from no  # the loop tries again later
         else:
             await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
 
     async def _rejoin(self, action: Rejoin) -> None:
         await self._scaling.end()
-        # No fence: the agents of the attempt before write what it has saved, and raise it when all of them have.
+        # No fence: the agents of the previous attempt still write what it has saved. They raise the fence when all are
+        # done.
         await self._look_for_checkpoint()
         job = self._job_of(action.attempt)
         engine, lost = cast("Rejoining", self._engine), (action.lost,) if action.lost else ()
@@ -214,7 +216,7 @@ class Controller:
         if action.grace_seconds and self.state.attempt.cause is Cause.FAILURE:
             await self._order(action.attempt, reports.Orders(failed=True))
         await self._engine.delete(self._job_of(action.attempt), action.grace_seconds)
-        await self._look_around()  # its agents may have told what they could not write
+        await self._look_around()  # agents may have reported failed saves
         await self._look_for_checkpoint()
         await self._hear_again()
         await self._record(ev.AttemptGone(self._now(), action.attempt, self._progress))
@@ -241,7 +243,7 @@ class Controller:
         woken = self._wake.is_set()
         self._wake.clear()
         if not woken or self._has_news or self._failed_since is not None:
-            # Before anything is judged: what is not known yet may be the cause.
+            # Requests and reports first: they may hold the cause.
             await self._look_around()
         if self._job is not None and self._watching.attempt == self.state.attempt.number:
             await self._tell_waiting(self._job)
@@ -251,33 +253,33 @@ class Controller:
 
     @property
     def _has_news(self) -> bool:
-        """Whether agents stand by that have told of it, by what the engine sees, but have not been heard yet."""
+        """Whether the engine sees agents that stand by, but the reports why have not been read yet."""
         heard = {worker.name for worker in self.state.attempt.failed}
         return self._job is not None and any(w.standby and w.name not in heard for w in self._job.workers)
 
     async def _tell_waiting(self, job: JobStatus) -> None:
-        """Say what workers wait for, where that has changed. Not journaled: nothing is decided by it."""
+        """Report what workers wait for when it has changed. Not journaled, because nothing is decided by it."""
         if self.state.attempt.phase is Phase.LIVE and self._waits.news(job):
             self._observer.on_waiting(self.state, job)
             await self._publish()
 
     async def _follow(self, job: JobStatus) -> None:
-        """Take a change of the workers by somebody beside the run for a scale step, as far as the run permits it."""
+        """Take a change of the workers by somebody outside the run as a scale step, as far as the run allows it."""
         state, asked = self.state, job.asked
         if asked is None or state.attempt.phase is not Phase.LIVE or asked.request in state.planned_steps:
             return
         wanted = state.spec.workers.nearest(asked.workers)
         if wanted == state.attempt.workers == state.target:
-            await self._engine.scale(self._job_of(state.attempt.number), wanted)  # put it back
+            await self._engine.scale(self._job_of(state.attempt.number), wanted)  # undo the change
         await self._record(ev.ScaleRequested(self._now(), asked.request, wanted, ev.AUTOSCALER))
 
     @cached_property
     def _may_regroup(self) -> bool:
-        """Whether workers of a live job can meet anew."""
+        """Whether the workers of a live job can hold a new rendezvous."""
         return self._engine.capabilities.regroup and find_launcher(self.state.spec.launcher).elastic
 
     async def _gather(self, job: JobStatus) -> None:
-        """Have those train that can, and those join that come."""
+        """Start training with the workers that are ready, and let those join that come later."""
         state, held = self.state, self._waits.held_seconds(job)
         if state.attempt.phase is not Phase.LIVE or state.attempt.workers != state.target:
             return
@@ -287,7 +289,7 @@ class Controller:
             await self._record(ev.Regrouped(self._now(), state.attempt.number, members))
 
     async def _judge(self, job: JobStatus) -> None:
-        """Say that the attempt is over, once its workers have told why."""
+        """Record that the attempt is over, once its workers have reported why."""
         number = self.state.attempt.number
         if self.state.attempt.phase is not Phase.LIVE:
             return
@@ -303,17 +305,17 @@ class Controller:
             await self._record(ev.WorkersEnded(self._now(), number, job, self._progress))
 
     async def _look_around(self) -> None:
-        """Requests, reports, checkpoints, the clock, and what other controllers have written."""
+        """Read requests, reports, checkpoints, the clock, and what other controllers have written."""
         while (found := await self._look()).events:
             await self._take_over(found.events)
             if self.state.ended:
                 return
         for request in found.requests:
             if request.kind == "save" and self.state.attempt.phase in (Phase.SUBMITTING, Phase.ENDING):
-                continue  # until there is somebody who can
+                continue  # until a controller can
             await self._record(*events_of(request, self._now()))
             await asyncio.to_thread(self._mailbox.done, request)
-            self._wake.set()  # it may be that a worker has failed
+            self._wake.set()  # a worker may have failed
         if self.state.attempt.phase is Phase.LIVE:
             await self._hear(found.progress)
             await self._note_checkpoints(found.steps)
@@ -367,7 +369,7 @@ class Controller:
     # -- journal -------------------------------------------------------------------------------------------------
 
     async def _record(self, *events: Event) -> None:
-        """Append what says something new. Where another controller was faster, read its word instead of insisting."""
+        """Append the events that say something new. If another controller was faster, read its events instead."""
         for event in events:
             state = evolve(self.state, event)
             if state == self.state:
@@ -379,7 +381,7 @@ class Controller:
             await self._publish()
 
     async def _catch_up(self) -> None:
-        """Read the journal from where we stand."""
+        """Read the journal from the last known event on."""
         await self._take_over(await asyncio.to_thread(self._journal.read, self._seq))
 
     async def _take_over(self, events: Iterable[Event]) -> None:
@@ -392,7 +394,7 @@ class Controller:
         self._observer.on_event(event, before, state)
 
     async def _publish(self) -> None:
-        """Write the status document, for whoever cannot or does not want to read a journal."""
+        """Write the status document, for readers that do not read the journal."""
         async with self._publishing:
             wait = self._job.wait if self._job else None
             plain = document(self._store.uri, self.state, self._progress, self._now(), wait)

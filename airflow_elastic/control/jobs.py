@@ -1,4 +1,4 @@
-"""The jobs of a run, as its engine gets them."""
+"""The jobs of a run, in the form that its engine gets."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ if TYPE_CHECKING:
 
 
 def tidy_up(store: Store, state: RunState) -> None:
-    """Remove what attempts left half-written, when none of them lives. Where storage fails it only takes space."""
+    """Remove half-written files of ended attempts. Errors are ignored: what remains only takes space."""
     following = state.attempt.number + 1
     with contextlib.suppress(StoreError):
-        raise_fence(
-            store, following
-        )  # what runs on where nobody can reach it commits nothing without its files
+        # A process of the attempt that cannot be reached may still run, but can commit nothing without its files.
+        raise_fence(store, following)
         checkpoint_retention.remove_uncommitted(store, following)
 
 
 def answered(no: SubmitHeld | SubmitRefused, at: float, attempt: int) -> Event:
-    """What the engine has answered instead of taking the job of an attempt."""
+    """The event for an engine's refusal to take the job of an attempt."""
     if isinstance(no, SubmitHeld):
         return ev.SubmitHeldByEngine(at, attempt, str(no))
     return ev.SubmitRefusedByEngine(at, attempt, str(no), for_now=no.for_now)
 
 
 def job_of(run_uri: str, state: RunState, attempt: int, engine: Engine) -> Job:
-    """The job that an attempt is in: its own, or that of an earlier one whose agents have outlived their ranks."""
+    """The job of an attempt: its own, or an earlier one whose agents have outlived their ranks."""
     this = state.attempts[attempt - 1]
     return Job(
         run_uri,

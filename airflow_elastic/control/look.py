@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Findings(NamedTuple):
-    """What one look has found. Where there are events, nothing else: they may change what there is to look at."""
+    """The findings of one look. With events there is nothing else, because events may change what to look at."""
 
     events: Sequence[Event]
     requests: Sequence[Request] = ()
@@ -30,14 +30,14 @@ class Findings(NamedTuple):
 
 
 def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, state: RunState) -> Findings:
-    """Look at everything in one go: handing over to a thread several times is what a look would cost most.
+    """Look at everything in one call: handing over to a thread several times would cost most of the time.
 
     Args:
-        store: where the run lies.
+        store: where the run is stored.
         journal: read from `seq` on.
-        seq: number of the first event that is not known.
+        seq: number of the first unknown event.
         mailbox: of the run.
-        state: what is known: where an attempt lives, its report and its checkpoints are of interest.
+        state: the known state. While an attempt is live, its report and its checkpoints are read too.
     """
     events = journal.read(seq)
     if events:
@@ -50,12 +50,12 @@ def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, state: RunS
 
 
 def new_checkpoints(store: Store, state: RunState) -> Sequence[int]:
-    """The steps of the run's own checkpoints that are newer than the newest one that is known."""
+    """The steps of the run's own checkpoints after the newest known one."""
     return checkpoint_retention.own_steps(store, state.checkpoint.step if state.checkpoint else -1)
 
 
 def events_of(request: Request, at: float) -> Iterator[Event]:
-    """What a request is in the journal; nothing where it is of no kind that this release knows."""
+    """A request as events of the journal; none for a kind that this release does not know."""
     if request.kind == "scale" and request.workers is not None:
         yield ev.ScaleRequested(at, request.id, request.workers, request.by)
     elif request.kind == "save":

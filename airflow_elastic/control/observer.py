@@ -1,4 +1,4 @@
-"""What a controller tells: subclass and override what is of interest. Nothing here can change the run."""
+"""What a controller reports: subclass `Observer` and override what is of interest. Observers cannot change the run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Hears everything, says nothing."""
+    """Receives everything and ignores it."""
 
     def on_event(self, event: Event, before: RunState | None, state: RunState) -> None:
-        """An event was journaled, by this controller or by another one; also called for those of the past."""
+        """An event was journaled, by this controller or another one; also called for past events."""
 
     async def on_progress(self, state: RunState, progress: Progress) -> None:
         """The workers have reported something new."""
@@ -24,14 +24,15 @@ class Observer:
         """The controller has looked around: a good moment to fetch output."""
 
     def on_waiting(self, state: RunState, job: JobStatus) -> None:
-        """What workers of the attempt wait for is another than before, or nothing any more: see `JobStatus.wait`.
+        """The workers of the attempt wait for something else than before, or for nothing any more: see
+        `JobStatus.wait`.
 
-        A mere change of the engine's words, or of how many wait, is told at most once a minute. It is the engine's
-        word of the moment and stands in no journal: each controller that takes the run over tells it anew.
+        If only the engine's words have changed, or how many workers wait, this is called at most once a minute. The
+        journal does not have it, so each controller that takes over the run reports it again.
         """
 
     def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
-        """These ranks have held all others up for a while; empty: none does any more. It stands in no journal."""
+        """These ranks have delayed all others for a while; empty: none does any more. The journal does not have it."""
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         """Storage or engine are out of reach, for the `times`-th time in a row; the next try is in `pause` seconds."""

@@ -1,4 +1,4 @@
-"""Which jobs of a cluster nobody needs any more, as their runs tell it."""
+"""Which jobs of a cluster are not needed any more, by the state of their runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from airflow_elastic.core.state import RunState
 
 
 def why_reaped(attempt: int, state: RunState | None) -> str | None:
-    """Why the job of an attempt may go; None where it is needed, or is to stay.
+    """Why the job of an attempt may be deleted; None if it is needed or must stay.
 
     Args:
         attempt: the job's.
-        state: of its run; None where there is none any more.
+        state: of its run; None if the run is gone.
     """
     if state is None:
         return "its run is gone"
@@ -19,5 +19,5 @@ def why_reaped(attempt: int, state: RunState | None) -> str | None:
     if not state.ended:
         return None
     if state.outcome == "succeeded" and state.spec.cleanup != "All":
-        return None  # the cluster removes it after ttl_seconds
+        return None  # the cluster deletes it after ttl_seconds
     return f"its run has ended ({state.outcome})"

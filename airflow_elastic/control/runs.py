@@ -1,4 +1,4 @@
-"""Runs by their URI: creating one, finding one, asking one for something. No engine is needed for the last two."""
+"""Runs by their URI: create one, find one, send a request to one. Only the first needs an engine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import Progress
 
-#: What a controller last wrote of workers that wait is believed for so long: twice the longest pause it makes.
+#: A status document older than this says nothing about waiting workers: twice the controller's longest pause.
 FRESH_SECONDS = 60.0
 
 
 class Run:
-    """A run that exists, as its journal tells it. Reads only, but for requests."""
+    """A run that exists, as read from its journal. All methods only read, except requests."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -51,7 +51,7 @@ class Run:
         return read_progress(self.store, state.attempt.number) or state.attempt.progress
 
     def status(self) -> dict[str, object]:
-        """The status document, made now; what workers wait for is in it as a controller has just written it."""
+        """The status document, made now. What workers wait for comes from the controller's last status document."""
         state, now = self.state, time.time()
         wait = None if state.ended else read_wait(self.store, state.attempt.number, since=now - FRESH_SECONDS)
         return document(self.store.uri, state, self.progress(state), now, wait)
@@ -64,7 +64,7 @@ class Run:
         Mailbox(self.store).post("scale", by=by, workers=workers)
 
     def ask_stop(self, *, by: str, owner: str | None = None) -> None:
-        """Ask the run to save and end; with `owner`, only as long as that owns the run."""
+        """Ask the run to save and end; with `owner`, the request counts only while this is the run's owner."""
         self._running("stopped")
         Mailbox(self.store).post("stop", by=by, owner=owner)
 
@@ -74,7 +74,7 @@ class Run:
         Mailbox(self.store).post("save", by=by)
 
     def pin(self, step: int, *, by: str) -> None:
-        """Keep the checkpoint of a step, whatever else is removed. Raises CheckpointDamaged where there is none."""
+        """Protect the checkpoint of a step from removal. Raises CheckpointDamaged if there is none."""
         checkpoint_retention.pin(self.store, step, by=by)
 
     def _running(self, verb: str) -> RunState:
@@ -104,22 +104,22 @@ def start_run(
     task: str | None = None,
     engine: Engine | None = None,
 ) -> Run:
-    """Create a run, or find the one that is there, if it is the same; a failed or stopped one is reopened.
+    """Create a run, or find it if it is already there. A failed or stopped one is reopened.
 
-    The same run may be in another folder than when it began, as a new version of a DAG bundle is: its next attempt
-    begins there. Nothing is created before everything is known to be good.
+    The run may have begun in another folder, as with a new version of a DAG bundle. Its next attempt then begins in the
+    new folder. Everything is checked before anything is created.
 
     Args:
-        store: where the run is to lie.
-        spec: what it is.
-        owner: whose word to stop it will count from now on.
-        task: the task instance that the owner is a try of, if it is one.
-        engine: the engine it will run on, where the caller has one already.
+        store: where to store the run.
+        spec: its specification.
+        owner: whose requests to stop count from now on.
+        task: the task instance of the owner, if it is one.
+        engine: the engine for the run, if the caller has one already.
 
     Raises:
-        InvalidInput: something lies there that is no run; it would be mixed up with the run's files.
+        InvalidInput: the place holds something that is no run; its files would be mixed with those of the run.
         SpecError: engine or launcher are unknown, or cannot carry the specification out.
-        RunDiffers: another run is there; says what differs.
+        RunDiffers: another run is there; the text has the differences.
         StoreUnfit: the storage cannot carry a journal.
     """
     launcher = find_launcher(spec.launcher)
@@ -144,9 +144,9 @@ def start_run(
 
 
 def _refuse_occupied(store: Store, journal: Journal, spec: RunSpec) -> None:
-    """Refuse a place that holds something else: `local/` and `status.json` there may be somebody's own."""
+    """Refuse a place that holds something else, whose `local/` or `status.json` would be overwritten."""
     found = foreign(store)
-    # It may be another controller's, which has just begun this very run.
+    # The files may belong to another controller that has just begun this run.
     if found is not None and not journal.read():
         raise InvalidInput(
             f"{store.uri} is not empty and holds no run (it has {found!r}): give an empty or new folder, "

@@ -1,7 +1,7 @@
-"""The scale step that an engine is at work on, beside whatever else a controller does.
+"""The scale step that an engine is carrying out while the controller does other things.
 
-A step may take as long as the workers that an earlier one has sent away take to save. Meanwhile workers fail, people
-ask for something else, and runs are stopped.
+A step may wait for the workers of an earlier one, which still save. Meanwhile workers fail, requests arrive, and runs
+are stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_elastic.engines.api import Engine, Job
     from airflow_elastic.spec.actions import Action
 
-#: A step that is done within this needs no further look around.
+#: The controller waits so long for a step before it looks around again.
 _AT_ONCE_SECONDS = 0.2
 
 
@@ -43,7 +43,7 @@ class Scaling:
         self._in_doubt = False
 
     def due(self, state: RunState) -> tuple[Action, ...]:
-        """What is due; with a step to the number that is wanted where nobody knows what one that was broken off did."""
+        """The actions that are due. If the result of an aborted step is unknown, one is a step to the wanted number."""
         actions = due(state)
         attempt = state.attempt
         if self._in_doubt and attempt.phase is Phase.LIVE and attempt.workers == state.target:
@@ -51,7 +51,7 @@ class Scaling:
         return actions
 
     async def carry_out(self, action: Scale, job: Job) -> ev.Event | None:
-        """Begin the step, or see what has come of the one that is at work, perhaps another; None: it still is."""
+        """Begin the step, or return the event of the finished one, which may be another step; None while it goes on."""
         if self._step is None:
             self._in_doubt = False
             task = asyncio.create_task(self._engine.scale(job, action.workers), name=f"scale {job.name}")
@@ -68,7 +68,7 @@ class Scaling:
         return ev.Scaled(self._now(), action.attempt, workers)
 
     async def end(self) -> None:
-        """Break off the step that is at work, before anything else is done to the job."""
+        """Abort the current step, before anything else is done to the job."""
         if self._step is not None:
             _, task = self._step
             self._step, self._in_doubt = None, True

@@ -1,4 +1,4 @@
-"""Asking the agents of an attempt that hangs where its ranks stand, before it is ended."""
+"""Asks the agents of a hanging attempt for the stacks of their ranks, before the attempt is ended."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.stacks import Stack
 
-#: How long the answers are waited for, at most: a look of the agents, which takes 3 s where storage is far, and what
-#: ranks take to print. Nor longer than so many times the silence that counts as a hang.
+#: The longest wait for answers, in seconds. A look of the agents takes 3 s on slow storage, and ranks take time to
+#: print. The wait is also at most SILENCES times the silence that counts as a hang.
 SECONDS, SILENCES = 10.0, 5.0
 
 _LOOK_SECONDS = 0.25
@@ -34,13 +34,13 @@ async def with_stacks(
     state: RunState,
     hear: Callable[[], Awaitable[None]],
 ) -> list[Event]:
-    """What the clock has to say; of ranks that hang also where they stand.
+    """The events of the clock; for a hang, with the stacks of the ranks.
 
     Args:
-        by_the_clock: what it says at this moment. It is asked again afterwards: the ranks may only have been slow.
+        by_the_clock: returns these events. It is called again after the wait: the ranks may only have been slow.
         store: where the run is stored.
         state: of the run.
-        hear: has the newest report read.
+        hear: reads the newest report.
     """
     events = by_the_clock()
     if not any(isinstance(event, Stalled) for event in events):
@@ -53,9 +53,9 @@ async def with_stacks(
 
 
 async def ask_for_stacks(store: Store, state: RunState) -> tuple[Stack, ...]:
-    """Where the ranks of the current attempt stand; () where nobody says. Each rank's log has all of its threads.
+    """The stacks of the current attempt's ranks; () if no agent answers. Each rank's log has all of its threads.
 
-    Storage that fails meanwhile fails nothing: a hang is ended all the same.
+    Errors of storage are ignored: the hang is ended all the same.
     """
     attempt, request = state.attempt, uuid.uuid4().hex[:8]
     workers = attempt.workers if attempt.members is None else len(attempt.members)

@@ -1,4 +1,4 @@
-"""What the workers of an attempt wait for, over time: when that is news, and when they last did."""
+"""What the workers of an attempt wait for, over time: when a change is reported, and when they last waited."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from airflow_elastic.spec.status import JobStatus, Wait
 
-#: A change of words only ("0/3 nodes", then "0/4 nodes"), or of how many workers wait, is news so often.
+#: The least time between reports, if only the words change ("0/3 nodes", then "0/4 nodes") or how many workers wait.
 WORDS_SECONDS = 60.0
 
 
 class Waits:
-    """One attempt's workers, from snapshot to snapshot.
+    """The waits of one attempt's workers, from snapshot to snapshot.
 
     Args:
         clock: seconds, monotonic.
@@ -31,7 +31,7 @@ class Waits:
         self._held_at: float | None = None
 
     def news(self, job: JobStatus) -> bool:
-        """Whether what the workers wait for has to be told now. What is no news yet may become it: ask again."""
+        """Whether to report now what the workers wait for. Ask again later: a small change is reported with a delay."""
         wait = job.wait
         if wait == self._told or job.failed:
             return False
@@ -39,12 +39,12 @@ class Waits:
             if self._clock() - self._told_at < WORDS_SECONDS:
                 return False
         elif wait is None and WorkerPhase.PENDING in job.phases():
-            return False  # the engine does not say: neither that it goes on, nor that it is over
+            return False  # unknown: the wait may go on or be over
         self._told, self._told_at = wait, self._clock()
         return True
 
     def held_seconds(self, job: JobStatus) -> float:
-        """For how long workers have waited for a queue or for capacity, without a break."""
+        """For how long workers have waited for a queue or for capacity without a break, in seconds."""
         if job.waiting not in (Waiting.QUEUED, Waiting.CAPACITY):
             self._held_at = None
             return 0.0
@@ -53,7 +53,7 @@ class Waits:
         return self._clock() - self._held_at
 
     def last_at(self, job: JobStatus | None, now: float) -> float:
-        """When a worker was last known to wait, in the terms of `now`; `now` while nobody can tell. 0: never."""
+        """When a worker was last known to wait, on the clock of `now`; `now` while it is unknown; 0 for never."""
         if job is None:
             return now
         if job.waiting is not None:

@@ -1,4 +1,4 @@
-"""Keeping what the engine shows of the live attempt's job, beside whatever else a controller does."""
+"""Watches the live attempt's job at its engine, beside everything else that a controller does."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Watching:
 
     Args:
         engine: where the job is.
-        wake: set at each news.
-        sit_out: tells of trouble that comes for the n-th time in a row, and waits before it is tried again.
+        wake: set with each new snapshot.
+        sit_out: reports an error that comes for the n-th time in a row, and waits before the next try.
 
     Attributes:
         status: the newest snapshot; None before the first one.
@@ -38,25 +38,25 @@ class Watching:
 
     @property
     def attempt(self) -> int | None:
-        """The attempt that `status` is of."""
+        """The attempt that `status` belongs to."""
         return self._task[0] if self._task else None
 
     def watches(self, attempt: int) -> bool:
-        """Whether it is at work for this attempt."""
+        """Whether this attempt is being watched."""
         return self._task is not None and self._task[0] == attempt and not self._task[1].done()
 
     def begin(self, attempt: int, job: Job, longest_pause: float) -> None:
-        """Watch the job of an attempt. What it shows counts as over once it has lasted for `longest_pause` seconds."""
+        """Watch the job of an attempt. An error is forgotten once the watch has lasted for `longest_pause` seconds."""
         self._task = (attempt, asyncio.create_task(self._watch(job, longest_pause)))
 
     async def end(self) -> None:
-        """Watch no more, and forget what was seen."""
+        """Stop watching, and forget the snapshot."""
         if self._task is not None:
             await end_task(self._task[1])
         self._task = self.status = None
 
     async def _watch(self, job: Job, longest_pause: float) -> None:
-        """Trouble is sat out here, so that nothing else waits for it."""
+        """Wait out errors here, so that nothing else waits for them."""
         troubles = 0
         while True:
             began, seen = time.monotonic(), False
@@ -65,11 +65,12 @@ class Watching:
                     seen = True
                     self.status = status
                     self._wake.set()
-                # Over. Looked at again after a while, should the judgement of what was seen have been lost.
+                # The job is over. Look again after a while, in case the judgement of the last snapshot was lost.
                 await asyncio.sleep(5.0)
                 return
             except (StoreError, EngineError) as error:
-                # One that always fails after its first word would be tried without a pause if any word were enough.
+                # One snapshot does not reset the pause: a watch that always fails after it would be repeated without a
+                # pause.
                 worked = seen and time.monotonic() - began > longest_pause
                 troubles = 1 if worked else troubles + 1
                 await self._sit_out(error, troubles)

@@ -1,7 +1,7 @@
 """How the ranks of a worker are started: command lines, rendered purely.
 
-A launcher is a value, found by name through the entry point group `airflow_elastic.launchers`, so that another package
-can add one. It holds no policy and starts nothing itself: the agent of each worker does that with what it renders.
+A launcher is a value. It is found by name through the entry point group `airflow_elastic.launchers`, so another package
+can add one. It makes no decisions and starts nothing itself: the agent of each worker runs the command lines.
 """
 
 from airflow_elastic.launchers.api import Launcher, Place, find_launcher, launcher_names

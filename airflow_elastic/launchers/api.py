@@ -1,4 +1,4 @@
-"""The launcher seam: what a launcher is, and how one is found by name."""
+"""The launcher interface: what a launcher is, and how one is found by name."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 GROUP = "airflow_elastic.launchers"
 
-#: How a module is run that is not the user's own: the folder that a run is started in has nothing that it imports.
+#: For modules that are not the user's own: with `-P` none of them is imported from the run's working folder.
 BY_NAME = ("-P", "-m")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a worker stands in its attempt, once all workers have met.
+    """A worker's place in its attempt, after the rendezvous.
 
     Attributes:
         python: the interpreter to use.
         node_rank: index of this worker, from 0.
         nodes: number of workers.
         master_addr: address of worker 0.
-        master_port: a port that is free there.
+        master_port: a port that is free on that machine.
     """
 
     python: str
@@ -44,18 +44,17 @@ class Launcher:
     """One way to start ranks.
 
     Attributes:
-        name: as the run specification names it.
+        name: its name in the run specification.
         summary: one line for `doctor` and the docs.
-        command: renders the worker's command line. For a launcher that is `elastic` it is the command of *one rank*,
-            which our agent starts; for any other it is the command that starts all ranks of the worker.
+        command: renders the worker's command line. For an `elastic` launcher this is the command of *one rank*, which
+            our agent starts. For any other launcher it starts all ranks of the worker.
         elastic: whether workers may join and leave a live attempt.
-        spare: for an elastic launcher, renders the command of a process that imports ahead what ranks will need and
-            becomes one when it is told which, with this interpreter: it reads one line of JSON, the rank's `command`,
-            `environment` and `output`, a file. No words where ranks have to be started afresh. None for a launcher
-            without any.
-        check: refuses specifications that the launcher cannot carry out, by raising SpecError.
-        options: a dataclass that `launcher_options` are decoded into; None for a launcher without any.
-        module: a module that must be importable on the workers; None for none but our own.
+        spare: for an elastic launcher, renders the command of a spare: a process, with this interpreter, that imports
+            ahead what ranks need. To become a rank it reads one line of JSON: the rank's `command`, `environment` and
+            `output`, a file. An empty list if ranks need a new process. None for a launcher without spares.
+        check: raises SpecError for specifications that the launcher cannot carry out.
+        options: a dataclass that `launcher_options` are decoded into; None for a launcher without options.
+        module: a module that must be importable on the workers; None if the launcher needs only this package.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Launcher:
     options: type[Any] | None = None
 
     def refuse(self, spec: RunSpec) -> None:
-        """Raise SpecError for options it does not have, for what only elastic ones can do, and what `check` refuses."""
+        """Raise SpecError for unknown options, for features of elastic launchers only, and for what `check` refuses."""
         self.options_of(spec)
         for name, none in (("buddies", False), ("disk", None)):
             given = getattr(spec.checkpoint, name)
@@ -79,7 +78,7 @@ class Launcher:
         self.check(spec)
 
     def options_of(self, spec: RunSpec) -> Any:
-        """The launcher's options, decoded. Raises SpecError with the paths of bad ones, below `launcher_options`."""
+        """The launcher's options, decoded. Raises SpecError with the paths of bad options, below `launcher_options`."""
         try:
             return decode(self.options or _NoOptions, dict(spec.launcher_options))
         except SpecError as error:
@@ -88,24 +87,24 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True)
 class _NoOptions:
-    """Of a launcher that has none."""
+    """The options of a launcher without options."""
 
 
 def launcher_names() -> list[str]:
-    """The names of all launchers that are installed."""
+    """The names of all installed launchers."""
     return plugins.names(GROUP)
 
 
 def find_launcher(name: str) -> Launcher:
-    """The launcher of that name, or the one that `module:NAME` names.
+    """The launcher with this name, or at `module:NAME`.
 
     Raises:
-        SpecError: there is none; says which there are.
+        SpecError: there is none; the text lists the installed launchers.
     """
     launcher: Launcher = plugins.load(GROUP, name, "launcher")
     return launcher
 
 
 def module_or_script(spec: RunSpec) -> list[str]:
-    """The command as torchrun, and whoever takes after it, wants it: a module by `--module`, where we write `-m`."""
+    """The command in the form of torchrun and similar launchers: a module is `--module name` instead of `-m name`."""
     return ["--module", *spec.command[1:]] if spec.command[0] == "-m" else list(spec.command)

@@ -19,21 +19,22 @@ class TorchrunOptions:
     """`launcher_options` of torchrun.
 
     Attributes:
-        spares: whether each worker keeps a process for each of its ranks that has imported torch ahead, so that a
-            restart begins where the script does. Each takes 0.4 GB of memory; where there is little, there are none.
-            What the script itself puts into its environment before it imports torch comes too late then: give it in
-            `env`, or set this to false.
+        spares: whether each worker keeps a spare process for each of its ranks, with torch already imported. A restart
+            then begins at the start of the script. Each spare takes 0.4 GB of memory; with little free memory there are
+            none. Environment variables that the script sets before it imports torch come too late for a spare: give
+                them
+            in `env`, or set this to false. Default: true.
     """
 
     spares: bool = True
 
 
-#: By its path: what `-m` imports, a folder that the run is started in could stand in for.
+# By its path: the folder that the run is started in could have another module of this name, which `-m` would import.
 _START_RANK = str(Path(airflow_elastic.__file__).parent / "runtime" / "rank" / "start_rank.py")
 
 
 def _rank_command(spec: RunSpec, place: Place) -> list[str]:
-    # Our own entry point: it keeps the traceback of a failing rank, then is out of the way. -u is torchrun's.
+    # Our own entry point: it keeps the traceback of a failing rank, and does nothing else. torchrun passes -u, too.
     return [place.python, "-u", _START_RANK, "--", *spec.command]
 
 
@@ -69,7 +70,8 @@ def _accelerate(spec: RunSpec, place: Place) -> list[str]:
         f"--num_processes={ranks}",
         f"--main_process_ip={place.master_addr}",
         f"--main_process_port={place.master_port}",
-        # Said in full, as it otherwise warns about each default, or reads the user's own configuration file.
+        # With all options, as accelerate otherwise warns about each default, or reads the user's own configuration
+        # file.
         *("--rdzv_backend=static", "--mixed_precision=no", "--dynamo_backend=no"),
         *module_or_script(spec),
     ]

@@ -1,6 +1,6 @@
 """The launcher `dlrover-run`: DLRover's own command, once on each worker of an ElasticJob.
 
-It meets at the job master, whose address DLRover puts into each pod. Where there is none it runs alone, on one worker.
+Workers meet at the job master, whose address DLRover puts into each pod. Without a master, it runs on one worker only.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ class DLRoverOptions:
     """`launcher_options` of dlrover-run.
 
     Attributes:
-        precheck: 0 for none; 1 for a matmul and an allgather in pairs of workers; 2 for an allgather of all of them.
-        auto_config: take the numbers of workers and ranks from the job and its machines; a check from 4 workers on.
-        auto_tunning: let the master tune batch size and learning rate. (Spelled as the command spells it.)
-        exclude_straggler: a worker that the check finds more than twice as slow as the median ends.
+        precheck: 0: none. 1: a matmul and an allgather in pairs of workers. 2: an allgather of all workers.
+        auto_config: take the numbers of workers and ranks from the job and its machines; with a check from 4 workers
+            on.
+        auto_tunning: let the master tune batch size and learning rate. (DLRover's spelling.)
+        exclude_straggler: end a worker that the check finds more than twice as slow as the median.
         save_at_breakpoint: write the checkpoint that is in memory when a rank fails.
         accelerator: nvidia.com/gpu, ascend-npu or mthreads.com/gpu.
         training_port: first port of the ranks.
         numa_affinity: bind ranks to the processors near their device.
-        network_check: deprecated by precheck 1.
-        comm_perf_test: deprecated by precheck 2.
+        network_check: deprecated: use precheck 1.
+        comm_perf_test: deprecated: use precheck 2.
     """
 
     precheck: int | None = None

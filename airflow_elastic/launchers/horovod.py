@@ -1,7 +1,7 @@
 """The launcher `horovodrun`: elastic Horovod, driven from the first worker.
 
-Horovod has one driver, which starts ranks on all hosts by ssh, and asks a script for the hosts that there are. So the
-first worker runs the driver; the others run an ssh server until the driver is done (`runtime/agent/horovod.py`).
+Horovod has one driver, which starts ranks on all hosts by ssh. It runs a script that lists the hosts. So the first
+worker runs the driver; the others run an ssh server until the driver is done (`runtime/agent/horovod.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from airflow_elastic.spec.validation import Checks, positive_int
 if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
-#: What Horovod waits for, and counts, in integers of C.
+#: Horovod keeps its times and counts in C integers.
 _int32 = positive_int._replace(most=2**31 - 1, why="Horovod keeps it in 32 bits")
 
-#: In the driver's command it stands for the path of the discovery script, which is known on the worker only.
+#: A placeholder in the driver's command for the path of the discovery script, which only the worker knows.
 DISCOVERY = "{discovery}"
 
 
@@ -27,13 +27,13 @@ class HorovodOptions:
     """`launcher_options` of horovodrun.
 
     Attributes:
-        reset_limit: how often the ranks of an attempt may be formed anew. Default: Horovod's own, without limit.
+        reset_limit: how often Horovod may form the ranks of an attempt again. Default: Horovod's own, without limit.
         elastic_timeout: seconds to wait for enough hosts. Default: Horovod's own, 600.
         start_timeout: seconds in which all ranks must have started. Default: Horovod's own, 30.
-        ssh_port: where the workers' ssh servers listen.
+        ssh_port: port of the workers' ssh servers.
         ssh_identity_file: the private key, on the workers.
         sshd: the ssh server, with its arguments; it must stay in the foreground.
-        network_interfaces: names, with commas between.
+        network_interfaces: names, separated by commas.
         extra: further arguments of horovodrun.
     """
 
