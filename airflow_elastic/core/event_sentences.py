@@ -1,6 +1,6 @@
-"""Events in words: one short sentence each, for whoever is woken at three in the morning.
+"""Events in words: one short sentence each, for people who are woken at three in the morning.
 
-Said alike by `airflow-elastic run`, by `airflow-elastic events` and by the task's log in Airflow.
+`airflow-elastic run`, `airflow-elastic events` and the task's log in Airflow use the same sentences.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
     """What happened, in a sentence without a full stop; None for an event that changed nothing.
 
     Args:
-        event: what the journal says.
-        before: the state it met; None for the first event.
-        state: the state it made.
+        event: of the journal.
+        before: the state before it; None for the first event.
+        state: the state after it.
     """
     if before is None:
         return _created(state)
@@ -40,7 +40,7 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
         case ev.RunCreated():
             return None
         case ev.RunReopened():
-            return f"run reopened, it had {before.outcome}: budget and deadline begin anew, {_start(_newest(state))}"
+            return f"run reopened, it had {before.outcome}: budget and deadline start again, {_start(_newest(state))}"
         case ev.OwnerChanged():
             return f"{event.owner} carries the run on"
         case ev.RunMoved():
@@ -160,7 +160,7 @@ def waiting(state: RunState, job: JobStatus) -> str | None:
         return f"{attempt}: {waits(job.wait)}"
     there = [worker for worker in job.workers if worker.phase is not WorkerPhase.LEFT]
     if not there or job.phases() - {WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED}:
-        return None  # why a worker failed is told by what follows from it
+        return None  # the event that follows says why a worker failed
     return f"{attempt}: {_all(len(there))} run{'s' if len(there) == 1 else ''}"
 
 
@@ -253,5 +253,5 @@ def _scale(event: ev.ScaleRequested, before: RunState, state: RunState) -> str:
 
 
 def _and_then(state: RunState) -> str:
-    """What a live attempt does now that the run is to end."""
+    """What a live attempt does now that the run should end."""
     return ": save, then end" if state.attempt.phase is Phase.ENDING else ""

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from airflow_elastic.core.state import Attempt
     from airflow_elastic.spec.status import Progress, Stretch
 
-#: The rows, in the order in which they are shown, and what each one means.
+#: The rows, in the order in which they are shown, with their meanings.
 ROWS: Mapping[str, str] = {
     "training": "steps that count",
-    "repeated": "steps that were lost with a failure and done again",
+    "repeated": "steps that were lost with a failure and repeated",
     "saving": "the training loop stood still for a checkpoint",
     "restoring": "a checkpoint was loaded",
-    "starting": "from a decision to start ranks to their first step, restoring aside",
-    "ending": "from the last step of an attempt until nothing of it was left",
+    "starting": "from a decision to start ranks to their first step, without restoring",
+    "ending": "from the last step of an attempt until it was gone",
     "pausing": "waiting before a restart",
-    "untold": "attempts of a script that does not tell its steps",
+    "untold": "attempts of a script that does not report its steps",
     "other": "everything else",
 }
 
@@ -28,7 +28,7 @@ ROWS: Mapping[str, str] = {
 def goodput(state: RunState, progress: Progress | None, now: float) -> dict[str, float]:
     """Seconds for each row, and under `wall` their sum: from the run's creation to its end, or to `now`.
 
-    What lies between an end and a reopening is nobody's time: the run took none of it.
+    The time between an end and a reopening does not count.
     """
     end = state.ended_at or now
     seconds = dict.fromkeys(ROWS, 0.0)
@@ -57,7 +57,7 @@ def _all_stretches(state: RunState, progress: Progress | None) -> list[tuple[Att
 
 
 def _kept_share(state: RunState, stretch: Stretch, later: list[Stretch]) -> float:
-    """The share of a stretch's steps that nobody had to do again."""
+    """The share of a stretch's steps that did not have to be repeated."""
     done = stretch.to_step - stretch.from_step
     if done <= 0:
         return 0.0
@@ -69,7 +69,7 @@ def _kept_share(state: RunState, stretch: Stretch, later: list[Stretch]) -> floa
 
 
 def _edges(attempt: Attempt, stretches: list[Stretch], end: float) -> dict[str, float]:
-    """What an attempt spent outside of its steps."""
+    """The time of an attempt outside of its steps."""
     begun = max(attempt.planned_at, attempt.not_before)
     gone = attempt.gone_at or end
     pausing = max(0.0, min(attempt.not_before, gone) - attempt.planned_at)
@@ -80,10 +80,10 @@ def _edges(attempt: Attempt, stretches: list[Stretch], end: float) -> dict[str, 
         starting += max(0.0, stretch.first_step_at - moment - stretch.restoring_seconds)
         moment = stretch.last_step_at or stretch.first_step_at
     if not stretches and attempt.cause not in (None, Cause.FAILURE):
-        # It ended well, and yet told of no step: it was at work, on what only the script knows.
+        # it succeeded without reporting a step: the script worked, but only it knows on what
         return {"pausing": pausing, "untold": max(0.0, gone - begun)}
     complete = bool(stretches) and stretches[-1].first_step_at is not None
-    if not complete:  # the newest ranks have not done a step (yet)
+    if not complete:  # the newest ranks have not done a step yet
         return {"pausing": pausing, "starting": starting + max(0.0, gone - max(moment, begun))}
     ended = attempt.gone_at is not None
     return {"pausing": pausing, "starting": starting, "ending": max(0.0, gone - moment) if ended else 0.0}

@@ -1,9 +1,9 @@
 """The state machine of a run: events in, actions out, nothing else.
 
-`evolve` folds one event into the state; `due` says what has to be done in a state. Because what is due follows from the
-state alone, a controller that dies between any two lines loses nothing: its successor replays the journal and finds the
-same actions due. An event that changes nothing (a duplicate, a late one, one about a former attempt) leaves the state
-equal to what it was, and is never journaled.
+`evolve` folds one event into the state; `due` returns the actions that are due in a state. They depend on the state
+alone, so a controller may die between any two lines: its successor replays the journal and gets the same actions. Some
+events change nothing: duplicates, late ones, or events of a former attempt. They leave the state equal, and are never
+journaled.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
 from airflow_elastic.spec.events import Event
 
-#: What ends a worker and is no failure of anything that could be restarted less often.
+#: Causes of an end that are not failures, so that fewer restarts would not avoid them.
 _CAUSES = {FailureKind.PREEMPTED: Cause.PREEMPTION, FailureKind.UNATTENDED: Cause.UNATTENDED}
 
-#: What stays true when the attempt is over: its agents may tell of it last of all.
+#: Events that still count when the attempt is over: its agents may report them last.
 _OF_CHECKPOINTS = (
     ev.CheckpointCommitted,
     ev.CheckpointQuarantined,
@@ -72,7 +72,7 @@ def create(event: Event) -> RunState:
 
 
 def due(state: RunState) -> tuple[Action, ...]:
-    """What has to be done now, in this order. Empty: wait for something to happen."""
+    """The actions that are due now, in this order. Empty: wait for something to happen."""
     if state.ended:
         return ()
     attempt = state.attempt
@@ -93,7 +93,7 @@ def due(state: RunState) -> tuple[Action, ...]:
 
 
 def evolve(state: RunState, event: Event) -> RunState:
-    """The state after one event; an equal state where the event says nothing new."""
+    """The state after one event; an equal state if the event says nothing new."""
     if isinstance(event, ev.RunReopened):
         return _reopen(state, event)
     if isinstance(event, ev.OwnerChanged):
@@ -182,7 +182,7 @@ def _refused(state: RunState, event: ev.SubmitRefusedByEngine) -> RunState:
         return state
     if event.for_now and may_wait(state):
         return _held(state, event.reason)
-    # It may exist in part: it is removed like any other before anything follows it.
+    # The job may exist in part: it is removed like any other before the next attempt.
     return _end_attempt(state, Cause.FAILURE, event.at, Failure(FailureKind.REFUSED, event.reason))
 
 
@@ -193,7 +193,7 @@ def _held(state: RunState, reason: str) -> RunState:
 
 
 def _words(reason: str | None) -> str:
-    """Without its numbers: a quota that is used a little more is no news to write down."""
+    """The reason without its numbers: a quota that is used a little more is not worth an event."""
     return "".join(letter for letter in reason or "" if not letter.isdigit())
 
 
@@ -201,10 +201,12 @@ def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
     if state.checkpoint is not None and event.step <= state.checkpoint.step:
         return state
     newest = Checkpoint(event.step, event.attempt, event.key, event.at)
-    # Its report may be lost with its workers. In a job of another one, that one's agents may have written it.
+    # Its report may be lost with its workers. If it shares a job, the agents of that job may have written it.
     if event.attempt == state.attempt.number and state.attempt.home is None:
         state = state.with_attempt(saved_at=event.step)
-    if state.unpruned is not None and event.step > state.unpruned.step:  # its own step may be seen later
+    if (
+        state.unpruned is not None and event.step > state.unpruned.step
+    ):  # the commit of the same step may be seen later
         state = replace(state, unpruned=None)
     damaged = state.damaged - {event.step}
     return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, damaged=damaged, unsaved=None)
@@ -217,7 +219,7 @@ def _quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:
     state = replace(state, damaged=state.damaged | {event.step})
     if event.attempt == state.attempt.number:
         state = state.with_attempt(from_step=event.newest)
-    if newest is None or newest.step != event.step:  # of several the newest is told first
+    if newest is None or newest.step != event.step:  # of several the newest is reported first
         return state
     before = Checkpoint(event.newest, newest.attempt, layout.manifest(event.newest), event.at)
     return replace(state, checkpoint=before)
@@ -230,7 +232,7 @@ def _copy_refused(state: RunState, event: ev.CopyRefused) -> RunState:
 
 
 def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:
-    attempt = state.attempt  # whose submission may not have been written down yet
+    attempt = state.attempt  # the submission may not be in the journal yet
     known = {worker.name for worker in attempt.failed}
     if attempt.phase not in (Phase.SUBMITTING, Phase.LIVE) or event.worker.name in known:
         return state
@@ -241,7 +243,7 @@ def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:
 def _rejoin_refused(state: RunState, event: ev.RejoinRefused) -> RunState:
     if state.attempt.phase is not Phase.SUBMITTING or state.attempt.home is None:
         return state
-    before = state.attempts[-2].failure  # whose machine is still not to be trusted
+    before = state.attempts[-2].failure  # this machine is still under suspicion
     reason = f"it could not begin in place: {event.reason}"
     lost = Failure(
         FailureKind.WORKER_LOST,
@@ -265,7 +267,7 @@ def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:
     able = bool(lost) or event.job.recoverable(state.attempt.members)
     if not (able and may_rejoin(state, lost)):
         return state
-    # Nothing has to be removed first: its agents end what is left of it before they start anything new.
+    # No removal is needed first: the agents end the old ranks before they start new ones.
     state = state.with_attempt(phase=Phase.GONE, gone_at=event.at)
     home = state.attempt.home or state.attempt.number
     return _follow(state, decide(state), event.at, home=home, replaces=lost)
@@ -294,8 +296,9 @@ def _follow(
     home: int | None = None,
     replaces: tuple[int, ...] = (),
 ) -> RunState:
-    """What the decision says: the end, or another attempt, in a job of its own or in that of attempt `home`, where it
-    may replace lost workers.
+    """Apply the decision: the end, or another attempt.
+
+    The attempt has a job of its own, or goes on in the job of attempt `home`, where it may replace lost workers.
     """
     if isinstance(decision, End):
         return replace(state, outcome=decision.outcome, reason=decision.reason)
@@ -327,9 +330,9 @@ def _scale_requested(state: RunState, event: ev.ScaleRequested) -> RunState:
         state = replace(state, planned_steps=state.planned_steps | {event.request})
     state = replace(state, target=event.workers)
     attempt = state.attempt
-    if attempt.phase is Phase.PAUSED:  # nobody can have submitted it yet
+    if attempt.phase is Phase.PAUSED:  # it has not been submitted yet
         return state.with_attempt(workers=event.workers)
-    # One that is held may exist in part, with the number it was to have.
+    # A job that is held may exist in part, with its former number of workers.
     fixed = attempt.held is not None or (attempt.phase is Phase.LIVE and not state.scales_in_place)
     if fixed and attempt.phase in (Phase.SUBMITTING, Phase.LIVE) and attempt.workers != event.workers:
         return _end_attempt(state, Cause.SCALE_STEP, event.at)
@@ -341,7 +344,7 @@ def _end_run(state: RunState, ending: Ending) -> RunState:
         return state
     state = replace(state, ending=ending)
     match state.attempt.phase:
-        case Phase.PAUSED:  # nothing exists that would have to be removed first
+        case Phase.PAUSED:  # no job exists that would have to be removed first
             outcome = "stopped" if ending.cause is Cause.STOP else "failed"
             state = state.with_attempt(
                 phase=Phase.GONE, cause=ending.cause, ended_at=ending.at, gone_at=ending.at
@@ -357,15 +360,15 @@ def _end_attempt(state: RunState, cause: Cause, at: float, failure: Failure | No
     return state.with_attempt(phase=Phase.ENDING, cause=cause, ended_at=at, failure=failure)
 
 
-#: Failures after which there is somebody whose agent is gone with all it held, or was never there.
+#: Failures in which an agent was lost with its memory, or never started.
 _HELD_BY_NOBODY = (FailureKind.WORKER_LOST, FailureKind.REFUSED)
 
 
 def _grace(state: RunState) -> float:
-    """Seconds to save before being killed: none where there is nothing to save, or nobody who could.
+    """Seconds to save before being killed: none if there is nothing to save, or no agent that could save it.
 
-    After a failure agents write what they hold. Of what a lost worker held they have nothing, and so no whole state,
-    unless workers keep each other's.
+    After a failure agents write the state that they have in memory. The part of a lost worker is missing, so the state
+    is incomplete, unless workers keep copies for each other.
     """
     attempt, buddies = state.attempt, state.spec.checkpoint.buddies
     failure = attempt.failure

@@ -1,4 +1,4 @@
-"""The trainings of a run, where it has several: which of them are over, as journal and pages tell it. Pure."""
+"""The phases of a run, and which of them are over, for the journal and the pages. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def completed(state: RunState, progress: Progress | None, now: float) -> Iterator[PhaseCompleted]:
-    """Those that have ended since the last one that is known: each once, when its end is in a checkpoint.
+    """The phases that ended since the last known one: each once, when a checkpoint has its end.
 
     Args:
         state: from the journal.
@@ -31,17 +31,17 @@ def completed(state: RunState, progress: Progress | None, now: float) -> Iterato
 
 
 def with_completed(state: RunState, event: PhaseCompleted) -> RunState:
-    """The state after it."""
+    """The state after a phase."""
     return replace(state, phases=max(state.phases, event.phase + 1))
 
 
 def named(phases: list[Mapping[str, Any]]) -> bool:
-    """Whether there is something to tell of them: a script that speaks of none has one, without a name."""
+    """Whether the phases have names: a script without phases has one, without a name."""
     return len(phases) > 1 or any(phase["name"] for phase in phases)
 
 
 def told(phase: Mapping[str, Any], number: int, *, over: bool) -> str:
-    """One of them, of a run that is over or not: `phase pretrain: 300 steps, complete, accuracy 0.98`."""
+    """A phase of a run in words, over or not: `phase pretrain: 300 steps, complete, accuracy 0.98`."""
     steps = phase["steps"]
     words = [f"phase {phase['name'] or number}: {steps} step{'' if steps == 1 else 's'}"]
     words.append("complete" if phase["complete"] else "not complete" if over else "at work")
@@ -49,7 +49,7 @@ def told(phase: Mapping[str, Any], number: int, *, over: bool) -> str:
 
 
 def results(recorded: Mapping[str, Any]) -> list[str]:
-    """What was recorded of a phase, in a few words each."""
+    """The recorded results of a phase, in a few words each."""
     return [
         f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in recorded.items()

@@ -1,4 +1,4 @@
-"""Decides a restart: whether a run is tried again (retry) after an attempt has ended, and after which backoff.
+"""Decides about a restart: whether a run retries after an attempt has ended, and after which backoff.
 
 Ordered rules, the first one that matches wins, as in JobSet's failure policy.
 """
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.status import Progress
 
 
-#: What is refused before the first step of the run is refused again, whoever starts it.
+#: A refusal before the run's first step will come again in any new attempt.
 REFUSED_AT_ONCE = (FailureKind.BAD_INPUT, FailureKind.BAD_ARGUMENTS)
 
-#: An attempt that told no step and failed within this is taken to have failed at its start.
+#: An attempt that reported no step and failed within so many seconds counts as failed at its start.
 SOON_SECONDS = 300.0
 
 
@@ -41,7 +41,7 @@ class End:
 
 
 def decide(state: RunState) -> Restart | End:
-    """What follows the current attempt, which is gone. Never called before it is: two attempts never live at once."""
+    """What follows the current attempt, which is gone. Called only then, because two attempts never run at once."""
     policy = state.spec.restart
     attempt = state.attempt
     exhausted = state.restarts_used >= policy.backoff_limit
@@ -55,7 +55,7 @@ def decide(state: RunState) -> Restart | End:
         stopped = state.ending.cause is Cause.STOP
         return End("stopped" if stopped else "failed", state.ending.reason)
     if attempt.cause in (Cause.SCALE_STEP, Cause.PREEMPTION, Cause.UNATTENDED) or is_same_loss(attempt):
-        taken = attempt.cause is Cause.PREEMPTION  # as by a node that refuses each pod, and does so at once
+        taken = attempt.cause is Cause.PREEMPTION  # such as a node that refuses each pod at once
         return Restart(cost=0, delay=backoff(policy, state.lives) if taken else 0.0)
     if failure is None:
         return End("failed", "the attempt ended and left no evidence of why")
@@ -79,12 +79,15 @@ def decide(state: RunState) -> Restart | End:
 
 
 def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
-    """Whether the next attempt may begin in the job of the current one, whose agents are all there but for `lost`.
+    """Whether the next attempt may begin in the job of the current one, whose agents are all there except `lost`.
 
-    That takes a moment where a new job takes a cluster's time, and its state is still in the agents' memory. But a job
-    that fails again before its first step gets new workers, and so does one on a machine that is to be avoided, and one
-    whose code is in another folder now. Where ranks have lost their peers, and nobody knows which, somebody may be gone
-    whom the engine still takes to be there.
+    That takes a moment, and the state is still in the agents' memory; a new job takes a cluster's time. A new job is
+    needed in these cases:
+
+    - The job has failed again before its first step.
+    - One of its machines must be avoided.
+    - The code is in another folder now.
+    - Ranks have lost an unknown peer: the engine may not know yet that it is gone.
     """
     decision, attempt, failure = decide(state), state.attempt, state.attempt.failure
     if not isinstance(decision, Restart) or decision.delay or attempt.cause is not Cause.FAILURE:
@@ -96,26 +99,27 @@ def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
 
 
 def may_wait(state: RunState) -> bool:
-    """Whether a refused attempt may wait until it is accepted: where others of this life of the run have been.
+    """Whether a refused attempt may wait until it is accepted: only if earlier attempts since the opening were
+    accepted.
 
-    Of a first one somebody is there to read the refusal, and may have asked for what there will never be.
+    A first attempt ends with the refusal. Somebody is there to read it, and may have asked for something impossible.
     """
     return any(attempt.submitted_at is not None for attempt in state.lives)
 
 
 def is_same_loss(attempt: Attempt) -> bool:
-    """Whether it was to begin with another worker in place of a lost one, and one more was lost before its first step.
+    """Whether it was to replace a lost worker, and another worker was lost before its first step.
 
-    Of a rack that loses its power one machine is missed first. Likewise where the engine would not do it.
+    When a rack loses its power, one machine is missed first. The same holds if the engine could not replace the worker.
     """
     lost = attempt.failure is not None and attempt.failure.kind is FailureKind.WORKER_LOST
     return lost and bool(attempt.replaces) and not attempt.advanced
 
 
 def is_complete(state: RunState) -> bool:
-    """Whether the script has said that training is complete, and what it ended with is saved.
+    """Whether the script has said that training is complete, and the last state is saved.
 
-    Workers that die after that have nothing to do any more; one that dies earlier may have taken the last state along.
+    Workers that die after that have nothing left to do. A worker that dies earlier may take the last state with it.
     """
     attempt = state.attempt
     if attempt.progress is None or not attempt.progress.finished:
@@ -124,25 +128,25 @@ def is_complete(state: RunState) -> bool:
         return False
     if state.checkpoint is not None and state.checkpoint.step < attempt.last_step:
         return False
-    # Of an agent that failed itself, as it does where it cannot write the last state.
+    # Failures of agents: an agent fails if it cannot write the last state.
     return attempt.failure is None or attempt.failure.kind not in (FailureKind.UNKNOWN, FailureKind.STORAGE)
 
 
 def is_written(state: RunState, progress: Progress) -> bool:
-    """Whether what ranks have saved last is committed."""
+    """Whether the state that ranks have saved last is committed."""
     committed = state.checkpoint.step if state.checkpoint is not None else -1
     return committed >= progress.saved
 
 
 def has_begun(state: RunState) -> bool:
-    """Whether the run has done a step: what is refused then may be so for a machine, or for so many workers."""
+    """Whether the run has done a step: a later refusal may depend on a machine, or on the number of workers."""
     return any(attempt.advanced for attempt in state.attempts)
 
 
 def is_crash_loop(attempts: tuple[Attempt, ...]) -> bool:
     """Whether the last two attempts failed with the same repeatable error at the same step.
 
-    For a script that tells no steps, and before it tells the first one, "the same step" is "soon after the start".
+    Without a reported step, "the same step" is "soon after the start".
     """
     if len(attempts) < 2:
         return False

@@ -1,6 +1,6 @@
-"""How grave an event is: what somebody is to look at now, what is worth a look, and what only tells how it goes.
+"""How severe an event is: an error that needs a person, a warning, or information.
 
-The level of its line in a task's log, and in what `airflow-elastic run` and `events` write.
+It is the level of its line in a task's log, and in the output of `airflow-elastic run` and `events`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Severity(StrEnum):
     ERROR = "ERROR"
 
 
-#: What went wrong whatever follows from it.
+#: Events that are warnings in any case.
 _WRONG = (
     ev.SaveFailed,
     ev.SaveLeftOut,
@@ -39,17 +39,17 @@ _WRONG = (
     ev.DeadlinePassed,
 )
 
-#: Ends of attempts that nobody wanted.
+#: Unwanted ends of attempts.
 _UNWANTED = (Cause.FAILURE, Cause.PREEMPTION, Cause.UNATTENDED)
 
 
 def severity_of(event: Event, before: RunState | None, state: RunState) -> Severity:
-    """ERROR for the end of a run that has failed, WARNING for what was lost and for what is started again.
+    """ERROR for the end of a failed run; WARNING for losses and for restarts.
 
     Args:
-        event: what the journal says.
-        before: the state it met; None for the first event.
-        state: the state it made.
+        event: of the journal.
+        before: the state before it; None for the first event.
+        state: the state after it.
     """
     match event:
         case ev.RunEnded():

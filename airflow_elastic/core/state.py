@@ -1,4 +1,4 @@
-"""The state of a run: all that its journal says, folded together. Frozen; `core.machine` makes new ones."""
+"""The state of a run: its whole journal, folded together. Frozen; `core.machine` makes new ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerStatus
 
 
 class Phase(StrEnum):
-    """Where an attempt is. At most one attempt of a run is in a phase other than PAUSED and GONE."""
+    """The phase of an attempt. At most one attempt of a run is in a phase other than PAUSED and GONE."""
 
-    PAUSED = "paused"  # planned, but not before the pause is over; nothing of it exists
+    PAUSED = "paused"  # planned for after the pause; no job exists
     SUBMITTING = "submitting"  # the engine may or may not have it
     LIVE = "live"  # the engine has it
-    ENDING = "ending"  # it is being removed; something of it may still live
-    GONE = "gone"  # nothing of it lives, nor can come to life
+    ENDING = "ending"  # it is being removed; a part of it may still run
+    GONE = "gone"  # nothing runs any more, or can start again
 
 
 class Cause(StrEnum):
@@ -32,7 +32,7 @@ class Cause(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """The class of a failure, which decides whether and how the run goes on."""
+    """The class of a failure. It decides whether and how the run goes on."""
 
     PREEMPTED = "preempted"
     OVER_LIMIT = "over its limit"
@@ -52,7 +52,7 @@ class FailureKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: Failures that come from the program and its input, and so come again: the crash-loop rule looks at these.
+#: Failures by the program and its input, which come again: the rule for crash loops counts these.
 REPEATABLE = frozenset(
     {
         FailureKind.BAD_ARGUMENTS,
@@ -67,7 +67,7 @@ REPEATABLE = frozenset(
 )
 
 
-#: Failures that may come from the machine, and so follow it.
+#: Failures that may come from a machine, and may come again on it.
 OF_MACHINES = frozenset(
     {
         FailureKind.WORKER_LOST,
@@ -78,8 +78,8 @@ OF_MACHINES = frozenset(
     }
 )
 
-#: A machine is avoided after so many of the newest failures of machines: never more than one machine at a time, so that
-#: a run which meets trouble everywhere does not shut itself out.
+#: A machine is avoided after so many of the newest failures of machines. At most one machine is avoided at a time: a
+#: run with failures everywhere must not lock itself out.
 BAD_AFTER, BAD_OF = 2, 3
 
 
@@ -90,13 +90,13 @@ class Failure:
     Attributes:
         kind: the class.
         reason: one sentence for a person.
-        exit_code: as a shell would give it: 128 + signal for a signal, 137 for a lost worker; None where unknown.
+        exit_code: in the form of a shell: 128 + signal for a signal, 137 for a lost worker; None if unknown.
         worker: name of the first failing worker.
-        node: the machine that may be to blame, where the engine has several.
+        node: the machine that may be to blame, if the engine has several.
         rank: global rank of the first failing rank.
         error: type and text of its exception.
-        traceback: its traceback; where it left none, the last lines that it printed.
-        all_there: whether each worker's agent has told of its own, as where the network between them has failed.
+        traceback: its traceback; without one, the last lines that it printed.
+        all_there: whether each worker's agent has reported its own failure, as when the network between them fails.
     """
 
     kind: FailureKind
@@ -121,27 +121,27 @@ class Attempt:
 
     Attributes:
         number: from 1; part of the job's name.
-        workers: workers it has, or is to have.
-        phase: where it is.
-        planned_at: when it was decided upon.
+        workers: workers that it has, or will have.
+        phase: its phase.
+        planned_at: when it was decided.
         not_before: when its pause is over.
         from_step: step of the newest checkpoint when it was submitted.
-        job: the engine's name of it.
-        submitted_at: when the engine had it.
-        ended_at: when it was seen to have ended, or was told to.
-        gone_at: when nothing of it was left.
+        job: the engine's name of its job.
+        submitted_at: when the engine had the job.
+        ended_at: when its end was seen or ordered.
+        gone_at: when it was gone.
         cause: why it ended.
-        failure: the evidence, where it failed or was preempted.
-        progress: how far it came, as last reported.
-        members: the workers that it trains with while others are held up; None where it is all of them.
-        machines: those that its workers were on when it ended, where the engine has several.
-        home: number of the attempt whose job it goes on in; None where it has one of its own.
-        replaces: workers of that job that are lost, and whose places others take.
+        failure: the evidence, if it failed or was preempted.
+        progress: its last report.
+        members: the workers that it trains with while others wait; None if it has all of them.
+        machines: the machines of its workers when it ended, if the engine has several.
+        home: number of the attempt whose job it goes on in; None if it has its own job.
+        replaces: lost workers of that job whose places others take.
         failed: workers whose ranks have failed and whose agents stand by.
         failed_at: the newest step that these are known to have done.
         saved_at: step of the newest checkpoint that it has written.
-        held: why the engine does not take it yet; None where nothing is known to be in the way.
-        moved: whether the code of the run has been found in another folder since its job was submitted.
+        held: why the engine does not take the job yet; None if no reason is known.
+        moved: whether the code of the run has moved to another folder since its job was submitted.
     """
 
     number: int
@@ -169,27 +169,27 @@ class Attempt:
 
     @property
     def wait(self) -> Wait | None:
-        """What it waits for before the engine has it: to be taken."""
+        """What it waits for while the engine does not take its job."""
         if self.held is None:
             return None
         return Wait(Waiting.QUEUED, self.workers, self.workers, self.held)
 
     @property
     def last_step(self) -> int:
-        """The newest step it is known to have reached; where it never reported, the step it began at."""
+        """The newest step it is known to have reached; without reports, the step it began at."""
         told = self.progress.step if self.progress else 0
         return max(self.from_step, self.failed_at, self.saved_at, told)
 
     @property
     def restored_at(self) -> int:
-        """The step that its training went on from, as far as that is known."""
-        # What workers had in memory, or on their disks, when it was submitted may have been committed since.
+        """The step that its training went on from, as far as is known."""
+        # A state from workers' memory or disks may have been committed after the submission.
         told = self.progress.stretches[0].from_step if self.progress and self.progress.stretches else 0
         return max(self.from_step, told)
 
     @property
     def advanced(self) -> bool:
-        """Whether it did any step of its own."""
+        """Whether it has done a step of its own."""
         return self.last_step > self.restored_at
 
 
@@ -205,7 +205,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What a worker has met with a checkpoint: its step, the worker, what is wrong, and of which attempt."""
+    """A problem with a checkpoint: its step, the worker that reported it, the reason, and the attempt."""
 
     step: int
     worker: str
@@ -215,7 +215,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The save of this step was due, and left out."""
+    """The save of this step was due, and was skipped."""
 
     step: int
     reason: str
@@ -224,7 +224,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Unpruned:
-    """When the checkpoint of this step was committed nothing older was removed, as what would stay is damaged."""
+    """After the commit of this step no older checkpoint was removed, because those to keep are damaged."""
 
     step: int
     reason: str
@@ -232,7 +232,7 @@ class Unpruned:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Somebody or something wants the run to end: STOP or DEADLINE, who or what, since when."""
+    """The run should end: STOP or DEADLINE, by whom or what, and since when."""
 
     cause: Cause
     by: str
@@ -240,7 +240,7 @@ class Ending:
 
     @property
     def reason(self) -> str:
-        """In a sentence."""
+        """The reason in a sentence."""
         return f"stopped by {self.by}" if self.cause is Cause.STOP else self.by
 
 
@@ -249,31 +249,31 @@ class RunState:
     """Everything the journal says.
 
     Attributes:
-        spec: what the run is.
+        spec: the run's specification.
         created_at: epoch seconds.
-        opened_at: when this life of the run began: its creation or its newest reopening.
-        rested_seconds: how long it lay ended before it was reopened, all times together.
-        first_attempt: index of the first attempt of this life; earlier ones do not count against budget or crash loop.
+        opened_at: when the run was created or last reopened.
+        rested_seconds: how long it had ended before it was reopened, all times together.
+        first_attempt: index of the first attempt since then; earlier ones do not count for budget or crash loops.
         scales_in_place: whether a live attempt can change its workers.
-        owner: whose word to stop counts.
-        task: the task instance that the owner is a try of; None for a shell, and where nobody has said.
-        target: workers wanted.
+        owner: whose requests to stop count.
+        task: the owner's task instance; None for a shell, or if unknown.
+        target: wanted number of workers.
         attempts: all of them, oldest first; the last one is the current one.
         checkpoint: the newest.
         checkpoints: how many were committed.
-        phases: how many of its trainings are known to be over.
-        damaged: steps whose checkpoints were set aside, and have not been saved anew.
-        unsaved: what was last told not to be written, by this attempt or an earlier one; None where one was since.
-        left_out: the save that was last told to be left out; it stays, as the next may be, too.
-        unpruned: what was last told of that; None where a newer checkpoint was committed since.
-        bad_copy: the last that was refused; it stays, as it may be a machine's memory or disk that is bad.
-        restarts_used: how much of the budget is used.
-        planned_steps: scale steps that were planned, or that an autoscaler made, and are known.
-        saves: requests to save that the agents have not been told of.
-        ending: why the run is to end, if it is.
+        phases: how many of its phases are known to be over.
+        damaged: steps whose checkpoints were set aside, and have not been saved again.
+        unsaved: the last failed save, of this attempt or an earlier one; None after a later commit.
+        left_out: the last save that was skipped; it stays, because the next one may be skipped, too.
+        unpruned: the last refusal to remove checkpoints; None after the commit of a newer one.
+        bad_copy: the last copy that was refused; it stays, because a machine's memory or disk may be bad.
+        restarts_used: how many restarts of the budget are used.
+        planned_steps: known scale steps from the schedule or from an autoscaler.
+        saves: requests to save that the agents have not been sent.
+        ending: why the run should end, if it should.
         outcome: `succeeded`, `failed` or `stopped`, once decided.
         reason: why, in a sentence.
-        ended_at: when the last word was written; None until then.
+        ended_at: when the last event was written; None until then.
     """
 
     spec: RunSpec
@@ -309,12 +309,12 @@ class RunState:
 
     @property
     def lives(self) -> tuple[Attempt, ...]:
-        """The attempts since the run was opened."""
+        """The attempts since the run was created or last reopened."""
         return self.attempts[self.first_attempt :]
 
     @property
     def avoid(self) -> tuple[str, ...]:
-        """Machines on which this life of the run has lately failed twice, perhaps for their sake."""
+        """Machines that are avoided: since the run was opened, the newest two failures happened there."""
         failures = (attempt.failure for attempt in self.lives)
         nodes = [f.node for f in failures if f is not None and f.node is not None and f.kind in OF_MACHINES]
         newest = nodes[-BAD_OF:]
@@ -322,30 +322,30 @@ class RunState:
 
     @property
     def suspect(self) -> str | None:
-        """The machine of the newest failure, where a worker was lost: it may be dead, and its cluster not know yet."""
+        """The machine of the newest failure, if a worker was lost: it may be dead without its cluster knowing."""
         failures = [attempt.failure for attempt in self.lives if attempt.failure is not None]
         return failures[-1].node if failures and failures[-1].kind is FailureKind.WORKER_LOST else None
 
     @property
     def has_elsewhere(self) -> bool:
-        """Whether workers have run on other machines than those to avoid: there may be no others at all."""
+        """Whether workers have run on machines other than those to avoid: there may be no others at all."""
         avoid = self.avoid
         return any(machine not in avoid for attempt in self.lives for machine in attempt.machines)
 
     @property
     def deadline_at(self) -> float | None:
-        """When the run's time is up, epoch seconds."""
+        """When the run reaches its active deadline, epoch seconds."""
         seconds = self.spec.active_deadline_seconds
         return None if seconds is None else self.opened_at + seconds
 
     @property
     def ended(self) -> bool:
-        """Whether the last word is written."""
+        """Whether the last event is written."""
         return self.ended_at is not None
 
     @property
     def label(self) -> str:
-        """The state in one word: the outcome, or what the current attempt does."""
+        """The state in one word: the outcome, or the current attempt's activity."""
         if self.ended and self.outcome:
             return self.outcome
         return {

@@ -1,4 +1,4 @@
-"""The status document: everything a person or a program wants to know of a run, as plain JSON values.
+"""The status document: the state of a run for people and programs, as plain JSON values.
 
 Its form is described in docs/reference/status.md and has a version; fields may be added within one.
 """
@@ -23,7 +23,7 @@ STATUS_VERSION = 1
 
 
 def word(state: RunState, progress: Progress | None, wait: Wait | None) -> str:
-    """The state in one word, for whoever looks: while workers wait and no rank has started yet, what they wait for.
+    """The state in one word, for people. While workers wait and no rank has started yet, it is what they wait for.
 
     A run that trains while further workers wait (after a scale step) is running.
     """
@@ -44,7 +44,7 @@ def document(
         uri: the run URI.
         state: from the journal.
         progress: newest report of the current attempt; None where there is none.
-        now: the moment it is made for.
+        now: the time of the document.
         wait: what workers of the current attempt wait for, as its engine last said.
     """
     attempt = state.attempt
@@ -108,7 +108,7 @@ def _told(state: RunState, progress: Progress | None) -> Progress | None:
 
 
 def _stood(state: RunState, told: Progress | None) -> Progress | None:
-    """The newest report of ranks that stood somewhere: those of a new attempt tell nothing until they have restored."""
+    """The newest report with a position: the ranks of a new attempt have none until they have restored."""
     reports = (told, *(attempt.progress for attempt in reversed(state.attempts)))
     return next((one for one in reports if one and (one.step or one.samples)), None)
 
@@ -127,7 +127,7 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
 
 
 def _restoring(told: Progress) -> dict[str, int] | None:
-    """How much of its checkpoint the attempt has read, while it does."""
+    """How much of its checkpoint the attempt has read, while it reads."""
     newest = told.stretches[-1] if told.stretches else None
     if newest is None or not newest.is_restoring:
         return None
@@ -135,7 +135,7 @@ def _restoring(told: Progress) -> dict[str, int] | None:
 
 
 def _starting(state: RunState, told: Progress) -> dict[str, float | None] | None:
-    """Since when ranks have been started and made no step, for how long they may, and what earlier starts took."""
+    """For ranks without a step: when they were started, the limit, and how long earlier starts took."""
     newest = told.stretches[-1] if told.stretches else None
     if newest is None or newest.first_step_at is not None or not told.attached:
         return None
@@ -145,7 +145,7 @@ def _starting(state: RunState, told: Progress) -> dict[str, float | None] | None
 
 
 def _last(state: RunState, told: Progress | None, field: str, empty: Any = None) -> Any:
-    """A value that only ranks know: from the newest report that has it, as a new attempt begins without (`empty`)."""
+    """A value that only ranks know, from the newest report that has it: a new attempt begins without (`empty`)."""
     for progress in (told, *(attempt.progress for attempt in reversed(state.attempts))):
         value = getattr(progress, field, None)
         if value is not None and value != empty:
@@ -154,14 +154,14 @@ def _last(state: RunState, told: Progress | None, field: str, empty: Any = None)
 
 
 def _per_second(state: RunState, told: Progress | None) -> float:
-    """Of the ranks that train, 0 before their first step; where none do, of those that did last."""
+    """Throughput of the ranks that train, 0 before their first step; if none do, of those that trained last."""
     if state.attempt.phase is Phase.LIVE and not state.ended:
         return told.samples_per_second if told else 0.0
     return _last(state, told, "samples_per_second", 0.0) or 0.0
 
 
 def _phases(state: RunState, told: Progress | None) -> tuple[PhaseRecord, ...]:
-    """Of the newest report that has come furthest: a new attempt goes through those that are complete once more."""
+    """The phases of the report that is furthest ahead: a new attempt goes through the complete ones again."""
     reports = [report for report in (told, *(attempt.progress for attempt in state.attempts)) if report]
     return max((report.phases for report in reports), key=_far, default=())
 

@@ -1,8 +1,8 @@
 """Decisions about checkpoints. Pure.
 
 - `save_interval`: how often to save, from the cost of a save and the rate of failures.
-- `retention`: which checkpoints stay.
-- `recovery_choice`: which of the states on the workers' disks the run goes on from.
+- `retention`: which checkpoints to keep.
+- `recovery_choice`: from which of the states on the workers' disks to go on.
 - `throttle`: how fast to upload beside training.
 - `sample_accounts`: whether every sample counts once.
 """

@@ -1,4 +1,4 @@
-"""Which state goes on, of those that workers have found on their disks: all of its parts have to be there."""
+"""Which of the states on the workers' disks to restore: the newest one whose parts are all there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Age:
-    """When a state was saved: a later attempt, or generation, may have begun again at an earlier step."""
+    """When a state was saved. A step alone does not say: later attempts and generations may repeat earlier steps."""
 
     attempt: int = 0
     generation: int = 0
@@ -21,11 +21,11 @@ class Offer:
     """One worker's part of a state, found on a disk.
 
     Attributes:
-        by: number of the worker that has found it.
+        by: number of the worker that found it.
         age: when it was saved.
-        reason: why. One step may have been saved twice, into the same folder.
-        part: number of the worker that has saved it, among those that trained.
-        of: how many these were.
+        reason: why it was saved. One step may have been saved twice, into the same folder.
+        part: number of the worker that saved it, among those that trained.
+        of: how many workers trained.
     """
 
     by: int
@@ -36,12 +36,12 @@ class Offer:
 
 
 def choose(found: Iterable[Offer], newest: Age, now: Age) -> tuple[Offer, ...]:
-    """The newest state that is there whole, and newer than what storage has; one offer for each of its parts.
+    """The newest complete state that is newer than the checkpoints in storage; one offer for each of its parts.
 
-    It has to go on from what storage has: what was saved by an attempt before that one's may have gone another way, and
-    what claims to be of this generation, or a later one, is of another run.
+    The state must follow the newest checkpoint in storage. A state of an earlier attempt than that checkpoint's may
+    have diverged. A state that claims this generation, or a later one, is of another run.
 
-    Where several workers have the same part, as they share a disk, those write it that have least to write.
+    Several workers that share a disk may offer the same part. Then the worker that has least to write gets it.
 
     Args:
         found: by all workers.
@@ -49,7 +49,7 @@ def choose(found: Iterable[Offer], newest: Age, now: Age) -> tuple[Offer, ...]:
         now: attempt and generation that are about to begin.
 
     Returns:
-        In the order of the parts; nothing where there is no such state.
+        The offers in the order of the parts; empty if there is no such state.
     """
     states: defaultdict[tuple[Age, str, int], defaultdict[int, list[Offer]]]
     states = defaultdict(lambda: defaultdict(list))
@@ -63,7 +63,7 @@ def choose(found: Iterable[Offer], newest: Age, now: Age) -> tuple[Offer, ...]:
         return ()
     load: Counter[int] = Counter()
     chosen = []
-    # Those first that only few have.
+    # Parts that only few workers have come first.
     for offers in sorted(states[max(whole)].values(), key=lambda each: (len(each), each[0].part)):
         one = min(offers, key=lambda offer: (load[offer.by], offer.by))
         load[one.by] += 1

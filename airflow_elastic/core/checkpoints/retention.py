@@ -1,4 +1,4 @@
-"""Which checkpoints stay. The newest ones always do: a run must have something to go on from."""
+"""Which checkpoints to keep. The newest ones always stay: a run must have something to go on from."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 def superfluous(
     saved: Mapping[int, Mapping[str, float]], policy: CheckpointPolicy, pinned: Collection[int] = ()
 ) -> list[int]:
-    """The steps whose checkpoints nobody wants any more, oldest first.
+    """The steps whose checkpoints can be removed, oldest first.
 
     Args:
         saved: metrics of the committed checkpoints, by step.
-        policy: what is to stay.
+        policy: which checkpoints to keep.
         pinned: steps that somebody refers to.
     """
     steps = sorted(saved)
     wanted = {*steps[-policy.keep_last :], *pinned}
     if policy.keep_every_steps is not None:
-        # The first of each interval: saves that came due while another one was written were left out.
+        # The first save in each interval: saves that came due while another one was being written were skipped.
         firsts: dict[int, int] = {}
         for step in steps:
             firsts.setdefault(step // policy.keep_every_steps, step)
@@ -33,7 +33,7 @@ def superfluous(
         mode, name = policy.keep_best.split()
         known = [step for step in steps if not math.isnan(saved[step].get(name, math.nan))]
         if known:
-            # Of equal ones the first: what was measured then is told with the saves that follow, too.
+            # The first of equal ones: a metric is repeated with later saves until it is measured again.
             best = min if mode == "min" else max
             wanted.add(best(known, key=lambda step: saved[step][name]))
     return [step for step in steps if step not in wanted]

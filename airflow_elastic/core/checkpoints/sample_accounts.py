@@ -1,4 +1,4 @@
-"""Whether every sample of an epoch counts exactly once, whatever happened to the ranks that consumed it."""
+"""Proves that every sample of an epoch counts exactly once, despite failures of the ranks that consumed it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from airflow_elastic.spec.checkpoints.sample_records import Account, Consumed, Data
 
-#: An index into the data set; of a stream, the number of a shard, and the number of the sample in it.
+#: An index into the data set; for a stream, the number of a shard and of the sample in it.
 Sample = int | tuple[int, int]
 
 
@@ -18,15 +18,15 @@ class Epoch:
 
     Attributes:
         number: from 0.
-        length: samples that it has; 0 where that is not known yet, as not all shards of a stream were read to the end.
-        expected: how many of them its steps should have consumed: each its global batch, or, where accounts do not say
-            how large that was, one like the largest.
-        counted: how many of them count, each once or more.
-        missing: samples that nobody has consumed, though the epoch is over.
+        length: its number of samples; 0 while that is unknown, because not all shards of a stream were read to the end.
+        expected: how many samples its steps should have consumed: the sum of their global batches. Where accounts lack
+            the size of a global batch, it is the largest one.
+        counted: how many samples count, each once or more.
+        missing: samples that were not consumed, though the epoch is over.
         repeated: samples that count more than once.
-        world_sizes: ranks that consumed it, one after the other.
+        world_sizes: numbers of ranks that consumed it, one after the other.
         complete: whether it is over.
-        phase: number of the training that it is of, from 0.
+        phase: number of its phase, from 0.
     """
 
     number: int
@@ -45,10 +45,10 @@ class Proof:
     """What the accounts of a run prove.
 
     Attributes:
-        step: they are held against the checkpoint of this step.
+        step: the accounts are compared with the checkpoint of this step.
         epochs: all of them.
-        untold: steps of which not every rank has told what it consumed.
-        done_again: steps that were done, and lost with a failure, and done again.
+        untold: steps for which the account of at least one rank is missing.
+        done_again: steps that were lost with a failure and repeated.
         unsteady: shards that had another length when they were read again.
     """
 
@@ -60,7 +60,7 @@ class Proof:
 
     @property
     def left_out(self) -> tuple[tuple[int, int], ...]:
-        """Epochs before the newest of a phase of which nothing was consumed: the phase, and the epoch."""
+        """Skipped epochs, without any sample, before the newest epoch of their phase: the phase, and the epoch."""
         told = {(epoch.phase, epoch.number) for epoch in self.epochs}
         return tuple(
             (phase, number)
@@ -78,7 +78,7 @@ class Proof:
     def holds(self) -> bool:
         """Whether every sample counts exactly once, and every step is accounted for.
 
-        Every epoch but the newest of its phase has to be over, and none left out.
+        Every epoch must be over, except the newest of its phase, and none may be skipped.
         """
         return (
             not self.untold
@@ -94,7 +94,7 @@ class Proof:
 
 @dataclass
 class _Generation:
-    """What the ranks of one generation tell, together."""
+    """The accounts of all ranks of one generation, together."""
 
     world_size: int
     from_step: int
@@ -104,7 +104,7 @@ class _Generation:
 
 @dataclass
 class _Count:
-    """What counts of one epoch: samples, how many were meant to be in each step, and by how many ranks."""
+    """The count of one epoch: its samples, the intended size of each step, and the numbers of ranks."""
 
     samples: Counter[Sample] = field(default_factory=Counter)
     meant: list[int] = field(default_factory=list)
@@ -112,7 +112,7 @@ class _Count:
 
 
 class _Data:
-    """What all accounts together tell of the data of a phase."""
+    """The data of a phase, from all accounts together."""
 
     def __init__(self, accounts: Iterable[Account], phase: int) -> None:
         self._length = self._shards = 0
@@ -129,14 +129,14 @@ class _Data:
 
     @property
     def length(self) -> int:
-        """Samples of an epoch; 0 where that is not known."""
+        """Samples of an epoch; 0 if unknown."""
         if not self._shards:
             return self._length
         known = len(self._lengths) == self._shards
         return sum(max(lengths) for lengths in self._lengths.values()) if known else 0
 
     def samples(self) -> Iterator[Sample]:
-        """All of them, where the length is known."""
+        """All samples, if the length is known."""
         if not self._shards:
             yield from range(self._length)
         for shard, lengths in self._lengths.items():
@@ -146,13 +146,13 @@ class _Data:
 def prove(accounts: Iterable[Account], step: int, saved_by: tuple[int, int] | None = None) -> Proof:
     """Follow the steps that led to the checkpoint of `step`, and count what was consumed in them.
 
-    A generation goes on from the checkpoint that it restored: of steps that were done twice, those that led to it
-    count.
+    A generation goes on from the checkpoint that it restored. If a step was done twice, the one that led to the
+    checkpoint counts.
 
     Args:
-        accounts: all that ranks have told.
+        accounts: of all ranks.
         step: of the checkpoint.
-        saved_by: as its manifest says. Default: the last generation that came by there.
+        saved_by: attempt and generation in its manifest. Default: the last generation that did this step.
     """
     accounts = list(accounts)
     generations = _generations(accounts)
@@ -182,10 +182,11 @@ def prove(accounts: Iterable[Account], step: int, saved_by: tuple[int, int] | No
 def _lineage(
     generations: dict[tuple[int, int], _Generation], step: int, saved_by: tuple[int, int] | None
 ) -> dict[int, _Generation]:
-    """Whose doing each step was that led to a checkpoint: from there back, to what each generation went on from.
+    """The generation that did each step before a checkpoint: backwards, along the checkpoints that were restored.
 
-    Who that was is not told by earlier releases, nor where a checkpoint was put together of what workers had on their
-    own disks. Then it is the last generation before that came by there.
+    The generation that saved a checkpoint may be unknown: in accounts of earlier releases, and for checkpoints
+        recovered
+    from workers' disks. Then it is the last earlier generation that did that step.
     """
     found: dict[int, _Generation] = {}
     before = [*generations]

@@ -1,8 +1,8 @@
-"""How often a run saves that is left to find that out by itself: from what a save costs, and how often it fails.
+"""How often a run with `auto_interval` saves, from the cost of a save and the rate of failures.
 
 A save too many costs its stall; a save too few costs, at the next failure, the steps since the last one. The optimum is
 Young's, sqrt(2 * cost * time between failures): J. W. Young, "A first order approximation to the optimum checkpoint
-interval", Communications of the ACM 17 (1974). Daly's higher orders differ from it by less than what is known here.
+interval", Communications of the ACM 17 (1974). Daly's higher orders change it by less than the error of the inputs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from airflow_elastic.core.state import Cause
 if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
 
-#: Believed of a run that nothing is known of: a failure every so many seconds. Counts as much as that time, observed.
+#: The assumption for a new run: a failure every so many seconds. It has the weight of so much observed time.
 EXPECTED_SECONDS = 6 * 3600.0
 
-#: Until a save was measured.
+#: The interval until a save has been measured.
 FIRST_SECONDS = 60.0
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 10.0, 3600.0
@@ -34,7 +34,7 @@ class Interval:
 
 
 def seconds_between_failures(state: RunState, now: float) -> float:
-    """How long the run's workers are at work from one failure to the next, as far as its journal tells."""
+    """How long the run's workers train from one failure to the next, on average, by its journal."""
     worked = 0.0
     for attempt in state.attempts:
         if attempt.submitted_at is not None:
@@ -50,7 +50,7 @@ def save_interval(
 
     Args:
         cost: seconds that training stands still for a save.
-        written: seconds until it is in storage; saves that would overtake each other are left out anyway.
+        written: seconds until a save is in storage; saves that would overtake each other are skipped anyway.
         between_failures: seconds from one failure to the next.
         longest: never more than this.
     """

@@ -1,35 +1,35 @@
-"""How fast a state is sent to storage beside training: as fast as training keeps its speed.
+"""How fast to send a state to storage beside training: as fast as training keeps its speed.
 
-What both of them need, processors, memory, the network, and how much of it is to spare, nobody here knows. So the steps
-themselves are watched: where they take longer than without it, less is sent, in proportion.
+Both share processors, memory and the network. How much of them is free is unknown. So this measures the training steps:
+if they take longer than without an upload, it sends less, in proportion.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-#: The share of its speed that training is to lose at the most, and the share that something is done about.
+#: The largest share of its speed that training should lose, and the share from which on the upload is slowed.
 LOSS, FELT = 0.03, 0.05
 
-_STEPS, _SECONDS = 10, 1.0  # at the least, that are compared
+_STEPS, _SECONDS = 10, 1.0  # the least to compare
 _UP, _DOWN = 1.25, 0.2
-_SLOWEST = 0.1  # of the speed that there was without a limit: what is felt may have another reason
+_SLOWEST = 0.1  # of the speed without a limit; a slowdown that is felt may have another cause
 
-#: A training that does no step for so long, in seconds and in steps, is not there to be spared: it may hang.
+#: A training without a step for so long, in seconds and in steps, is not spared: it may hang.
 _STILL_SECONDS, _STILL_STEPS = 2.0, 5
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What is seen of a training, and of what is sent beside it.
+    """The progress of a training, and of the upload beside it, at one moment.
 
     Attributes:
-        who: trains: of another one nothing is known from this.
+        who: identifies the training; looks at different ones cannot be compared.
         at: seconds on a clock.
-        steps: optimizer steps that it has done.
-        stepping: seconds that it has spent in them, since `first`.
-        sent: bytes, since anything was.
-        first: steps that it had done when it had done its first one, which takes longer than the others.
+        steps: optimizer steps done.
+        stepping: seconds spent in steps since `first`.
+        sent: bytes sent so far.
+        first: the number of steps after its first one, which takes longer than the others.
     """
 
     who: str
@@ -40,7 +40,7 @@ class Measurement:
     first: float = 0.0
 
     def moved(self, since: Measurement, to: Measurement) -> Measurement:
-        """The same, as far from `to` as it is from `since`: what was between them is left out."""
+        """The same look, moved by the distance from `since` to `to`: what happened between them does not count."""
         return Measurement(
             to.who,
             self.at + to.at - since.at,
@@ -52,30 +52,30 @@ class Measurement:
 
 
 def step_seconds(since: Measurement, now: Measurement) -> float | None:
-    """How long a step takes, between two looks; None where too few were done."""
+    """Seconds of a step, between two looks; None if there were too few steps."""
     steps, spent = now.steps - since.steps, now.stepping - since.stepping
     return spent / steps if now.who == since.who and steps >= _STEPS and spent > 0 else None
 
 
 class Throttle:
-    """Finds the speed for one training, over all that is sent beside it."""
+    """Finds the upload speed for one training, over all uploads beside it."""
 
     def __init__(self) -> None:
-        self._rate: float | None = None  # as it would be without a time by which it has to be there
-        self._alone: float | None = None  # seconds of a step, with nothing beside it
+        self._rate: float | None = None  # without the limit by `_least`
+        self._alone: float | None = None  # seconds of a step, without an upload
         self._fastest = 0.0
         self._least = 0.0
-        self._since: Measurement | None = None  # what is compared while something is sent
+        self._since: Measurement | None = None  # the last look to compare with, during an upload
         self._ended: Measurement | None = None
-        self._moved: Measurement | None = None  # when a step was seen to be done
+        self._moved: Measurement | None = None  # the look at the newest step
 
     def begin(self, look: Measurement, size: int, seconds: float | None) -> None:
-        """Something is about to be sent.
+        """An upload begins.
 
         Args:
             look: now.
-            size: how many bytes it is.
-            seconds: within which it is to be there; None where that does not matter.
+            size: its bytes.
+            seconds: the time in which it has to finish; None if that does not matter.
         """
         ended, since = self._ended, self._since
         if ended is None or since is None or {ended.who, since.who} != {look.who}:
@@ -83,7 +83,7 @@ class Throttle:
             self._alone = step_seconds(replace(look, steps=look.first, stepping=0.0), look)
         else:
             self._alone = step_seconds(ended, look) or self._alone
-            self._since = since.moved(ended, look)  # a save may be sent within fewer steps than can be judged
+            self._since = since.moved(ended, look)  # an upload may be too short to be judged by itself
         self._least = size / seconds if seconds else 0.0
 
     @property
@@ -92,7 +92,7 @@ class Throttle:
         return None if self._rate is None else max(self._rate, self._least)
 
     def rate_beside(self, look: Measurement | None) -> float | None:
-        """The same, and None also where that training is over, is another one by now, or stands still."""
+        """The same; None also if that training is over, has been replaced, or stands still."""
         since, moved = self._since, self._moved
         if look is None or since is None or look.who != since.who:
             return None
@@ -102,11 +102,11 @@ class Throttle:
         return None if still else self.rate
 
     def at_best(self, size: int, seconds: float) -> float:
-        """How long what took so many seconds would have taken, had nothing been held back, as far as is known."""
+        """The duration of an upload that took so many seconds, had it not been slowed, as far as is known."""
         return min(seconds, size / self._fastest) if self._fastest else seconds
 
     def sending(self, look: Measurement) -> None:
-        """It is being sent. To be told often; counts where enough steps were done since it did last."""
+        """An upload goes on. Call this often; it counts once enough steps were done since it last counted."""
         since, alone = self._since, self._alone
         if since is not None and look.who != since.who:
             self._rate, self._alone, self._since = None, None, look
@@ -129,5 +129,5 @@ class Throttle:
             self._rate = None if self._rate * _UP > self._fastest else self._rate * _UP
 
     def end(self, look: Measurement) -> None:
-        """It is sent: from here on training is alone."""
+        """The upload is done: from here on training is alone."""
         self._ended = look

@@ -1,5 +1,5 @@
 """What observations mean: the class of a failure, a hang, a straggler, a deadline. Pure.
 
 `classify` gives a failure its class, `deadlines` says which silence is a failure, `stack_comparison` and `stragglers`
-name a rank. What follows from that is decided by `core.restart`.
+find the rank. `core.restart` decides what follows.
 """

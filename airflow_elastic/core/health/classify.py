@@ -1,8 +1,8 @@
-"""From what was observed to the class of a failure: ordered rules, the first one that matches wins.
+"""The class of a failure, from the evidence: ordered rules, and the first one that matches wins.
 
-Losing one worker makes its peers fail too, within milliseconds and often earlier in time, because they see a connection
-break. So rules about lost and killed workers come before those about exceptions, and an exception that only says "my
-peer went away" comes last. Among matches of one rule the earliest one is the first failure.
+The loss of one worker makes the others fail too. They see a connection break within milliseconds, often earlier in
+time. So rules about lost and killed workers come before those about exceptions. An exception that only says "my peer
+went away" comes last. Among matches of one rule the earliest one is the first failure.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 
-#: And not `StoreUnfit`, which is no matter of time. An agent says first that it has failed.
+#: Not `StoreUnfit`, which does not pass with time. The message begins with an agent's words about its failure.
 _STORAGE = re.compile(r"^(the agent failed: )?Store(Error|Full): ")
 
-#: A script may have an `InvalidInput` of its own. A traceback tells, of which little may be left where the message is
-#: long; some launchers keep no more than its last line.
+#: A script may have its own `InvalidInput`, so the traceback counts. A long message may leave only the end of it; some
+#: launchers keep only its last line.
 _REFUSED = re.compile(r"^(the agent failed: |airflow_elastic\.spec\.errors\.)?InvalidInput: ")
 _REFUSED_BY_US = re.compile(r"^(the agent failed: |airflow_elastic\.spec\.errors\.)InvalidInput: ")
 _REFUSED_BY_SCRIPT = re.compile(
@@ -45,26 +45,26 @@ _REFUSED_BY_SCRIPT = re.compile(
 )
 
 
-#: With this code, and such a message, parsers of arguments end a script: argparse, click, typer, fire.
+#: Parsers of arguments end a script with this code and such a message: argparse, click, typer, fire.
 _BAD_USAGE, _USAGE = 2, re.compile(r"^\s*usage: ?", re.MULTILINE | re.IGNORECASE)
 
-#: A line of output that names an error; it is looked for in so many of the last lines, and told up to so many letters.
+#: A line of output that names an error. It is searched in so many of the last lines, and cut after so many letters.
 _NAMES_ERROR = re.compile(r"(error|fatal|exception): \S", re.IGNORECASE)
 _LAST, _LETTERS = 8, 300
 
-#: Around lines that are drawn in a box.
+#: The border of lines in a box.
 _FRAME = " ─│╭╮╰╯"
 
 
 class Death(NamedTuple):
-    """One death that somebody saw: the worker, and the rank's own evidence where there is any."""
+    """One observed death: the worker, and the rank's own evidence if there is any."""
 
     worker: WorkerStatus
     rank: RankError
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it, also where a shell has turned it into 128 + number."""
+        """The signal that ended it, also if a shell has turned it into 128 + number."""
         code = self.rank.exit_code
         if self.rank.signal is not None:
             return self.rank.signal
@@ -72,7 +72,7 @@ class Death(NamedTuple):
 
 
 def _is_refused(death: Death) -> bool:
-    """Whether the runtime has refused what it was given."""
+    """Whether the runtime has refused its input."""
     if not death.rank.traceback:
         return _says(death, _REFUSED_BY_US)
     return _says(death, _REFUSED) and not _REFUSED_BY_SCRIPT.search(death.rank.traceback)
@@ -86,7 +86,7 @@ def _has_bad_arguments(death: Death) -> bool:
 
 
 def _line_that_says_why(printed: str | None) -> str:
-    """Of the last lines that a script printed the one that names an error, else the last; with a colon before it."""
+    """Of the last lines of a script's output, the one that names an error, or else the last; with a colon before it."""
     lines = [line for line in (one.strip(_FRAME) for one in (printed or "").splitlines()) if line][-_LAST:]
     telling = [line for line in lines if _NAMES_ERROR.search(line)] or lines
     return f": {telling[-1][:_LETTERS]}" if telling else ""
@@ -106,12 +106,12 @@ def _how_it_failed(death: Death) -> str:
 
 
 class Rule(NamedTuple):
-    """A class of failures: which deaths belong to it, and how it is told."""
+    """A class of failures: which deaths belong to it, and the sentence about them."""
 
     kind: FailureKind
     matches: Callable[[Death], bool]
     tell: Callable[[Death], str]
-    of_others: bool = False  # what was seen is what the death of another worker does
+    of_others: bool = False  # the death of another worker has the same effect
 
 
 RULES: tuple[Rule, ...] = (
@@ -197,7 +197,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def classify(job: JobStatus) -> Failure | None:
-    """The first failure among all workers, or None where every one of them succeeded or left."""
+    """The first failure among all workers, or None if all of them succeeded or left."""
     deaths = sorted(_deaths(job), key=lambda death: death.rank.at)
     for rule in RULES:
         for death in deaths:
@@ -208,10 +208,11 @@ def classify(job: JobStatus) -> Failure | None:
 
 
 def _machine(rule: Rule, death: Death, job: JobStatus) -> str | None:
-    """The machine that may be to blame; None where that cannot be told.
+    """The machine that may be to blame; None if that is unknown.
 
-    A machine that goes dark says nothing: the others lose it, long before anybody else notices. Then it is that of the
-    one worker which has not failed.
+    A machine that goes dark reports nothing: its peers fail long before anybody else notices. Then the one worker that
+        has
+    not failed is on the machine to blame.
     """
     if not rule.of_others:
         return death.worker.node

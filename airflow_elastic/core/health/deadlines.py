@@ -1,4 +1,4 @@
-"""What the clock finds in a run: a hang (no rank advances for too long), a planned scale step, the deadline.
+"""The events that come with time: a hang (no rank makes a step for too long), a planned scale step, the deadline.
 
 Pure: the controller passes the time in, and journals the events that come out.
 """
@@ -18,13 +18,13 @@ from airflow_elastic.spec.status import Progress
 def overdue(
     state: RunState, progress: Progress | None, now: float, waited_at: float = 0.0
 ) -> Iterator[Event]:
-    """The events that the time `now` brings. Times are epoch seconds.
+    """The events that are due at the time `now`. Times are epoch seconds.
 
     Args:
         state: from the journal.
         progress: newest report of the current attempt; None where there is none.
         now: the moment.
-        waited_at: when a worker of the attempt was last known to wait for its start. Nobody is silent before that:
+        waited_at: when a worker of the attempt was last known to wait for its start. Silence counts only after that:
             ranks that have made room for further workers stand still until these have come.
     """
     if state.ended:
@@ -51,7 +51,7 @@ def _planned_steps(state: RunState, progress: Progress | None, now: float) -> It
 
 
 def _left_out(state: RunState, progress: Progress | None, now: float) -> Iterator[Event]:
-    """That a save which was due was left out: told once until another checkpoint is committed, however often it is."""
+    """That a due save was skipped: reported once until another checkpoint is committed, even if it happens again."""
     if progress is None or progress.left_out < 0 or progress.attempt != state.attempt.number:
         return
     told, committed = state.left_out, state.checkpoint.step if state.checkpoint else -1
@@ -71,13 +71,13 @@ def _left_out(state: RunState, progress: Progress | None, now: float) -> Iterato
 def _silence(state: RunState, progress: Progress, now: float, waited_at: float) -> Iterator[Event]:
     attempt, health = state.attempt, state.spec.health
     if attempt.members is not None:
-        waited_at = 0.0  # who waits is none of those that train
+        waited_at = 0.0  # the waiting workers are not those that train
     if not progress.stretches:
-        return  # no rank has started: how long a queue or an image takes is nobody's failure
+        return  # no rank has started: the time of a queue or an image is not a failure
     earliest = max(attempt.submitted_at or attempt.planned_at, waited_at)
     stretch = progress.stretches[-1]
     if stretch.first_step_at is None:
-        # No step yet since the ranks were (re)started: imports, compilation, and a restore, which tells how far it is.
+        # No step since the ranks were started: imports, compilation, or a restore, which reports its progress.
         start = start_limit(state, progress)
         idle = now - max(earliest, stretch.started_at, progress.moved_at)
         if idle >= start.seconds:
@@ -89,7 +89,7 @@ def _silence(state: RunState, progress: Progress, now: float, waited_at: float) 
 
 
 def hang(event: Stalled) -> Failure:
-    """What was too long, and which rank holds the others up, where their stacks show it."""
+    """The failure: what took too long, and which rank holds the others up, if their stacks show it."""
     where = told(event.stacks)
     apart = [rank for stack in event.stacks if stack.elsewhere for rank in stack.ranks]
     return Failure(
@@ -101,7 +101,7 @@ def hang(event: Stalled) -> Failure:
 
 
 def silence(event: Stalled) -> str:
-    """What was too long: `no first step within 62 s; earlier starts took up to 14 s`."""
+    """What took too long: `no first step within 62 s; earlier starts took up to 14 s`."""
     if event.step is not None:
         return f"no progress for {event.idle_seconds:.0f} s since step {event.step}"
     usual = "" if event.longest_start is None else f"; earlier starts took up to {event.longest_start:.0f} s"

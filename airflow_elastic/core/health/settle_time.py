@@ -1,4 +1,4 @@
-"""How long after the first sign of a failure workers may take to tell their side of it, before it is judged. Pure."""
+"""How long to wait for more evidence after the first sign of a failure, before it is judged. Pure."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from airflow_elastic.spec.status import JobStatus, Progress
 
 SETTLE_SECONDS = 0.25
 
-#: The same where agents tell of it by way of the run's storage, which may take the one longer than the other.
+#: The same if agents report by way of the run's storage, which may be slower for one than for another.
 TELL_SECONDS = 1.5
 
-#: The same where another worker could take a lost one's place, though nobody has more to tell: others may be lost, too.
+#: The same if a lost worker can be replaced, though no more evidence can come: other workers may be lost, too.
 ALONE_SECONDS = 0.1
 
 
 def settling(job: JobStatus, training: JobStatus, state: RunState, progress: Progress | None = None) -> float:
-    """Seconds.
+    """The wait, in seconds.
 
     Args:
         job: a snapshot with a failure in it.
-        training: the same of those workers that train.
+        training: the same with only the workers that train.
         state: of the run.
         progress: the newest report of its attempt.
     """
     unwritten = progress is not None and progress.finished and not is_written(state, progress)
     if unwritten and job.recoverable(state.attempt.members):
-        # Ranks have failed at their very end, and the agents write what training has come to. Where that takes longer,
-        # or fails, they have it in memory in the next attempt.
+        # Ranks have failed at their very end, and the agents still write the last state. If that takes longer, or
+        # fails, the next attempt has the state in memory.
         return state.spec.health.grace_seconds
     if training.settled:
         return ALONE_SECONDS if job.replaceable else 0.0

@@ -1,4 +1,4 @@
-"""Finds the rank that holds up the others in a hang: compares the stacks that ranks have printed. Pure."""
+"""Finds the rank that holds up the others in a hang, by a comparison of the ranks' stacks. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from airflow_elastic.spec.stacks import Stack
 if TYPE_CHECKING:
     from airflow_elastic.spec.stacks import RankStack
 
-#: A rank that waits for others stands below one of these: in a collective, in a backward pass whose gradients DDP
-#: reduces, or in one of our runtime's.
+#: A rank that waits for others has one of these frames in its stack. They are collectives, waits of our runtime, and
+#: backward passes whose gradients DDP reduces.
 _WAITS = re.compile(
     r"/torch/distributed/|/torch/nn/parallel/distributed\.py:|\bin (_engine_run_backward|synchronize)$"
     r"|/airflow_elastic/runtime/collectives/(process_group|agreement)\.py:"
 )
 _INNERMOST = 12
 
-#: What is no place of the script's own.
+#: Files that are not the script's own code.
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|<frozen |<string>|/airflow_elastic/")
 
-#: So many groups of ranks are told, each with so many frames.
+#: The most groups of ranks in a sentence, and the most frames of each.
 GROUPS, FRAMES = 8, 25
 
 
 def grouped(told: Iterable[RankStack]) -> tuple[Stack, ...]:
-    """Ranks that stand at the same place together, those first that stand elsewhere than the others.
+    """Ranks at the same place, grouped; first the groups that stand elsewhere than the others.
 
-    These are the ranks that do not wait, where others wait in a collective; else a minority.
+    These are the ranks that do not wait, if others wait in a collective; else a minority.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for one in told:
@@ -57,9 +57,9 @@ def _waits(stack: Stack) -> bool:
 
 
 def place(stack: Stack) -> str:
-    """The innermost place of the script's own: `train.py:52 in load`; of a library, where there is none."""
+    """The innermost place in the script's own code: `train.py:52 in load`; in a library, if there is none."""
     if not stack.frames:
-        return "nowhere that it tells"
+        return "at an unknown place"
     own = next((frame for frame in stack.frames if not _LIBRARY.search(frame)), stack.frames[0])
     return own.rpartition("/")[2]
 
@@ -81,7 +81,7 @@ def told(stacks: Sequence[Stack]) -> str:
 
 
 def rendered(stacks: Sequence[Stack]) -> str:
-    """All of it, for who wants to look: each place with its ranks, the innermost frame first."""
+    """All stacks in full: each place with its ranks, the innermost frame first."""
     parts = []
     for stack in stacks:
         mark = ", elsewhere than the others" if stack.elsewhere else ""

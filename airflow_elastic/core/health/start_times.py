@@ -1,4 +1,4 @@
-"""How long a start may take: what a run has learnt from the starts that it has had.
+"""How long a start may take, by the earlier starts of the run.
 
 A start reaches from the start of the ranks to their first step: imports, a restore, compilation, that step itself.
 """
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.status import Progress, Stretch
 
-#: So many times the longest one so far a start may take; where none so far was of that many ranks, for which code may
-#: have to be compiled anew, so many times.
+#: A start may take so many times as long as the longest one so far. The second number holds if no start had as many
+#: ranks: then code may have to be compiled again.
 MARGIN, MARGIN_OF_OTHER_SIZES = 3.0, 10.0
 
 
@@ -24,9 +24,9 @@ class StartLimit:
     """When a start counts as a hang.
 
     Attributes:
-        seconds: without a step, and without more of the checkpoint, for so long.
-        longest: of the starts that this follows from, seconds; None where there are none, and `health.start_seconds`
-            holds.
+        seconds: the longest time without a step and without reading more of the checkpoint.
+        longest: seconds of the longest earlier start that this follows from. None if there is none: then it is
+            `health.start_seconds`.
     """
 
     seconds: float
@@ -34,11 +34,11 @@ class StartLimit:
 
 
 def start_limit(state: RunState, progress: Progress) -> StartLimit:
-    """The limit of the start that goes on.
+    """The limit for the current start.
 
     Args:
-        state: from the journal. What came before the run was last reopened does not count: it may have been mended.
-        progress: newest report of the current attempt; its last stretch is the one that starts.
+        state: from the journal. Starts before the run was last reopened do not count: their cause may have been fixed.
+        progress: newest report of the current attempt; its last stretch is the current start.
     """
     health, (*before, starting) = state.spec.health, progress.stretches
     past = [a.progress for a in state.lives if a is not state.attempt and a.progress is not None]

@@ -1,6 +1,6 @@
-"""Which ranks hold all others up: those whose own part of a step takes much longer than anybody else's.
+"""Stragglers: ranks that hold all others up, because their own part of a step takes much longer.
 
-That more than twice the median is too much is DLRover's rule (`dlrover-run --exclude-straggler`).
+The limit of twice the median is that of DLRover (`dlrover-run --exclude-straggler`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from airflow_elastic.spec.status import Progress, RankReport
 
 FACTOR = 2.0
 
-#: What is shorter is noise, whatever it is compared with. Seconds.
+#: A forward pass shorter than this is noise, in seconds.
 LEAST_SECONDS = 0.003
 
-#: Who is slow for so long is told of, and who is not slow for so long is forgotten. Seconds.
+#: Seconds for which a rank must be slow before it is reported, and must not be slow before it is forgotten.
 LASTING_SECONDS = 10.0
 
 
 def stragglers(ranks: Iterable[RankReport]) -> tuple[RankReport, ...]:
-    """The ranks whose forward pass takes more than FACTOR times the median of all the others'."""
+    """The ranks whose forward pass takes more than FACTOR times the median of all other ranks."""
     timed = [rank for rank in ranks if rank.forward_seconds > 0]
     found = []
     for rank in timed:
@@ -39,19 +39,19 @@ class Lagging:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._of: tuple[int, int] | None = None  # ranks of another generation are others
+        self._of: tuple[int, int] | None = None  # a new generation has other ranks
         self._steps: tuple[int, ...] = ()
         self._since: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._told: frozenset[int] = frozenset()
 
     def news(self, progress: Progress) -> frozenset[int] | None:
-        """The numbers of those that lag, where these are others than told before; None where nothing is new."""
+        """The numbers of the stragglers, if they have changed since the last report; else None."""
         steps = tuple(rank.step for rank in progress.ranks)
         of = (progress.attempt, progress.stretches[-1].generation if progress.stretches else 0)
         if of != self._of:
             self._of, self._since, self._last, self._told = of, {}, {}, frozenset()
-        # While ranks of another generation start, what those before have said last stands there.
+        # While the ranks of a new generation start, the report still has the last values of the former ones.
         elif self._steps == steps:
             return None
         self._steps = steps

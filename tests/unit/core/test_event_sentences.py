@@ -185,7 +185,7 @@ def test_stopping_and_reopening() -> None:
         "checkpoint 12 committed",
         "attempt 1 is gone, nothing of it is left",
         "run ended: stopped (ada)",
-        "run reopened, it had stopped: budget and deadline begin anew, from step 12",
+        "run reopened, it had stopped: budget and deadline start again, from step 12",
         "try 2 carries the run on",
     ]
 
