@@ -1,4 +1,4 @@
-"""Parts by name: engines and launchers that are installed with an entry point, or named as `module:attribute`."""
+"""Plugins by name: engines and launchers that are installed with an entry point, or given as `module:attribute`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_elastic.spec.errors import Problem, SpecError
 
-#: Which of our extras brings a module.
+#: The extra of this package that installs a module.
 _EXTRAS = {
     "accelerate": "accelerate",
     "airflow": "airflow",
@@ -23,12 +23,12 @@ _EXTRAS = {
     "torch": "runtime",
 }
 
-#: What a module is installed by, where that has another name.
+#: The package of a module, if it has another name.
 _PACKAGES = {"airflow": "apache-airflow"}
 
 
 class PackageMissing(SpecError):
-    """What a name stands for is installed, but a package that it needs is not.
+    """A plugin is installed, but not a package that it needs.
 
     Attributes:
         module: the module that could not be imported.
@@ -50,7 +50,7 @@ def _points(group: str) -> tuple[EntryPoint, ...]:
 
 
 def _find(group: str, name: str) -> EntryPoint | None:
-    """What is installed under a name; what was installed a moment ago, too."""
+    """The plugin with this name, even if it has just been installed."""
     for _ in range(2):
         for point in _points(group):
             if point.name == name:
@@ -62,7 +62,7 @@ def _find(group: str, name: str) -> EntryPoint | None:
 
 
 def unknown(group: str, name: str, field: str) -> Problem | None:
-    """What is wrong with a name of nothing that is installed; None where `load` may find something. Imports nothing.
+    """The problem with a name that no plugin has; None if `load` may find something. Imports nothing.
 
     Args:
         group: the entry point group.
@@ -82,11 +82,11 @@ def load(group: str, name: str, field: str) -> Any:
 
     Args:
         group: the entry point group.
-        name: an installed name, or `package.module:attribute` for what is not installed as a plugin.
+        name: an installed name, or `package.module:attribute` if it is not installed as a plugin.
         field: where the name was given, for the error.
 
     Raises:
-        SpecError: there is no such thing; says what there is.
+        SpecError: there is no such plugin; the text lists those that there are.
     """
     if (point := _find(group, name)) is not None:
         try:
@@ -108,16 +108,16 @@ def load(group: str, name: str, field: str) -> Any:
 
 
 def how_to_install(module: str) -> str:
-    """The command that installs a module, as it can be typed: by one of our extras, where one brings it."""
+    """The command that installs a module, ready to type: by an extra of this package if one has it."""
     package = module.partition(".")[0]
     extra = _EXTRAS.get(package)
     return f"pip install 'airflow-elastic[{extra}]'" if extra else f"pip install {package}"
 
 
 def lacking(module: str) -> str | None:
-    """Why a module cannot be used here, in a few words: it is not installed, or too old; None where it can.
+    """Why a module cannot be used here, in a few words: it is missing or too old. None if it can be used.
 
-    Imports nothing: torch alone takes seconds. A mere folder of that name is no such module.
+    Imports nothing, because torch alone takes seconds. A mere folder of that name does not count.
     """
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:

@@ -9,8 +9,8 @@ from typing import Any
 async def end_task(task: asyncio.Future[Any]) -> None:
     """Cancel a task, and wait until it has ended.
 
-    Whoever is cancelled meanwhile ends, too: awaiting the task itself, with its CancelledError suppressed, would take
-    the one for the other, and go on for ever.
+    If this coroutine is cancelled meanwhile, it ends too. To await the task itself and suppress its CancelledError
+    would confuse the two cancellations, and go on forever.
 
     Raises:
         Exception: what the task has failed with.

@@ -1,4 +1,4 @@
-"""How much memory may still be used: of the machine, and of the control groups (a pod's limit is one) we are in."""
+"""How much memory is still free: on the machine, and in our control groups (a pod's limit is one)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Names:
     root: Path
     limit: str
     used: str
-    prefix: str  # of the counters in memory.stat that take in the groups below
+    prefix: str  # of the counters in memory.stat that include the groups below
 
 
 _V2 = _Names(Path("/sys/fs/cgroup"), "memory.max", "memory.current", "")
@@ -36,20 +36,20 @@ class Free:
 
 
 def shortest(proc: Path = Path("/proc")) -> Free | None:
-    """Of the machine and the control groups that have a limit the one with the least share free."""
+    """The smallest free share, of the machine and of the control groups that have a limit."""
     groups = (free for _, free in _of_groups(proc))
     return min((*_of_machine(proc), *groups), key=lambda free: free.share, default=None)
 
 
 def limit_bytes(proc: Path = Path("/proc")) -> int | None:
-    """The least limit of the control groups, where it is less than the machine has; None without such a one."""
+    """The smallest limit of the control groups, if it is below the machine's memory; else None."""
     whole = min((free.of_bytes for free in _of_machine(proc)), default=None)
     least = min((free.of_bytes for _, free in _of_groups(proc)), default=None)
     return None if least is None or (whole is not None and least >= whole) else least
 
 
 def free_bytes(proc: Path = Path("/proc")) -> int | None:
-    """Bytes that could be taken before anything is killed for memory; None where the system does not say."""
+    """Bytes that can be used before the kernel kills for memory; None where the system does not say."""
     return min(free_memory(proc).values(), default=None)
 
 
@@ -57,8 +57,8 @@ def free_memory(proc: Path = Path("/proc")) -> dict[str, int]:
     """The same for the machine, and for each control group that has a limit.
 
     Returns:
-        Free bytes, by whose they are. Processes that are told the same name take them from each other: those of one
-        machine, and those of one group on it.
+        Free bytes, by the owner of the memory. Processes that see the same name share it: those of one machine, and
+        those of one group on it.
     """
     kernel = _kernel(proc)
     whose = f"container {kernel} {socket.gethostname()}" if _is_shown_its_own(proc) else f"machine {kernel}"
@@ -66,13 +66,13 @@ def free_memory(proc: Path = Path("/proc")) -> dict[str, int]:
     for free in _of_machine(proc):
         found[whose] = free.bytes
     for group, free in _of_groups(proc):
-        # By its inode: where it is mounted for a container, its path says nothing.
+        # By its inode: in a container the path of a mount says nothing.
         found[f"group {kernel} {group.stat().st_ino}"] = free.bytes
     return found
 
 
 def _kernel(proc: Path) -> str:
-    """Names the kernel whose memory it is: containers of a machine share it, virtual machines do not."""
+    """Names the kernel that owns the memory: containers of a machine share it, virtual machines do not."""
     try:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -80,7 +80,7 @@ def _kernel(proc: Path) -> str:
 
 
 def _is_shown_its_own(proc: Path) -> bool:
-    """Whether a container sees what it has itself in place of the machine's, as lxcfs mounts it there."""
+    """Whether a container sees its own limits in the files of the machine, as lxcfs mounts them there."""
     try:
         return (proc / "meminfo").stat().st_dev != proc.stat().st_dev
     except OSError:
@@ -101,7 +101,7 @@ def _of_machine(proc: Path) -> Iterator[Free]:
 
 
 def _of_groups(proc: Path) -> Iterator[tuple[Path, Free]]:
-    """Of our group and those around it: each of them may have a limit of its own."""
+    """The free memory of our control group and of its parents: each of them may have a limit of its own."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -123,6 +123,6 @@ def _of_group(group: Path, names: _Names) -> Iterator[Free]:
     except (OSError, ValueError):
         return
     if limit != "max":
-        # Files that are only cached are given up for whoever needs memory.
+        # The kernel drops cached files when a process needs memory.
         cached = sum(int(stat.get(f"{names.prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
         yield Free(max(0, int(limit) - int(used) + cached), int(limit))

@@ -1,7 +1,7 @@
-"""Processes of this machine, found again after whoever started them has died.
+"""Processes of this machine, found again after the process that started them has died.
 
-A process id alone proves nothing, as ids are used again; with the start time of the process and the machine's boot id
-it names one process for ever.
+A process id alone proves nothing, because ids are reused. Together with the start time of the process and the boot id
+of the machine it names one process forever.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MADV_POPULATE_READ = 22  # of linux/mman.h
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process, for ever: its id and its start time in clock ticks since boot."""
+    """One process, identified forever by its id and its start time in clock ticks since boot."""
 
     pid: int
     started: int
@@ -44,13 +44,13 @@ class Process:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        if self.alive:  # looked at while the pidfd holds the id: now it cannot be another's
+        if self.alive:  # checked while the pidfd holds the id, so it cannot be another process
             return descriptor
         os.close(descriptor)
         return None
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; none where it has ended."""
+        """Send a signal; does nothing if the process has ended."""
         descriptor = self.open()
         if descriptor is not None:
             try:
@@ -62,17 +62,17 @@ class Process:
 
 
 def this_machine() -> str:
-    """Names this machine and this boot of it: processes of another one cannot be ours."""
+    """Names this machine and this boot of it. Processes with another name belong to another machine or boot."""
     return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
 
 
 def this_node() -> str:
-    """Names the machine whose loss takes this process with it: a pod has a host name of its own, and is told."""
+    """Names the machine whose loss ends this process: a pod has its own host name, and gets this one in a variable."""
     return os.environ.get("AIRFLOW_ELASTIC_MACHINE") or this_machine()
 
 
 def readable(descriptor: int, seconds: float | None = None) -> bool:
-    """Wait until there is something to read, or a process has ended; False where nothing came in so many seconds.
+    """Wait until there is something to read, or a process has ended; False after so many seconds without either.
 
     `select.select` refuses descriptors from 1,024 on, which a script with many files open has.
     """
@@ -82,7 +82,7 @@ def readable(descriptor: int, seconds: float | None = None) -> bool:
 
 
 def marked(variable: str, value: str) -> list[Process]:
-    """All processes that were started with `variable=value` in their environment, and what they started."""
+    """All processes that were started with `variable=value` in their environment, and their children."""
     needle = f"{variable}={value}\0".encode()
     found = []
     for entry in os.listdir("/proc"):
@@ -98,13 +98,13 @@ def marked(variable: str, value: str) -> list[Process]:
 
 
 def be_called(name: str) -> None:
-    """What `ps` and `top` show of this process; of the name they keep 15 bytes."""
+    """Set the name that `ps` and `top` show for this process; they keep 15 bytes."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(name)
 
 
 def called(processes: list[Process], name: str) -> list[Process]:
-    """Those of them that have called themselves so."""
+    """The processes with this name."""
     found = []
     for process in processes:
         with contextlib.suppress(OSError):
@@ -114,20 +114,20 @@ def called(processes: list[Process], name: str) -> list[Process]:
 
 
 def write_back(descriptor: int, at: int, size: int) -> None:
-    """Have what was written to a file so far go to the disk from now on, and do not wait for it.
+    """Start to write a file's new content to disk, without waiting for it.
 
-    The kernel would keep most of it for itself until somebody asks for it, with the disk idle.
+    Otherwise the kernel keeps most of it in memory until a flush, while the disk is idle.
     """
-    with contextlib.suppress(AttributeError):  # a C library without it: it only takes longer
+    with contextlib.suppress(AttributeError):  # a C library without it: the write only takes longer
         ctypes.CDLL(None).sync_file_range(
             *(ctypes.c_int(descriptor), ctypes.c_int64(at), ctypes.c_int64(size)), _SYNC_FILE_RANGE_WRITE
         )
 
 
 def populate(mapped: mmap.mmap) -> None:
-    """Have all pages of a shared mapping at hand, while other threads go on: `mmap` itself would hold Python's lock.
+    """Load all pages of a shared mapping without holding Python's lock, as `mmap` itself would.
 
-    A kernel before 5.14 does not know it: pages come when they are used.
+    A kernel before 5.14 does not know this: pages are loaded when they are used.
     """
     address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
     ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), _MADV_POPULATE_READ)
@@ -144,7 +144,7 @@ def out_of_memory_kills(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs
         v2 = controllers == ""
         if v2 or "memory" in controllers.split(","):
             root, name = (cgroup, "memory.events") if v2 else (cgroup / "memory", "memory.oom_control")
-            # In a container its own group is what is mounted there, whatever path the machine knows it by.
+            # A container sees its own group at the mount point, not at the path that the machine uses.
             group = root / path.strip("/")
             above = (one for one in (group, *group.parents) if one.is_relative_to(root))
             try:
@@ -163,6 +163,6 @@ def _stat(pid: int) -> list[str] | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name, in brackets, may hold spaces and brackets: what counts begins after the last one.
+    # The name, in brackets, may contain spaces and brackets: the other fields begin after the last one.
     fields = text[text.rindex(")") + 2 :].split()
     return None if fields[0] in "ZX" else fields

@@ -1,4 +1,4 @@
-"""Folders for large files that are needed for a moment, of which none stays, whoever is killed."""
+"""Folders for large temporary files. Each is removed in the end, even if its process is killed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NEW_SECONDS = 60.0  # whoever has made a folder locks it at once, and is given so long
+_NEW_SECONDS = 60.0  # a folder is locked right after it is made; this much time is allowed for that
 
 
 @contextlib.contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
     """A folder among the machine's temporary ones that is removed at the end.
 
-    It is locked meanwhile, and the kernel lets go of that when this process dies: so first those are removed that
-    others with the same prefix have left when they were killed.
+    It is locked meanwhile. The kernel releases the lock when this process dies. So this first removes the folders with
+    the same prefix that killed processes have left.
 
     Raises:
         OSError: there is no room for one.
@@ -35,7 +35,7 @@ def scratch(prefix: str) -> Iterator[Path]:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Unless it is in use, or of another user, or gone meanwhile."""
+    """Unless it is in use, belongs to another user, or has just been removed."""
     with contextlib.suppress(OSError), _opened(folder) as descriptor:
         if time.time() - os.fstat(descriptor).st_mtime > _NEW_SECONDS:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""Where our own processes look for modules: Python's own come first, whatever PYTHONPATH names.
+"""The path of imports of our own processes: Python's own modules come first, despite PYTHONPATH.
 
-A project's folder on that path may hold a `secrets.py`, a `calendar.py`, an `html/` that its script never imports; our
-host, agents and ranks import more than the script does. This is imported before anything else, and imports nothing that
-an interpreter has not imported when it starts.
+A project's folder on that path may have a `secrets.py`, a `calendar.py` or an `html/` that its script never imports.
+Our host, agents and ranks import more than the script does. This module is imported before anything else, and imports
+only what an interpreter has imported at its start.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 
 
 def own_first() -> list[str]:
-    """Have Python's own modules found before all others; returns the path as it was."""
+    """Put Python's own modules before all others; returns the former path."""
     before = sys.path[:]
     first = [folder for folder in before if folder in _own()]
     sys.path[:] = [*first, *(folder for folder in before if folder not in first)]

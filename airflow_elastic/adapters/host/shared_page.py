@@ -1,7 +1,7 @@
 """A page of memory that one rank and its agent share: a few numbers, written every step at the cost of a store.
 
-A file mapped by both, so it outlives the rank: what it had done when it was killed can still be read. Each number is
-one aligned 8-byte word, which the processors we run on store whole.
+Both map one file, so it outlives the rank: the last numbers of a killed rank can still be read. Each number is one
+aligned 8-byte word. The processors that we run on store such a word at once.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ PARKED: Final = 9  # 1: saved, and waiting to be ended
 FINISHED: Final = 10  # 1: the script says that training is complete
 SAVED: Final = 11  # 1 more than the newest step whose state was saved to be written to storage; 0: none was
 RESTORED: Final = 28  # bytes of the checkpoint that are read so far
-TO_RESTORE: Final = 29  # and all that are to be
+TO_RESTORE: Final = 29  # bytes of the checkpoint that have to be read
 LEFT_OUT: Final = (
-    31  # 1 more than the newest step whose save was due, and left out as one was still being written
+    31  # 1 more than the newest step whose save was due, and skipped because one was still being written
 )
-VERIFIED: Final = 30  # 1: what all ranks restored came from storage alone, and was what was committed
+VERIFIED: Final = 30  # 1: the restored state came from storage only, and all ranks have verified it
 WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before; 2: `ENDING`
 
-# And these once a second.
-TOTAL_STEPS: Final = 12  # steps the training is meant to have; 0: nobody knows
+# And once a second:
+TOTAL_STEPS: Final = 12  # steps of the whole training; 0: unknown
 EPOCH: Final = 13
 LOSS: Final = 14
 SAMPLES_PER_SECOND: Final = 15
-STEP_SECONDS: Final = 19  # of one step, in the mean
-FORWARD_SECONDS: Final = 20  # of one forward pass, in the mean
+STEP_SECONDS: Final = 19  # mean of one step
+FORWARD_SECONDS: Final = 20  # mean of one forward pass
 MEMORY: Final = 21  # the most memory the process has had, bytes
-LOSS_TOLD: Final = 22  # 1: LOSS is one, and finite
+LOSS_TOLD: Final = 22  # 1: LOSS is valid, and finite
 
-#: A value of WAITING: the rank is to end, and has nowhere to save to as others read what is there.
+#: A value of WAITING: the rank must end, but cannot save yet, because its staging memory is still being read.
 ENDING: Final = 2.0
 
 # Words that the agent writes.
@@ -57,7 +57,7 @@ WRITTEN: Final = 24  # the newest step whose state the agent has written to stor
 
 KEPT: Final = 18  # the newest step whose state the agent has written to storage, or has failed to
 
-GIVEN: Final = 25  # the newest step whose state the agent has given to its neighbour, or has failed to
+GIVEN: Final = 25  # the newest step whose state the agent has given to its buddy, or has failed to
 
 ON_DISK: Final = 26  # the newest step whose state the agent has written to its disk, or has failed to
 

@@ -1,6 +1,6 @@
 """Kubernetes as raw JSON: a client, errors that teach, and one shared watch. Knows nothing of training.
 
-Raw, because models cost twenty times as much as the JSON they are made from; small, because six verbs do.
+Raw, because building the client's models costs twenty times as much as the JSON; small, because six verbs are enough.
 """
 
 from airflow_elastic.adapters.kube.access import Access

@@ -17,14 +17,14 @@ _CONNECTIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach a cluster; equal ones share a connection and its watches.
+    """How to reach a cluster. Equal ones share a connection and its watches.
 
     Attributes:
-        kubeconfig: path of a kubeconfig. Default: `KUBECONFIG`, else `~/.kube/config`, else, in a pod, its own
-            service account.
+        kubeconfig: path of a kubeconfig. Default: `KUBECONFIG`, or else `~/.kube/config`. Without any of these, a pod
+            uses its own service account.
         context: of the kubeconfig. Default: its current one.
-        content: a kubeconfig itself, as JSON, where it comes from a connection and not from a file.
-        in_cluster: the service account of the pod that this runs in, whatever kubeconfigs there are.
+        content: a kubeconfig itself, as JSON, if it comes from a connection and not from a file.
+        in_cluster: use the service account of this pod, even if there are kubeconfigs.
     """
 
     kubeconfig: str | None = None
@@ -42,7 +42,7 @@ class Access:
 
 
 async def configuration_of(access: Access) -> kube.Configuration:
-    """Server, certificates and token as they are now: programs that a kubeconfig names are asked anew each time.
+    """Server, certificates and token. Each call runs the programs again that a kubeconfig names.
 
     Raises:
         EngineError: there is no kubeconfig, or it cannot be used.
@@ -51,8 +51,8 @@ async def configuration_of(access: Access) -> kube.Configuration:
     configuration.connection_pool_maxsize = _CONNECTIONS
     try:
         await _load(access, configuration)
-    except Exception as error:  # what a misshapen kubeconfig does to its reader has no common class
-        # The library's texts may go on with the entry that is wrong, and that may hold a token.
+    except Exception as error:  # the errors of reading a malformed kubeconfig have no common class
+        # The library's texts may quote the wrong entry after the first line, and that may hold a token.
         said = str(error).partition("{")[0].strip() or type(error).__name__
         raise EngineError(
             f"no cluster can be reached with {access!r}: {said}; set KUBECONFIG, or name a kubeconfig and context"
@@ -66,7 +66,7 @@ async def _load(access: Access, configuration: kube.Configuration) -> None:
             json.loads(access.content), context=access.context, client_configuration=configuration
         )
         return
-    # Not the library's default, which is what the variable was when the library was imported.
+    # Not the library's default, which is the variable's value when the library was imported.
     places = access.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
     found = _is_there(places)
     if access.in_cluster or (access.kubeconfig is None and not found and _in_pod()):
@@ -80,7 +80,7 @@ async def _load(access: Access, configuration: kube.Configuration) -> None:
 
 
 def is_configured(access: Access) -> bool:
-    """Whether there is anything at all that says where a cluster is."""
+    """Whether anything says where a cluster is."""
     places = access.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
     given = access.content is not None or access.in_cluster or access.kubeconfig is not None
     return given or "KUBECONFIG" in os.environ or _is_there(places) or _in_pod()

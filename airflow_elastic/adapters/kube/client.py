@@ -1,4 +1,4 @@
-"""Six verbs of the Kubernetes API, in and out as plain JSON. Authentication and TLS are kubernetes_asyncio's."""
+"""Six verbs of the Kubernetes API, in and out as plain JSON. kubernetes_asyncio does authentication and TLS."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from airflow_elastic.spec.errors import EngineError
 
 log = logging.getLogger(__name__)
 
-#: Within this an ordinary answer comes, or the server is taken to be out of reach.
+#: The time limit for an ordinary answer, in seconds; then the server counts as out of reach.
 ANSWER_SECONDS = 30.0
 
-#: A watch that says nothing for so long is taken to be dead: bookmarks come every minute.
+#: A watch without a message for so long counts as dead, because bookmarks come every minute.
 SILENCE_SECONDS = 100.0
 
 _MERGE = "application/merge-patch+json"
@@ -45,7 +45,7 @@ async def connect(access: Access) -> Client:
     configuration = await configuration_of(access)
     try:
         return Client(access, configuration)
-    except (OSError, ValueError) as error:  # files of certificates that hold none
+    except (OSError, ValueError) as error:  # certificate files without a certificate
         raise EngineError(
             f"no cluster can be reached with {access!r}: its certificates cannot be read: {error}"
         ) from None
@@ -81,7 +81,7 @@ class Client:
     async def list(
         self, resource: Resource, namespace: str, *, labels: str = "", fields: str = "", limit: int = 500
     ) -> tuple[list[dict[str, Any]], str]:
-        """All objects with these labels and fields, in pages of `limit`; and from where a watch goes on."""
+        """All objects with these labels and fields, in pages of `limit`; and the version from which a watch goes on."""
         what = f"list {resource.full_name} in namespace {namespace}"
         items: list[dict[str, Any]] = []
         wanted = {"labelSelector": labels, **({"fieldSelector": fields} if fields else {})}
@@ -89,10 +89,10 @@ class Client:
         while True:
             try:
                 page = await self._json("GET", resource, resource.path(namespace), what, query=query)
-            except Gone:  # the pages of a while ago: all at once, then, as other clients do
+            except Gone:  # the pages have expired: list all objects at once, as other clients do
                 items, query = [], wanted
                 continue
-            items += page["items"] or ()  # null where Go had nothing to list
+            items += page["items"] or ()  # Go writes an empty list as null
             metadata = page["metadata"]
             if not metadata.get("continue"):
                 return items, metadata["resourceVersion"]
@@ -103,7 +103,7 @@ class Client:
     ) -> dict[str, Any]:
         """Create an object; unknown fields are refused. Raises Conflict where there is one of that name.
 
-        With `dry_run` none is made: what would be is returned.
+        With `dry_run` none is created, and the answer is the object as it would be.
         """
         what = f"create {resource.full_name} in namespace {namespace}"
         query = {**_WRITE, "dryRun": "All"} if dry_run else _WRITE
@@ -119,10 +119,10 @@ class Client:
         *,
         by_name: bool = False,
     ) -> dict[str, Any]:
-        """Merge `body` into an object: fields of it replace, None removes, lists are replaced whole; or `by_name`
-        entry by entry, of kinds that are Kubernetes' own.
+        """Merge `body` into an object: fields replace, None removes, lists are replaced as a whole.
 
-        Unknown fields are refused: a cluster that has no such field would do nothing, and say so to nobody.
+        `by_name` merges lists entry by entry; for Kubernetes' own kinds only. Unknown fields are refused: a cluster
+        that lacks such a field would ignore it silently.
         """
         what = f"change {resource.full_name}{f'/{part}' if part else ''} {name} in namespace {namespace}"
         path = resource.path(namespace, name, part)
@@ -140,7 +140,7 @@ class Client:
         grace_seconds: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """Delete an object; no error where it is gone, or is another one than `uid` says.
+        """Delete an object; no error if it is gone, or has another uid than `uid`.
 
         Raises Conflict where it has changed since `version`, its resourceVersion.
         """
@@ -156,7 +156,9 @@ class Client:
         except Missing:
             return
         except Conflict:
-            if uid is None or version is not None:  # then it may be the one: something was in the way
+            if (
+                uid is None or version is not None
+            ):  # then it may be this object, and something prevented its deletion
                 raise
 
     async def delete_all(
@@ -164,7 +166,9 @@ class Client:
     ) -> None:
         """Delete all objects with these labels and fields."""
         if not labels and not fields:
-            raise ValueError("all objects of a namespace are not to be deleted")
+            raise ValueError(
+                "a selector is required: without one, this would delete all objects of the namespace"
+            )
         what = f"delete {resource.full_name} in namespace {namespace}"
         body = {"gracePeriodSeconds": grace_seconds, "propagationPolicy": "Background"}
         path = resource.path(namespace)
@@ -181,7 +185,7 @@ class Client:
         return await self._bytes("GET", path, what, {**query, **({"previous": "true"} if previous else {})})
 
     async def allowed(self, verb: str, resource: Resource, namespace: str) -> bool:
-        """Whether this connection has the right, as the API server itself says."""
+        """Whether this connection has the right, by the answer of the API server."""
         asked = {
             "verb": verb,
             "group": resource.group,
@@ -208,13 +212,13 @@ class Client:
         return any(found["name"] == resource.plural for found in said["resources"])
 
     async def schema(self, resource: Resource) -> dict[str, Any]:
-        """The OpenAPI schema of a kind; empty where the cluster tells none."""
+        """The OpenAPI schema of a kind; empty if the cluster has none."""
         group = f"apis/{resource.group}" if resource.group else "api"
         try:
             path = f"/openapi/v3/{group}/{resource.version}"
             said = _parsed(await self._bytes("GET", path, _KINDS), _KINDS)
         except KubeError as error:
-            if error.status == 404:  # empty, not a Status, for a while after a kind was made known
+            if error.status == 404:  # empty, and not a Status, for a while after a kind was registered
                 return {}
             raise
         mark = {"group": resource.group, "kind": resource.kind, "version": resource.version}
@@ -226,10 +230,10 @@ class Client:
     async def watch(
         self, resource: Resource, namespace: str, *, labels: str, version: str, seconds: int
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        """Changes since `version`, as the server sends them, bookmarks too; they end after about `seconds`.
+        """Changes since `version`, as the server sends them, with bookmarks; they end after about `seconds`.
 
-        What it raises as it is entered, the server has not begun to watch for. Raises Gone, then or later, where it
-        does not remember `version`.
+        An error on entry means that the server has not begun to watch. Raises Gone, then or later, if the server does
+        not remember `version`.
         """
         query = {
             "watch": "1",
@@ -314,7 +318,7 @@ class Client:
         return answer
 
     async def _credentials(self) -> tuple[str | None, ...]:
-        """The token, and the files of the certificate. Asked for each time: a pod's token is read anew each minute."""
+        """The token, and the files of the certificate. Read each time: a pod's token is read again each minute."""
         token = (await self._configuration.auth_settings()).get("BearerToken")
         files = self._configuration.cert_file, self._configuration.key_file
         return (token["value"] if token else None, *files)
@@ -325,7 +329,7 @@ class Client:
         A kubeconfig names programs and files whose tokens expire, some after minutes; kubernetes_asyncio asks once.
         """
         async with self._renewing:
-            if await self._credentials() != refused:  # somebody else has renewed them
+            if await self._credentials() != refused:  # another task has renewed them
                 return True
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
@@ -336,7 +340,7 @@ class Client:
                 )
                 return False
             now = await self._credentials()
-            if now[1:] != refused[1:]:  # a certificate belongs to the connections
+            if now[1:] != refused[1:]:  # a new certificate needs new connections
                 old, self._rest = self._rest, kube.ApiClient(self._configuration).rest_client
                 await old.close()
             return now != refused
@@ -377,12 +381,12 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s'\"]+@")
 
 @contextlib.contextmanager
 def _as_kube_errors(what: str) -> Iterator[None]:
-    """What a connection can do wrong, as KubeErrors."""
+    """Turn all errors of a connection into KubeErrors."""
     try:
         yield
     except TimeoutError as error:
         raise KubeError(f"cannot {what} for now: the API server does not answer") from error
     except (aiohttp.ClientError, OSError, ValueError, ConfigException) as error:
-        # The texts of some quote the URL of a proxy, which may hold a password.
+        # Some texts quote the URL of a proxy, which may contain a password.
         said = _CREDENTIALS.sub("", str(error))
         raise KubeError(f"cannot {what} for now: {type(error).__name__}: {said}") from None

@@ -1,7 +1,7 @@
-"""What an API server can answer, as errors: a class for each answer that somebody treats differently.
+"""The answers of an API server as errors: one class for each answer that needs its own treatment.
 
-All are EngineErrors, which are waited out; what cannot be mended by waiting is also a SubmitRefused when a job is
-submitted: `is_final` says so.
+All are EngineErrors, and the controller waits until they pass. If waiting cannot help, the submission of a job also
+raises SubmitRefused; see `is_final`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class KubeError(EngineError):
 
     Attributes:
         status: the HTTP status; 0 where there was no answer.
-        is_final: whether the same request would be answered alike for ever.
+        is_final: whether the same request would always get the same answer.
     """
 
     is_final = False
@@ -43,21 +43,21 @@ class Conflict(KubeError):
 
 
 class Gone(KubeError):
-    """410: a watch wants to begin where the server remembers nothing any more. List anew."""
+    """410: the server does not remember the version that a watch wants to begin with. List again."""
 
 
 class Invalid(KubeError):
-    """400 or 422, refused by an admission plug-in, or in no namespace: the object is not as the cluster wants it."""
+    """400 or 422, refused by an admission plug-in, or in no namespace: the cluster does not accept the object."""
 
     is_final = True
 
 
 class OverQuota(KubeError):
-    """403: a quota of the namespace is used up. It lasts until others have ended."""
+    """403: a quota of the namespace is used up. It passes when other objects have ended."""
 
 
 class Forbidden(KubeError):
-    """401 or 403: the rights are missing, or the namespace is about to go."""
+    """401 or 403: rights are missing, or the namespace is being removed."""
 
     is_final = True
 
@@ -67,7 +67,7 @@ def error_of(status: int, body: bytes, what: str) -> KubeError:
 
     Args:
         status: HTTP status, 400 or more.
-        body: the answer; a Status object where the API server itself speaks.
+        body: the answer; a Status object if the API server itself answers.
         what: what was asked, e.g. `create jobs.batch in namespace ml`.
     """
     plain = _status(body)
@@ -88,7 +88,7 @@ def error_of(status: int, body: bytes, what: str) -> KubeError:
 
 
 def _not_found(plain: dict[str, Any], body: bytes, what: str) -> KubeError:
-    """The API server says so in a Status, or in four words of plain text; anything else is somebody in front of it."""
+    """The API server answers with a Status, or with four words of plain text; any other answer is from a proxy."""
     if plain.get("reason") == "NotFound":
         details = plain.get("details") or {}
         if details.get("kind") == "namespaces":
@@ -107,7 +107,7 @@ def _not_found(plain: dict[str, Any], body: bytes, what: str) -> KubeError:
 
 
 def _forbidden(said: str, what: str) -> KubeError:
-    """403 stands for four things: no rights, a quota that is used up, a rule of the cluster, a namespace that ends."""
+    """403 has four meanings: no rights, a quota that is used up, a rule of the cluster, a namespace that ends."""
     if "exceeded quota" in said:
         return OverQuota(f"cannot {what} for now: {said}", 403)
     if "because it is being terminated" in said:
@@ -120,7 +120,7 @@ def _forbidden(said: str, what: str) -> KubeError:
     return Invalid(f"the cluster refuses to {what}: {said}", 403)
 
 
-#: What every authorizer says, of whatever maker.
+#: Every authorizer uses these words.
 _RIGHTS = re.compile(r"\bcannot \w+ (resource|path)\b")
 
 

@@ -1,10 +1,10 @@
-"""One watch for any number of runs: everything of one kind in one namespace, kept in memory, handed out by key.
+"""One watch for any number of runs: all objects of a kind in a namespace, kept in memory, handed out by key.
 
-Whoever follows a key gets full snapshots, so that late comers miss nothing and nobody has to fold events. Behind it is
-one LIST, then one WATCH after another, each going on from where the last one ended; a watch that cannot go on (410)
-lists anew. While the API server is away the last snapshot stands: an outage is no news of anything.
+Followers of a key get full snapshots, so that late ones miss nothing and none has to fold events. A hub makes one LIST,
+and then one WATCH after another, each from the end of the last one. If a watch cannot go on (410), the hub lists again.
+While the API server is out of reach the last snapshot stays: an outage says nothing about the objects.
 
-Hubs are shared by event loop and access, and end by themselves when nobody has used them for a while.
+Hubs are shared by event loop and access, and end by themselves when they have had no user for a while.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from airflow_elastic.adapters.kube.resources import Resource
 
 log = logging.getLogger(__name__)
 
-#: A watch is renewed after so long, give or take half of it: renewals of many processes shall not meet.
+#: A watch is renewed after so long, plus or minus half of it, so that many processes do not renew at the same time.
 WATCH_SECONDS = 400
 
-#: Whoever follows is told of trouble that lasts longer than this.
+#: An error that lasts longer than this is reported to followers.
 TROUBLE_SECONDS = 10.0
 
-#: A hub that nobody uses ends after so long.
+#: A hub without users ends after so long.
 LINGER_SECONDS = 20.0
 
-#: A watch that lasted so long was a good one, even if nothing happened meanwhile.
+#: A watch that lasted so long has worked, even if nothing happened meanwhile.
 _STEADY_SECONDS = 5.0
 
-#: After so many failures in a row a watch that the server answers, but not well, is no longer gone on with.
+#: After so many failures in a row the hub gives up the watch and lists again.
 STUBBORN = 5
 
 _LONGEST_PAUSE = 15.0
@@ -50,15 +50,15 @@ OWN_NAME = "metadata.name"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a collection holds.
+    """Which objects a collection holds.
 
     Attributes:
         resource: the kind of objects.
-        namespace: where.
+        namespace: of the objects.
         labels: only objects with these, as a label selector.
-        key: the label whose value is the key that objects are handed out by; empty: the key is their owner's name;
-            OWN_NAME: it is their own.
-        slim: keeps of an object what matters; there may be many.
+        key: the label whose value is an object's key, by which objects are handed out. Empty: the key is the name of
+            the object's owner. OWN_NAME: it is the object's own name.
+        slim: reduces an object to the parts that matter, because there may be many objects.
     """
 
     resource: Resource
@@ -68,7 +68,7 @@ class Query:
     slim: Callable[[dict[str, Any]], dict[str, Any]]
 
 
-#: What is kept of an object, or why it cannot be read.
+#: The kept part of an object, or why it cannot be read.
 _Known = dict[str, Any] | KubeError
 
 
@@ -80,11 +80,11 @@ class Collection:
         self._objects: dict[str, dict[str, _Known]] = {}
         self._keys: dict[str, str] = {}  # of each object, by its name
         self._followers: dict[str, set[asyncio.Event]] = {}
-        self._version: str | None = None  # what the next watch goes on from; None: list first
+        self._version: str | None = None  # from which the next watch goes on; None: list first
         self._synced = False
-        self._failures = 0  # since the last sign of life
+        self._failures = 0  # since the last answer
         self._error: KubeError | None = None
-        self._told = False  # whether followers are told of the error
+        self._told = False  # whether followers have got the error
         self._alarm: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(self._work(), name=f"watch {query.resource.full_name}")
 
@@ -92,22 +92,22 @@ class Collection:
         """The objects of a key, by name.
 
         Raises:
-            KubeError: nothing can be learnt of them, or the server has been away for a while.
+            KubeError: an object cannot be read, or the server has been out of reach for a while.
         """
         trouble = self._error if self._told else None
         found = [one for _, one in sorted(self._objects.get(key, {}).items())]
         trouble = trouble or next((one for one in found if isinstance(one, KubeError)), None)
-        if trouble is not None:  # raised again and again, it would keep all the frames that it has met
+        if trouble is not None:  # raised again and again, the same error would collect frames
             raise trouble.with_traceback(None)
         return [one for one in found if isinstance(one, dict)]
 
     @property
     def ready(self) -> bool:
-        """Whether `objects` has an answer, or an error, rather than having to be waited for."""
+        """Whether `objects` has an answer or an error, so that nobody has to wait."""
         return self._synced or self._told
 
     def follow(self, key: str, changed: asyncio.Event) -> None:
-        """Set `changed` at each change of the key, and when the collection comes into or out of trouble."""
+        """Set `changed` at each change of the key, and when an error begins or ends."""
         self._followers.setdefault(key, set()).add(changed)
 
     def unfollow(self, key: str, changed: asyncio.Event) -> None:
@@ -119,7 +119,7 @@ class Collection:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody follows anything."""
+        """Whether there are no followers."""
         return not self._followers
 
     async def close(self) -> None:
@@ -147,7 +147,7 @@ class Collection:
                 if error.status and self._failures % STUBBORN == 0:
                     self._version = None
             except Exception as error:
-                # An answer as none should be, or a fault of ours: whoever follows must not wait for ever.
+                # An answer of an impossible form, or a bug of this module: followers must not wait forever.
                 what = f"watch {self._query.resource.full_name}"
                 log.exception("cannot %s", what)
                 self._failures, self._version = self._failures + 1, None
@@ -164,7 +164,7 @@ class Collection:
         return version
 
     async def _watch(self, version: str) -> None:
-        """Until the watch's time is up. One that is ended at once, by whatever stands between, counts as a failure."""
+        """Watch until the watch's time is up. A watch that a proxy ends at once counts as a failure."""
         query, loop = self._query, asyncio.get_running_loop()
         seconds = round(WATCH_SECONDS * random.uniform(0.5, 1.5))
         watch = self._client.watch(
@@ -195,7 +195,7 @@ class Collection:
         if event["type"] == "DELETED":
             self._drop(name)
         else:
-            if before != key:  # an operator may write labels anew
+            if before != key:  # an operator may have changed labels
                 self._drop(name)
             self._keys[name] = key
             self._objects.setdefault(key, {})[name] = self._slim(found)
@@ -229,7 +229,7 @@ class Collection:
         return labels.get(self._query.key, "")
 
     def _slim(self, found: dict[str, Any]) -> _Known:
-        """One that cannot be read is an error for those who follow it, and for nobody else."""
+        """Reduce an object. One that cannot be read is an error only for its followers."""
         try:
             return self._query.slim(found)
         except Exception as error:
@@ -285,7 +285,7 @@ class Hub:
         """The objects of a key, one list a query: at once, and after each change.
 
         Raises:
-            KubeError: a collection has been in trouble for TROUBLE_SECONDS, or cannot be had at all.
+            KubeError: a collection has had an error for TROUBLE_SECONDS, or cannot be listed at all.
         """
         changed = asyncio.Event()
         collections = [self._collection(query) for query in queries]
@@ -307,7 +307,7 @@ class Hub:
         return self._collections[query]
 
     async def _keep(self, hubs: Hubs) -> None:
-        """End when nobody has used this for a while, or with the event loop."""
+        """End after a while without users, or with the event loop."""
         try:
             while True:
                 await asyncio.sleep(LINGER_SECONDS)
@@ -327,7 +327,7 @@ class Hub:
 
     @contextlib.contextmanager
     def using(self) -> Iterator[None]:
-        """Keep it from ending meanwhile."""
+        """Keep the hub alive during the block."""
         self._users += 1
         try:
             yield
@@ -350,7 +350,7 @@ async def hub(access: Access) -> AsyncIterator[Hub]:
     """
     hubs = _hubs.setdefault(asyncio.get_running_loop(), {})
     if access not in hubs:
-        # A task of its own: whoever asked first may be cancelled, and others wait for it too.
+        # A task of its own: the first caller may be cancelled, while others wait for it too.
         hubs[access] = asyncio.create_task(_open(access, hubs), name=f"connect {access!r}")
     found = await asyncio.shield(hubs[access])
     with found.using():

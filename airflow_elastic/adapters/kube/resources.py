@@ -1,4 +1,4 @@
-"""Kinds of objects, and where an API server keeps them."""
+"""Kinds of objects, and their paths on an API server."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object, all of whose objects have a namespace.
+    """One kind of object. All its objects have a namespace.
 
     Attributes:
         group: the API group; empty for the core one.
         version: of the API, e.g. `v1`.
         plural: as paths name it, e.g. `jobs`.
         kind: as objects name it, e.g. `Job`.
-        needs: what a cluster must have installed to know it; None where every cluster does.
+        needs: what a cluster must have installed to know it; None if every cluster knows it.
     """
 
     group: str

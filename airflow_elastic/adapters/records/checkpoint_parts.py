@@ -1,4 +1,4 @@
-"""Several workers write the parts of a checkpoint, and the last one commits it. A fence stops an earlier attempt."""
+"""Workers write the parts of a checkpoint, and the last one commits it. A fence stops earlier attempts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Superseded(ElasticError):
-    """A newer attempt of the run has begun, or another run where this one lay: this one may not write any more."""
+    """A newer attempt has begun, or another run at the same place: this one must not write any more."""
 
 
 _NAME = "part-"
@@ -33,12 +33,12 @@ _NAME = "part-"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one worker has written of a checkpoint.
+    """The part of a checkpoint that one worker has written.
 
     Attributes:
         node: number of the worker, among those that train.
         of: how many workers write a part.
-        manifest: what the checkpoint's will be, with this worker's files alone.
+        manifest: the manifest of the checkpoint, but with this worker's files only.
     """
 
     node: int
@@ -47,39 +47,37 @@ class Part:
 
     @property
     def key(self) -> str:
-        """Where this is told."""
+        """Key of the record of this part."""
         return f"{self.manifest.data}{_NAME}{self.node:04d}.json"
 
 
 def check_same_run(store: Store, run: str) -> str:
-    """Refuse to write into another run: this one was removed, and one was begun anew in its place.
+    """Refuse to write if this run was removed and another one was begun in its place.
 
-    Where there is none, the folder may be only out of sight, and nothing is said.
+    If there is no run, the folder may only be out of sight, so that is no error.
 
     Args:
-        store: where the run lies.
-        run: which it was (`journal.identity`) when this worker began; empty where that is not known.
+        store: where the run is stored.
+        run: the identity of the run (`journal.identity`) when this worker began; empty if unknown.
 
     Returns:
-        Which it is.
+        The identity of the run that is there.
 
     Raises:
-        Superseded: it is another one.
+        Superseded: another run is there.
         StoreError: the storage failed.
     """
     here = journal.identity(store)
     if run and here and here != run:
-        raise Superseded(
-            f"another run has begun at {store.uri}: nothing of this one is written there any more"
-        )
+        raise Superseded(f"another run has begun at {store.uri}: this one must not write there any more")
     return here
 
 
 def check_there(store: Store, run: str) -> str:
-    """As `check_same_run`, and that there is one: what is written where a run was removed would be the next one's.
+    """Like `check_same_run`, but a run must be there. Files written after a removal would belong to the next run.
 
     Raises:
-        Superseded: it is another one.
+        Superseded: another run is there.
         StoreError: there is none, or the storage failed.
     """
     here = check_same_run(store, run)
@@ -93,16 +91,16 @@ def _missing(store: Store) -> StoreError:
 
 
 def tell(store: Store, part: Part) -> bool:
-    """Tell of a part, and make the checkpoint exist if it was the last one; returns whether this has made it exist.
+    """Record a part, and commit the checkpoint if it was the last one; returns whether this call has committed it.
 
     Raises:
         Superseded: a newer attempt has begun, or another run; nothing was committed.
         StoreError: the storage failed.
-        CheckpointDamaged: something that is no checkpoint of this step stands where its manifest belongs.
+        CheckpointDamaged: the key of its manifest holds something that is no checkpoint of this step.
     """
     if part.of == 1:
         return _commit(store, [part])
-    # Not durable: what is lost with it is a checkpoint that does not exist yet.
+    # Not durable: a power loss only loses a checkpoint that is not committed yet.
     store.put(part.key, json.dumps(encode(part)).encode(), durable=False)
     return _commit_if_whole(store, part)
 
@@ -119,32 +117,32 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
         return False
     told = [store.get(key) for key in keys]
     if None in told:
-        return False  # who was last at the same time has committed it, and has removed them
+        return False  # another worker was last at the same time: it has committed and has removed the records
     try:
         parts = [decode(Part, json.loads(data)) for data in told if data is not None]
     except (
         ValueError,
         SpecError,
-    ) as error:  # whose writer has lost its power: it is told again, or by its buddy
+    ) as error:  # its writer has lost power: the writer or its buddy records the part again
         log.warning(
-            "what workers told of %s cannot be read, it is no checkpoint: %s", part.manifest.data, error
+            "records of the parts of %s cannot be read, it is no checkpoint: %s", part.manifest.data, error
         )
         return False
     if [one.key for one in parts] != keys:
-        log.warning("of what workers told of %s one is a copy, it is no checkpoint", part.manifest.data)
+        log.warning("a record of the parts of %s is a copy, it is no checkpoint", part.manifest.data)
         return False
     if len({(one.manifest.reason, one.manifest.run) for one in parts}) > 1:
-        return False  # a step that was saved more than once, or by workers of two runs: of different states
+        return False  # a step that was saved more than once, or by workers of two runs: the states differ
     committed = _commit(store, parts)
     try:
         store.delete(keys)
-    except StoreError as error:  # it exists all the same
-        log.warning("what workers told of %s could not be removed: %s", part.manifest.data, error)
+    except StoreError as error:  # the checkpoint exists all the same
+        log.warning("records of the parts of %s could not be removed: %s", part.manifest.data, error)
     return committed
 
 
 def _commit(store: Store, parts: list[Part]) -> bool:
-    """Make it exist out of all its parts, unless a newer attempt has begun, or another run."""
+    """Commit the checkpoint from all its parts, unless a newer attempt or another run has begun."""
     files = sorted((file for one in parts for file in one.manifest.files), key=lambda file: file.key)
     first = min(parts, key=lambda one: one.node)
     manifest = replace(
@@ -163,30 +161,28 @@ def _commit(store: Store, parts: list[Part]) -> bool:
         there = checkpoints.read(store, manifest.step)
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{taken}: {error}") from error
-    if not checkpoints.is_complete(
-        store, there
-    ):  # whoever wrote it was frozen, and its files had been removed
+    if not checkpoints.is_complete(store, there):  # its writer was frozen, and its files have been removed
         raise CheckpointDamaged(f"{taken}: files of attempt {there.attempt} are missing")
     return False
 
 
 def _take_back_unless_there(store: Store, manifest: Manifest) -> None:
-    """Remove a manifest whose run was removed while it was made: the run that begins there next would adopt it.
+    """Remove a manifest whose run was removed while it was made, because the next run there would adopt it.
 
-    A folder that is only out of sight for a moment comes back with the checkpoint's files, and keeps it.
+    A folder that was only out of sight comes back with the checkpoint's files, and the manifest stays.
 
     Raises:
-        Superseded: another run has begun there already.
-        StoreError: there is none.
+        Superseded: another run has already begun there.
+        StoreError: there is no run.
     """
     try:
         here = journal.identity(store)
         if not manifest.run or here == manifest.run or checkpoints.is_complete(store, manifest):
             return
-        with contextlib.suppress(CheckpointDamaged):  # it went with the run
+        with contextlib.suppress(CheckpointDamaged):  # it was removed with the run
             if checkpoints.read(store, manifest.step).run == manifest.run:
                 store.delete([layout.manifest(manifest.step)])
-    except StoreError as error:  # who cannot look takes nothing back
+    except StoreError as error:  # without a look nothing is removed
         log.warning("whether the run of checkpoint %d is still there is not known: %s", manifest.step, error)
         return
     check_same_run(store, manifest.run)

@@ -1,4 +1,4 @@
-"""Which checkpoints a store goes on holding: what is pruned, pinned, set aside, or was never committed."""
+"""The checkpoints that a store keeps: they are removed (pruned), pinned, or set aside. Also files without a commit."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.checkpoint import CheckpointPolicy
     from airflow_elastic.spec.checkpoints.manifest import Manifest
 
-#: Between a claim and the end of its checkpoint lie a few requests.
+#: The age, in seconds, after which the claim of a removal may be taken over. A removal takes only a few requests.
 _CLAIM_SECONDS = 3600.0
 
 
 def quarantine(store: Store, step: int, reason: str) -> None:
-    """Set a damaged checkpoint aside: it does not exist any more, and its step can be saved again. Its files stay."""
+    """Set a damaged checkpoint aside. It does not exist any more, and its step can be saved again. Its files stay."""
     manifest = store.get(layout.manifest(step))
     record = {"step": step, "reason": reason, "manifest": (manifest or b"").decode(errors="replace")}
     store.put(layout.quarantined(step), json.dumps(record, indent=1).encode())
@@ -36,25 +36,25 @@ def quarantine(store: Store, step: int, reason: str) -> None:
 
 
 def set_aside(store: Store, trouble: CheckpointTrouble, *, by: str) -> None:
-    """Set a damaged checkpoint aside, and have the controller know.
+    """Set a damaged checkpoint aside, and report it to the controller.
 
     Args:
-        store: where the run lies.
+        store: where the run is stored.
         trouble: the checkpoint, what is wrong with it, and the one before.
-        by: whoever has found it.
+        by: the worker that found it.
     """
     mailbox = Mailbox(store)
-    # Before, as who is killed after the next line tells nobody any more; and after, as a controller that looks in
-    # between still finds it among the checkpoints.
+    # Report it twice. Before, because this process may be killed after the next line. And after, because a controller
+    # that looks in between still finds it among the checkpoints.
     mailbox.post("damaged", by=by, checkpoint=trouble)
     quarantine(store, trouble.step, trouble.reason)
     mailbox.post("damaged", by=by, checkpoint=trouble)
 
 
 def own_steps(store: Store, after: int) -> list[int]:
-    """The steps after this one that the run itself has saved, oldest first; another run's may have been copied there.
+    """The steps after this one that the run itself has saved, oldest first. Copied ones of other runs are left out.
 
-    What another release has written is taken for its own; what is no manifest of its step is nobody's.
+    Checkpoints of other releases count as the run's own. Invalid manifests do not count.
     """
     newer = [step for step in checkpoints.steps(store) if step > after]
     if not newer:
@@ -83,8 +83,9 @@ def _quarantine_records(store: Store) -> Iterable[tuple[int, dict[str, Any]]]:
 
 
 def _data_of(step: int, record: dict[str, Any]) -> str | None:
-    """The folder of a quarantined checkpoint's files, where its manifest can be read, and is its own: a copy of another
-    one names files that may still be needed.
+    """The folder of a quarantined checkpoint's files, if its manifest can be read and belongs to this step.
+
+    A copied manifest names files that may still be needed.
     """
     try:
         manifest = checkpoints.parsed(str(record.get("manifest", "")).encode())
@@ -95,7 +96,7 @@ def _data_of(step: int, record: dict[str, Any]) -> str | None:
 
 
 def pin(store: Store, step: int, *, by: str) -> None:
-    """Keep a checkpoint whatever the policy says, as somebody refers to it.
+    """Protect a checkpoint from removal, because somebody refers to it.
 
     Raises:
         CheckpointDamaged: there is none, its manifest cannot be read, or it is being removed.
@@ -105,7 +106,7 @@ def pin(store: Store, step: int, *, by: str) -> None:
     if not new and _is_claim(store.get(key)):
         raise CheckpointDamaged(f"the checkpoint of step {step} in {store.uri} is being removed")
     try:
-        checkpoints.read(store, step)  # only now: it may be removed until it is pinned
+        checkpoints.read(store, step)  # only now: until it is pinned it may be removed
     except CheckpointDamaged:
         if new:
             unpin(store, step)
@@ -113,25 +114,26 @@ def pin(store: Store, step: int, *, by: str) -> None:
 
 
 def unpin(store: Store, step: int) -> None:
-    """Leave a checkpoint to the policy again."""
+    """Let the policy decide about a checkpoint again."""
     store.delete([layout.pin(step)])
 
 
 def pinned(store: Store) -> list[int]:
-    """The steps that were pinned."""
+    """The steps that are pinned."""
     steps = checkpoints.steps_below(store, layout.PINS)
     return [step for step in steps if not _is_claim(store.get(layout.pin(step)))]
 
 
 def _claim(data: str) -> bytes:
-    """Stands where a pin would, while a checkpoint is removed: of a pin and a removal only one can come first. It says
-    where the files are, for whoever goes on where the manifest is gone already; and since when it stands.
+    """A claim: it takes the key of a pin while a checkpoint is removed, so a pin and a removal exclude each other.
+
+    It names the folder of the files, so that a removal can be finished after the manifest is gone; and its own time.
     """
     return json.dumps({"removing": data, "at": time.time()}).encode()
 
 
 def _claimed(pin: bytes | None) -> tuple[str, float] | None:
-    """Where the files of a checkpoint are that is being removed, and since when; None where this is no claim."""
+    """The folder of the files, and the time of the claim, for a checkpoint that is being removed; None for a pin."""
     with contextlib.suppress(ValueError):
         record = json.loads(pin or b"null")
         if isinstance(record, dict) and isinstance(record.get("removing"), str):
@@ -145,15 +147,16 @@ def _is_claim(pin: bytes | None) -> bool:
 
 
 def note_verified(store: Store, step: int | None) -> None:
-    """Have it known that this checkpoint was read from storage, as ranks do that go on from it, and was what was
-    committed. It stays until that is known of another one. None, or one that is not there any more: of none.
+    """Record the checkpoint that ranks have restored from storage in full, and verified.
+
+    It counts until the next record. None, or a step that is not there any more: no checkpoint counts.
     """
     if step is not None and step != verified(store) and step in checkpoints.steps(store):
         store.put(layout.VERIFIED, json.dumps({"step": step}).encode())
 
 
 def verified(store: Store) -> int | None:
-    """The step of the checkpoint of which that was known last."""
+    """The step of the last checkpoint that was verified so."""
     with contextlib.suppress(ValueError):
         record = json.loads(store.get(layout.VERIFIED) or b"null")
         return record["step"] if isinstance(record, dict) and type(record.get("step")) is int else None
@@ -161,12 +164,14 @@ def verified(store: Store) -> int | None:
 
 
 def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> list[int]:
-    """The steps whose checkpoints the policy does not keep, oldest first; the one that was verified last stays. Those
-    that cannot be read do not count, and are left alone: another release may read them. So are those of other runs.
-    What is in `also` stays, too.
+    """The steps whose checkpoints the policy does not keep, oldest first; the last verified one stays.
+
+    Checkpoints that cannot be read do not count, and stay: another release may read them. So do those of other runs,
+        and
+    the steps in `also`.
 
     Raises:
-        CheckpointDamaged: of those that would stay, none has all its files. The run would have nothing to go on from.
+        CheckpointDamaged: none of those to keep has all its files, so that nothing would be left to restore.
     """
     there = checkpoints.steps(store)
     if len(there) <= policy.keep_last:
@@ -183,15 +188,15 @@ def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -
 
     if policy.keep_best is not None:
         saved = {step: found.metrics for step in there if (found := manifest(step))}
-    else:  # a thousand may be kept: only those are read that count as the newest, and those that are to go
+    else:  # there may be a thousand: only the newest ones and the ones to remove are read
         newest = list(islice(filter(manifest, reversed(there)), policy.keep_last))
         saved = {step: {} for step in there if step in newest or (newest and step < newest[-1])}
     known, latest = verified(store), next(filter(None, map(manifest, reversed(there))), None)
-    # What phases that are complete have left is there for those that come after them.
+    # Later phases need the last checkpoints of the complete ones.
     ends = [one.to_step for one in latest.phases if one.complete] if latest else []
     pins = [*pinned(store), *([] if known is None else [known]), *ends, *also]
     removed = superfluous(saved, policy, pins)
-    # That of an interval which stays for those that go has to be one that can be read.
+    # The checkpoint that stays for an interval must be readable.
     while unread := [step for step in _stand_ins(removed, saved, policy) if manifest(step) is None]:
         saved = {step: metrics for step, metrics in saved.items() if step not in unread}
         removed = superfluous(saved, policy, pins)
@@ -205,7 +210,7 @@ def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -
 
 
 def without_best(store: Store, policy: CheckpointPolicy) -> str | None:
-    """What there is to say where no checkpoint has the metric by which the best one is to stay."""
+    """A sentence for the case that no checkpoint has the metric of `keep_best`; None otherwise."""
     if policy.keep_best is None:
         return None
     name = policy.keep_best.split()[1]
@@ -214,13 +219,13 @@ def without_best(store: Store, policy: CheckpointPolicy) -> str | None:
         return None
     told = f"they have {', '.join(sorted(known))}" if known else "they have none"
     return (
-        f"old checkpoints are removed, and none has a value of {name!r}, by which the best one is to stay "
+        f"old checkpoints are removed, and none has a value of {name!r}, which chooses the best one "
         f"(checkpoint.keep_best); {told}. Give it to `run.step`, or name another one"
     )
 
 
 def _stand_ins(removed: Iterable[int], saved: Iterable[int], policy: CheckpointPolicy) -> list[int]:
-    """Those that stay for others of the same `keep_every_steps`."""
+    """The checkpoints that stay for removed ones of the same `keep_every_steps`."""
     if policy.keep_every_steps is None:
         return []
     intervals = {step // policy.keep_every_steps for step in removed}
@@ -229,12 +234,13 @@ def _stand_ins(removed: Iterable[int], saved: Iterable[int], policy: CheckpointP
 
 
 def prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> list[int]:
-    """Remove the checkpoints that neither the policy nor `also` keeps; returns their steps. Manifests go first.
+    """Remove the checkpoints that neither the policy nor `also` keeps; returns their steps. Manifests are removed
+    first.
 
-    Damaged ones that were set aside go when `keep_last` newer ones are there, and so does what a removal that was cut
-    off has left.
+    Damaged ones that were set aside are removed when `keep_last` newer ones are there. Interrupted removals are
+    finished.
 
-    Files that belong to no manifest are left: `remove_uncommitted` knows when nobody can be writing them.
+    Files without a manifest stay: `remove_uncommitted` is called when no process can be writing them.
 
     Raises:
         CheckpointDamaged: as `to_prune`; nothing was removed.
@@ -252,23 +258,23 @@ def prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> l
 
 
 def _remove(store: Store, step: int) -> bool:
-    """Remove a checkpoint, unless somebody has pinned it since; whoever was killed at this has left its claim."""
+    """Remove a checkpoint, unless it has been pinned since. A process that is killed here leaves its claim."""
     key, data = layout.pin(step), _folder(store, step)
-    if data is None:  # somebody else has removed it meanwhile
+    if data is None:  # another process has removed it meanwhile
         return True
     try:
         mine, full = store.create(key, _claim(data)) or _is_claim(store.get(key)), False
-    except StoreFull:  # what makes room must not need any
+    except StoreFull:  # to free space must not need any
         mine, full = True, True
     if not mine:
         return False
-    # The step was saved again meanwhile; or somebody has read it back, and believes that it stays.
+    # The step was saved again meanwhile; or it was read back, and must stay.
     if _folder(store, step) not in (data, None) or step == verified(store):
         if not full:
             store.delete([key])
         return False
     found = store.get(key)
-    # It took so long that it was taken for nobody's any more; or somebody has pinned it, who had room.
+    # This took so long that another process took the claim over, or somebody has pinned the checkpoint.
     if (found is not None) if full else not _is_claim(found):
         return False
     store.delete([layout.manifest(step)])
@@ -277,28 +283,28 @@ def _remove(store: Store, step: int) -> bool:
 
 
 def _folder(store: Store, step: int) -> str | None:
-    """Where the files of a checkpoint lie; None where there is none that can be read."""
+    """The folder of a checkpoint's files; None if there is no readable checkpoint."""
     with contextlib.suppress(CheckpointDamaged):
         return checkpoints.read(store, step).data
     return None
 
 
 def _remove_files(store: Store, step: int, data: str) -> None:
-    """Remove what a checkpoint leaves that has no manifest any more, the claim last."""
+    """Remove the files of a checkpoint without a manifest; the claim is removed last."""
     store.delete([entry.key for entry in store.list(data)])
     store.delete([layout.pin(step)])
 
 
 def _go_on(store: Store) -> list[int]:
-    """Go on with removals that were cut off behind their manifests: storage has failed, or somebody was killed.
+    """Finish removals that were interrupted after their manifests were gone.
 
     Returns:
-        The steps of other claims, of which it is too long ago that somebody may yet be at it.
+        The steps of other claims that are too old to be of a living process.
     """
     there, old = set(checkpoints.steps(store)), []
     for step in checkpoints.steps_below(store, layout.PINS):
         data, at = _claimed(store.get(layout.pin(step))) or (None, 0.0)
-        # Of its own step, and no other's: whatever a claim says.
+        # Only files of the claim's own step, even if the claim names others.
         if data is not None and step not in there and _step_of(data) == step:
             _remove_files(store, step, data)
         elif data is not None and at < time.time() - _CLAIM_SECONDS:
@@ -307,11 +313,13 @@ def _go_on(store: Store) -> list[int]:
 
 
 def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
-    """The files that attempts before this one left without committing them."""
-    there = checkpoints.steps(store)  # first: what is set aside meanwhile is among these, or has its record
+    """The files that attempts before this one left without a commit."""
+    there = checkpoints.steps(
+        store
+    )  # first, because a checkpoint that is set aside meanwhile is either here or recorded
     committed = {manifest.step: manifest.data for manifest in checkpoints.readable(store, there)}
     aside = {step: _data_of(step, record) for step, record in _quarantine_records(store)}
-    # What cannot be read may be of a newer release: nobody knows which files are its.
+    # A manifest that cannot be read may be of a newer release: its files are unknown.
     unknown = set(there) - committed.keys()
     unknown.update(step for step, data in aside.items() if data is None)
     needed = {*committed.values(), *aside.values()}
@@ -328,7 +336,7 @@ def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
 
 
 def _step_of(data: str) -> int | None:
-    """Whose files lie in this folder; None where it is none of a checkpoint's."""
+    """The step of the files in this folder; None if it is not the folder of a checkpoint."""
     folder, _, rest = data.removeprefix(layout.CHECKPOINT_DATA).partition("/")
     number = folder.partition("-")[0]
     return int(number) if data.startswith(layout.CHECKPOINT_DATA) and not rest and number.isdigit() else None
@@ -345,17 +353,17 @@ def _is_before(attempt: int, key: str) -> bool:
 
 
 def _logged_by(key: str) -> int:
-    """The attempt whose output this is."""
+    """The attempt that wrote this output."""
     number = key.removeprefix(layout.LOGS).partition("/")[0].removeprefix("attempt-")
     return int(number) if number.isdigit() else 0
 
 
 def remove_uncommitted(store: Store, before_attempt: int) -> int:
-    """Remove files that attempts before this one left without committing them, or half-written; returns how many.
+    """Remove files that earlier attempts left without a commit, or half-written; returns how many.
 
-    Only for a time when none of those attempts lives.
+    Call it only when none of these attempts runs.
     """
-    left = _go_on(store)  # first: what claims tell of is known from them alone
+    left = _go_on(store)  # first: only the claims know of these files
     stale = uncommitted(store, before_attempt)
     store.delete([*(entry.key for entry in stale), *map(layout.pin, left)])
     store.abandon(layout.LOGS, lambda key: _logged_by(key) < before_attempt)
@@ -363,7 +371,7 @@ def remove_uncommitted(store: Store, before_attempt: int) -> int:
 
 
 def _is_left(attempt: int, key: str) -> bool:
-    """Whether nobody is writing what is half-written there: what lies outside of an attempt's folder is small, and no
-    attempt before this one may commit any more.
+    """Whether a half-written object is left over. Outside of the folders of attempts objects are small, and no attempt
+    before this one may commit any more.
     """
     return not key.startswith(layout.CHECKPOINT_DATA) or _is_before(attempt, key)

@@ -1,7 +1,7 @@
-"""Checkpoints as the store holds them: the commit of a manifest, its verification, and what may be removed.
+"""Checkpoints in the store: the commit of a manifest, and its verification.
 
-A checkpoint exists when, and only when, its manifest exists. Nothing here opens a checkpoint's files but to compare
-sizes and checksums, and nothing is unpickled.
+A checkpoint exists when, and only when, its manifest exists. This module reads a checkpoint's files only to compare
+sizes and checksums, and unpickles nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
 
 
-#: Where the manifest's own checksum stands in it.
+#: The place of the manifest's own checksum in it.
 _SEAL = "seal"
 
 _REQUESTS = 8  # at once
@@ -34,24 +34,22 @@ _Answer = TypeVar("_Answer")
 
 
 class CheckpointDamaged(ElasticError):
-    """A checkpoint whose manifest or files are not what was committed."""
+    """A checkpoint whose manifest or files differ from the committed ones."""
 
 
 class OtherVersion(CheckpointDamaged):
-    """It is none that this release reads; another one may."""
+    """This release cannot read it; another one may."""
 
 
 def commit(store: Store, manifest: Manifest) -> bool:
-    """Make the checkpoint exist. False: another writer has committed this step before."""
+    """Commit the checkpoint: it exists from now on. False: another writer has committed this step before."""
     plain = encode(manifest)
     sealed = {**plain, _SEAL: seal_of(plain)}
     return store.create(layout.manifest(manifest.step), json.dumps(sealed, indent=1).encode())
 
 
 def seal_of(plain: Any) -> str:
-    """A checksum of all that a document says, as plain values: its own bytes would else be the only ones that nobody
-    checks.
-    """
+    """A checksum of a document's plain values, for the document itself: nothing else protects its bytes."""
     return checksums.of(json.dumps(plain).encode())
 
 
@@ -61,7 +59,7 @@ def steps(store: Store) -> list[int]:
 
 
 def steps_below(store: Store, prefix: str) -> list[int]:
-    """The steps that objects below a prefix are named after, oldest first."""
+    """The steps in the names of objects below a prefix, oldest first."""
     names = (entry.key.removeprefix(prefix).removesuffix(".json") for entry in store.list(prefix))
     return sorted(int(name) for name in names if name.isdigit())
 
@@ -85,28 +83,30 @@ def read(store: Store, step: int) -> Manifest:
 
 
 def check_place(manifest: Manifest, step: int, where: str) -> None:
-    """Somebody may have copied it: what is whole in itself need not be what was committed under this name.
+    """Refuse a valid manifest that was copied to another name.
 
     Raises:
-        CheckpointDamaged: it is of another step, or names files that are none of its own.
+        CheckpointDamaged: it is of another step, or names files outside of its own folder.
     """
     if manifest.step != step:
         raise CheckpointDamaged(f"{where} is a copy of the manifest of step {manifest.step}")
     ours = layout.checkpoint_data(step, manifest.attempt, manifest.generation).rstrip("/")
     if not re.fullmatch(re.escape(ours) + f"({layout.RECOVERED})?/", manifest.data):
-        raise CheckpointDamaged(f"{where} names the folder {manifest.data!r}, where none of its step can lie")
+        raise CheckpointDamaged(
+            f"{where} names the folder {manifest.data!r}, which is not a folder of its step"
+        )
     for file in manifest.files:
         if not file.key.startswith(manifest.data) or key_problem(file.key):
             raise CheckpointDamaged(f"{where} names {file.key!r}, which is outside of {manifest.data}")
 
 
 def parsed(data: bytes) -> Manifest:
-    """A manifest from its bytes. Raises CheckpointDamaged where they are none, or not what was committed."""
+    """A manifest from its bytes. Raises CheckpointDamaged if they are invalid, or have changed since the commit."""
     try:
         plain = json.loads(data)
         version, seal = plain.get("version"), plain.pop(_SEAL, None)
         is_others = isinstance(version, int) and version not in READABLE_VERSIONS
-        # First: a version that has changed is nobody's. Only what another release leaves without a seal is believed so.
+        # The seal comes first: if the version has changed, the rest means nothing. Some other releases write no seal.
         if seal != seal_of(plain) and not (is_others and seal is None):
             raise ValueError("its bytes have changed")
         if is_others:
@@ -119,11 +119,11 @@ def parsed(data: bytes) -> Manifest:
 
 
 def problems(store: Store, manifest: Manifest, *, only: Callable[[int], bool] = lambda _: True) -> list[str]:
-    """What is wrong with the files of a checkpoint, one sentence each; empty: every byte is what was committed.
+    """What is wrong with the files of a checkpoint, one sentence each; empty: every byte is as committed.
 
     Args:
-        store: where the run lies.
-        manifest: what was committed.
+        store: where the run is stored.
+        manifest: the committed manifest.
         only: which files to look at, by index: ranks share the reading.
     """
     return [p for i, file in enumerate(manifest.files) if only(i) for p in _file_problems(store, file)]
@@ -160,7 +160,7 @@ def readable(store: Store, of: Sequence[int] | None = None) -> list[Manifest]:
 
 
 def at_once(request: Callable[[_Asked], _Answer], all_: Sequence[_Asked]) -> list[_Answer]:
-    """The answers to several requests, made at the same time; without a thread where there is but one."""
+    """The answers to several requests, made at the same time; a single request needs no thread."""
     if len(all_) <= 1:
         return [request(one) for one in all_]
     with ThreadPoolExecutor(min(_REQUESTS, len(all_))) as pool:

@@ -1,4 +1,4 @@
-"""Checksums of a checkpoint's files. They tell bytes that have changed, not somebody who changes them on purpose."""
+"""Checksums of a checkpoint's files. They detect accidental changes, not deliberate ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
-#: What is written today. S3 knows it too, and it costs a tenth of copying the bytes; sha256 costs more than a disk.
+#: The current algorithm. S3 knows it too, and it costs a tenth of copying the bytes; sha256 is slower than a disk.
 ALGORITHM = "crc64nvme"
 
 
@@ -17,7 +17,7 @@ Data = bytes | memoryview
 
 
 class Digest(Protocol):
-    """A checksum in the making, as hashlib has them."""
+    """A checksum that is being computed, with hashlib's interface."""
 
     def update(self, data: Data, /) -> None:
         """Take further bytes into account."""
@@ -29,7 +29,7 @@ class Digest(Protocol):
 
 
 class Crc64:
-    """Today's algorithm."""
+    """The current algorithm."""
 
     def __init__(self) -> None:
         self._value = 0
@@ -39,7 +39,7 @@ class Crc64:
         self._value = crc64nvme(data, self._value)
 
     def append(self, other: Crc64, size: int) -> None:
-        """Take so many further bytes into account, whose checksum is known."""
+        """Add so many further bytes by their checksum."""
         self._value = combine_crc64nvme(self._value, other._value, size)
 
     def hexdigest(self) -> str:
@@ -48,22 +48,22 @@ class Crc64:
 
 
 def new(name: str) -> Digest | None:
-    """A digest by the name that a manifest gives it, hashlib's among them; None where it is not known here."""
+    """A digest by its name in a manifest, with those of hashlib; None if it is unknown here."""
     if name == ALGORITHM:
         return Crc64()
     return hashlib.new(name) if name in hashlib.algorithms_available else None
 
 
 def of(data: Data) -> str:
-    """The checksum of some bytes, by today's algorithm."""
+    """The checksum of some bytes, by the current algorithm."""
     return f"{crc64nvme(data):016x}"
 
 
 def joined(parts: Sequence[str], each: int, size: int) -> str:
-    """The checksum of so many bytes, from those of their parts: to compare one takes a tenth of comparing eight.
+    """The checksum of so many bytes, from the checksums of their parts. This is faster than checksums over the bytes.
 
     Args:
-        parts: of each part, in order, by today's algorithm.
+        parts: checksums of the parts, in order, by the current algorithm.
         each: bytes of a part; the last one may have fewer.
         size: bytes of all of them.
 

@@ -1,17 +1,19 @@
-"""The files through which the local engine and its workers meet: one folder a job, on the machine they share.
+"""The files by which the local engine and its workers communicate: one folder a job, on the machine that they share.
 
-job.json               the job, created exclusively: who is first has made it
-closed                 nothing of this job may start any more
-members/0002.json      the workers of generation 2, created exclusively; and the attempt, where it is a later one
-rendezvous/0002.json   where generation 2 meets: address and port of its lead worker
-rendezvous/0002.began  all workers of generation 2 have come, and their ranks are being started
+```text
+job.json               the job, created exclusively: the first writer has made it
+closed                 nothing may start in this job any more
+members/0002.json      the workers of generation 2, created exclusively; with the attempt, if it is a later one
+rendezvous/0002.json   the rendezvous of generation 2: address and port of its lead worker
+rendezvous/0002.began  all workers of generation 2 have joined, and their ranks are being started
 node-1/agent.json      the agent of worker 1, created exclusively: a worker is started once
-node-1/result.json     how it ended; an agent that is gone without one was killed
-node-1/ended           it has nothing more to do than to copy its logs to the run's storage
+node-1/result.json     how it ended; an agent that is gone without this file was killed
+node-1/ended           it is done, except for copying its logs to the run's storage
 node-1/g0002-rank-3.*  a rank's page and its report
 node-1/g0002.failed    its ranks have failed, and its agent stands by
-node-1/restore-2/      what its ranks of generation 2 fetch for each other, while they read a checkpoint
-news                   a pipe that wakes whoever watches the job: agents say in it that something has changed
+node-1/restore-2/      files that its ranks of generation 2 fetch for each other, while they read a checkpoint
+news                   a pipe: agents write to it to wake the watchers of the job
+```
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ from airflow_elastic.spec.status import RankError
 
 T = TypeVar("T")
 
-#: How long a worker that has ended may take to copy its logs to the run's storage.
+#: The longest time for an ended worker to copy its logs to the run's storage, in seconds.
 LOG_SECONDS = 30.0
 
-#: What the names of such folders begin with; a generation follows.
+#: Prefix of the names of such folders; a generation follows.
 RESTORE = "restore-"
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """`job.json`: all that a worker needs to know, and what says whose job it is."""
+    """`job.json`: everything that a worker needs to know, and which run the job belongs to."""
 
     name: str
     run_uri: str
@@ -59,10 +61,10 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The workers of one generation, in the order of their ranks; `awaited` are to join a later one.
+    """The workers of one generation, in the order of their ranks; the `awaited` ones will join a later generation.
 
-    `attempt`: the run's attempt that it belongs to; None: the one that the job was made for. `spent`: the numbers of
-    lost workers, which nobody has any more.
+    `attempt`: the run's attempt that it belongs to; None: the attempt that the job was made for. `spent`: the numbers
+    of lost workers, which no other worker may get.
     """
 
     generation: int
@@ -74,17 +76,17 @@ class Members:
 
     @property
     def all(self) -> tuple[int, ...]:
-        """Those that train, and those that are to."""
+        """The workers that train, and those that will join."""
         return (*self.nodes, *self.awaited)
 
     def spending(self, numbers: Iterable[int]) -> Members:
-        """The same, where nobody has these numbers any more."""
+        """The same, with these numbers spent."""
         return replace(self, spent=tuple(sorted({*(self.spent or ()), *numbers})) or None)
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where a generation meets."""
+    """The address of a rendezvous."""
 
     addr: str
     port: int
@@ -92,7 +94,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """All workers of a generation have come. `at`: when its ranks were about to be started, epoch seconds."""
+    """All workers of a generation have joined. `at`: when its ranks were about to be started, epoch seconds."""
 
     at: float
 
@@ -109,7 +111,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class RankNote:
-    """What a rank says that has a name of its script's own; other numbers are in its page."""
+    """A rank's report of values with names that its script has chosen; other numbers are in its page."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     phases: tuple[PhaseRecord, ...] = ()
@@ -119,9 +121,9 @@ class JobFiles:
     """The folder of one job.
 
     Attributes:
-        folder: where it lies.
-        poll_seconds: how often whoever waits for a document may look.
-        standby_seconds: how often an agent may look that perhaps waits for long.
+        folder: the folder.
+        poll_seconds: how often to look for a document that is expected soon.
+        standby_seconds: how often an agent looks that may wait for long.
     """
 
     poll_seconds = 0.005
@@ -136,7 +138,7 @@ class JobFiles:
         return self.folder / f"node-{index}"
 
     def forget_fetched(self, node: str = "node-*") -> None:
-        """Remove what ranks had fetched and were killed at, of one worker or of all."""
+        """Remove files that ranks had fetched before they were killed, for one worker or for all."""
         for left in self.folder.glob(f"{node}/{RESTORE}*"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -167,7 +169,7 @@ class JobFiles:
             return None
 
     def keep(self, name: str, kind: type[T]) -> T | None:
-        """A document that never changes, once it is there: read once. Looking several times a second costs training."""
+        """A document that never changes once it is there, so it is read once: reading often slows training down."""
         kept = self._kept.get(name)
         if isinstance(kept, kind):
             return kept
@@ -199,11 +201,11 @@ class JobFiles:
         return None
 
     def superseded(self, generation: int) -> bool:
-        """Whether there is a newer generation. Asked for many times a second."""
+        """Whether there is a newer generation. Called many times a second."""
         return (self.folder / f"members/{generation + 1:04d}.json").exists()
 
     def look_anew(self) -> None:
-        """Forget what was seen a moment ago: nothing is, in a folder."""
+        """Forget cached documents; a folder has no cache."""
 
     def begin(self, members: Members) -> bool:
         """Begin a generation; False where somebody else has begun one of that number."""
@@ -215,12 +217,12 @@ class JobFiles:
         lost: Collection[int] = (),
         fresh: Callable[[Members], Iterator[int]] | None = None,
     ) -> None:
-        """Begin a generation of the same workers for this attempt. Nothing where there is one, or no such job.
+        """Begin a generation of the same workers for this attempt. Nothing if there is one already, or no such job.
 
         Args:
             attempt: number of the attempt.
-            lost: workers whose places, and so whose ranks, others have.
-            fresh: gives their numbers. Default: such that no worker of the job has ever had.
+            lost: workers whose ranks other workers take over.
+            fresh: returns numbers for these. Default: numbers that no worker of the job has had.
         """
         while not self.closed:
             record, members = self.record, self.newest_members()
@@ -233,7 +235,7 @@ class JobFiles:
                 nodes = tuple(next(others) if node in lost else node for node in members.nodes)
                 following = replace(following, nodes=nodes)
             self.begin(following)
-            self.look_anew()  # somebody may have begun another one, for what was before
+            self.look_anew()  # another caller may have begun one, based on the former members
 
     def generations(self) -> list[Members]:
         """All generations so far, oldest first."""
@@ -254,32 +256,32 @@ class JobFiles:
         return self.keep(f"rendezvous/{generation:04d}.began", Began)
 
     def stand_by(self, index: int, generation: int) -> None:
-        """Say that a worker's ranks of this generation have failed, and that its agent is there."""
+        """Record that a worker's ranks of this generation have failed, and that its agent is there."""
         self.create(f"node-{index}/g{generation:04d}.failed", {})
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # nobody watches just now
+        with contextlib.suppress(OSError):  # nobody watches now
             pipe = os.open(self.news, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.write(pipe, b".")
             os.close(pipe)
 
     def stands_by(self, index: int, generation: int) -> bool:
-        """Whether it has said so."""
+        """Whether this was recorded."""
         return (self.node(index) / f"g{generation:04d}.failed").exists()
 
     def end(self, index: int) -> None:
-        """Say that a worker, whose result is written, has nothing more to do than to copy its logs."""
+        """Record that a worker with a result is done, except for copying its logs."""
         self.create(f"node-{index}/ended", {})
         self._wake()
 
     def has_ended(self, index: int) -> bool:
-        """Whether it has said so: its process may be there for a while."""
+        """Whether this was recorded: its process may go on for a while."""
         return (self.node(index) / "ended").exists()
 
     @property
     def news(self) -> Path:
-        """The pipe, once somebody watches."""
+        """The pipe, if somebody watches."""
         return self.folder / "news"
 
     def agent(self, index: int) -> Process | None:
@@ -287,7 +289,7 @@ class JobFiles:
         return self.keep(f"node-{index}/agent.json", Process)
 
     def result(self, index: int) -> Result | None:
-        """How a worker ended; None while it has not, or where it was killed."""
+        """How a worker ended; None if it has not, or was killed."""
         return self.read(f"node-{index}/result.json", Result)
 
 

@@ -1,7 +1,7 @@
-"""The documents of a job whose workers share no folder: kept under the run URI, read with a short memory.
+"""The documents of a job whose workers share no folder: kept under the run URI, and cached for a moment.
 
-The same documents as in `job_files`, at `jobs/<name>/` below the run URI. What only one worker reads (pages, its log)
-stays in a folder of its own.
+The same documents as in `job_files`, at `jobs/<name>/` below the run URI. Documents that only one worker reads (pages,
+its log) stay in its own folder.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: What is asked for many times a second is looked up so often: in a folder, and where each look costs a request.
+#: How often a document is really looked up that is asked for many times a second: in a folder, and in an object store.
 _NEAR_SECONDS, _FAR_SECONDS = 0.25, 4.0
 
-#: Beside the members, so that one look at one place tells both.
+#: Beside the members, so that one listing shows both.
 _CLOSED = "members/closed"
 
 
@@ -36,7 +36,7 @@ class JobObjects(JobFiles):
     """The documents of one job, in the run's store.
 
     Args:
-        store: where the run lies.
+        store: where the run is stored.
         name: of the job.
         folder: for this worker's own files.
     """
@@ -55,7 +55,7 @@ class JobObjects(JobFiles):
         self._results: dict[int, tuple[float, Result | None]] = {}
 
     def create(self, name: str, document: object) -> bool:
-        """Write a document unless there is one. Answers True as well where the one that is there is the same."""
+        """Write a document unless there is one. Also True if the existing one is the same."""
         return self._store.create(self._key(name), _json(document))
 
     def write(self, name: str, document: object) -> None:
@@ -87,7 +87,7 @@ class JobObjects(JobFiles):
         return newest is not None and newest.generation > generation
 
     def result(self, index: int) -> Result | None:
-        """How a worker ended, as of a moment ago: whoever waits for others asks after each of them at every look."""
+        """How a worker ended, as of a moment ago: waiting workers ask for the result of each other at every look."""
         now = time.monotonic()
         looked_at, _ = self._results.get(index, (-self._memory, None))
         if now - looked_at >= self._memory:
@@ -95,18 +95,18 @@ class JobObjects(JobFiles):
         return self._results[index][1]
 
     def stand_by(self, index: int, generation: int) -> None:
-        """Nobody looks for this where workers share no folder: the run's mailbox has it."""
+        """Does nothing: workers without a shared folder report this to the run's mailbox."""
 
     def look_anew(self) -> None:
-        """Forget what was seen a moment ago."""
+        """Forget cached documents."""
         self._looked_at = -self._memory
 
     def joined(self, index: int) -> int | None:
-        """The generation since which a worker has been a member without a break; None where it is none."""
+        """The generation since which a worker has been a member without a break; None if it is none."""
         return _joined(index, self.generations())
 
     def begun(self) -> dict[int, str]:
-        """The pods, by their uids, of the workers that have begun since they joined: they have had their life."""
+        """The uids of the pods of workers that have begun since they joined: a worker may begin only once."""
         generations, found = self.generations(), {}
         names = {entry.key.removeprefix(self._prefix) for entry in self._store.list(f"{self._prefix}node-")}
         for index in generations[-1].all if generations else ():
@@ -129,7 +129,7 @@ class JobObjects(JobFiles):
         except StoreError as error:
             if self._newest is None:
                 raise
-            log.warning("the job's documents are out of reach, what was seen last stands: %s", error)
+            log.warning("the job's documents are out of reach, the last known ones still count: %s", error)
         self._looked_at = now
 
     def _key(self, name: str) -> str:

@@ -1,7 +1,7 @@
 """The journal: one immutable object per event, created exclusively. It is the truth about a run, and its lock.
 
-Two controllers can both be at work (two triggerers, a retry beside its predecessor): each appends under the next
-number, one of them wins, the other one is told so, reads what happened and goes on from there.
+Two controllers may be at work, such as two triggerers, or a retry beside its predecessor. Each appends under the next
+number, and one of them wins. The other one learns that, reads the new events and goes on from there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def newest(store: Store) -> int:
 
 
 def identity(store: Store) -> str:
-    """What tells this run from all others, wherever its folder is copied to; empty where there is none."""
+    """The identity of this run, which survives copies of its folder; empty if there is no run."""
     return _identity(store.get(layout.journal_entry(0)))
 
 
@@ -42,9 +42,9 @@ def _identity(first: bytes | None) -> str:
 
 
 def is_ours(store: Store) -> Callable[[Manifest], bool]:
-    """Whether a checkpoint belongs to the run at `store`: written by it, or there before it began.
+    """Whether a checkpoint belongs to the run at `store`: the run wrote it, or was begun with it.
 
-    Where there is no run, or none that can be read, and of releases that did not say whose a checkpoint is, any does.
+    Without a readable run every checkpoint belongs to it. So does a checkpoint of releases that did not record the run.
     """
     first = store.get(layout.journal_entry(0))
     try:
@@ -61,9 +61,9 @@ class Journal:
     """Compare-and-append over a store.
 
     Args:
-        store: where the run lies.
-        writer: names this controller in the entries it writes; made distinct for every instance, so that two
-            controllers never write equal bytes (a store may then tell a repeated put from a lost race).
+        store: where the run is stored.
+        writer: names this controller in its entries. It is made unique for every instance. Two controllers never write
+            equal bytes, so a store can distinguish a repeated put from a lost race.
     """
 
     def __init__(self, store: Store, writer: str = "controller") -> None:

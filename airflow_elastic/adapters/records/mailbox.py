@@ -1,7 +1,7 @@
-"""The control mailbox: how anybody who can write under a run URI tells the run's controller something.
+"""The control mailbox: requests to the run's controller, from anybody who can write under the run URI.
 
-A request is one object, created exclusively, so none is lost or overwritten. The controller journals what it makes of a
-request before it deletes it; a request read twice has the same id, and the machine ignores the second.
+A request is one object, created exclusively, so none is lost or overwritten. The controller journals the events of a
+request before it deletes it. A request that is read twice has the same id, and the machine ignores the second one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTrouble:
-    """What a worker has met.
+    """A worker's problem with a checkpoint.
 
     Attributes:
         attempt: number of its attempt.
-        step: the checkpoint that could not be written, that is damaged or has a damaged copy, or after which nothing
-            older was removed.
+        step: of the checkpoint. It could not be written, or it or a copy is damaged, or nothing older was removed after
+            its commit.
         reason: in a sentence.
-        newest: where one is damaged, the step that was restored instead.
+        newest: for a damaged one, the step that was restored instead.
     """
 
     attempt: int
@@ -41,7 +41,7 @@ class CheckpointTrouble:
 
 @dataclass(frozen=True, slots=True)
 class RankTrouble:
-    """What an agent tells of its ranks' failure.
+    """An agent's report of its ranks' failure.
 
     Attributes:
         attempt: number of their attempt.
@@ -56,15 +56,15 @@ class RankTrouble:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One wish, or one piece of news.
+    """One request, or one report of a worker.
 
     Attributes:
         id: sorts by time of posting.
         kind: `scale`, `stop` or `save`; from workers `unsaved`, `damaged`, `unpruned`, `refused` (a copy of a
             checkpoint) or `failed`.
-        by: who asks, in words that the record of the run will show.
-        workers: for `scale`, the number of workers wanted.
-        owner: for `stop`, void unless this still is the run's owner.
+        by: who asks, in words that the record of the run shows.
+        workers: for `scale`, the wanted number of workers.
+        owner: for `stop`, it counts only while this is the run's owner.
         checkpoint: for `unsaved`, `damaged`, `unpruned` and `refused`.
         ranks: for `failed`.
     """
@@ -94,14 +94,14 @@ class Mailbox:
         checkpoint: CheckpointTrouble | None = None,
         ranks: RankTrouble | None = None,
     ) -> Request:
-        """Leave a request. Durable when this returns; carried out when a controller reads it."""
+        """Post a request. It is durable when this returns; a controller carries it out when it reads it."""
         ident = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
         request = Request(ident, kind, by, workers, owner, checkpoint, ranks)
         self._store.create(layout.request(ident), json.dumps(encode(request)).encode())
         return request
 
     def read(self) -> list[Request]:
-        """All requests that wait, oldest first. What is no request of ours is left alone."""
+        """All requests that wait, oldest first. Other objects are left alone."""
         requests = []
         for entry in self._store.list(layout.CONTROL):
             data = self._store.get(entry.key)

@@ -1,7 +1,7 @@
-"""The output of ranks, read while it grows: in whole lines, at a bounded price, whatever a script prints.
+"""The output of ranks, read while it grows: in whole lines, at a bounded cost, however much a script prints.
 
-Who shows output shows it live: what is behind by more than is worth reading is left out there, and that is said in a
-line. All of it stays in the run. Reads block: call it where nothing is decided.
+A live view skips output if too much has come at once, and says so in a line. The run keeps the whole output. Reads
+block: do not call this in the controller's event loop.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.storage.store import Entry, Store
 
-#: Of a longer line so much is shown.
+#: A longer line is cut to so many bytes.
 LONGEST_LINE = 16 << 10
 
-#: What a live view is behind by, at most; beyond that only the newest eighth of it is shown.
+#: The most bytes that a live view reads at once; if there are more, only the newest eighth of this is shown.
 BEHIND_BYTES = 64 << 20
 
 _CHUNK_BYTES = 1 << 20
 
 
 class Output:
-    """One rank's output in one generation, read from where it was left.
+    """One rank's output in one generation, read on from the last position.
 
     Args:
-        store: where the run lies.
+        store: where the run is stored.
         key: of the output: `layout.attempt_logs(…) + layout.rank_log(…)`.
-        at: the byte to begin with.
-        longest: bytes of a line that are kept of it.
+        at: the first byte to read.
+        longest: the most bytes of a line to keep.
     """
 
     def __init__(self, store: Store, key: str, at: int = 0, *, longest: int = LONGEST_LINE) -> None:
@@ -43,24 +43,24 @@ class Output:
 
     @property
     def at(self) -> int:
-        """The byte that the line begins with which comes next."""
+        """The position of the next line's first byte."""
         return self._line_at
 
     def parts(self, entries: Iterable[Entry] | None = None) -> list[Entry]:
-        """What it consists of by now, in order.
+        """Its parts so far, in order.
 
         Args:
-            entries: what a store has listed. Default: ask ours.
+            entries: what a store has listed. Default: list them now.
         """
         entries = self._store.list(self.key) if entries is None else entries
         return [entry for entry in entries if layout.is_part(entry.key, self.key)]
 
     def news(self, parts: Sequence[Entry], *, behind: int | None = BEHIND_BYTES) -> Iterator[list[str]]:
-        """The lines that were ended meanwhile, some at a time; not those that are written while these are read.
+        """The lines that are complete by now, in batches; without those that are written during the call.
 
         Args:
             parts: see `parts`.
-            behind: bytes that are read at the most; None for all.
+            behind: the most bytes to read; None for all.
         """
         until = sum(part.size for part in parts)
         if behind is not None and until - self._read > behind:
@@ -69,14 +69,14 @@ class Output:
             yield lines
 
     def rest(self) -> list[str]:
-        """What nobody has ended: when nothing is written any more."""
+        """The last line without an end, after the output is complete."""
         line, self._line_at = self._text(), self._read
         empty = not self._line
         self._line, self._left = b"", 0
         return [] if empty else [line]
 
     def tail(self, parts: Sequence[Entry], size: int) -> list[str]:
-        """Go to the newest `size` bytes; a line that says so, where there is something before them."""
+        """Go to the newest `size` bytes. If there is more before them, a line says so."""
         until = sum(part.size for part in parts)
         return self._skip(until - size) if until - size > self._read else []
 
@@ -118,7 +118,7 @@ class Output:
         return b""
 
     def _add(self, piece: bytes) -> None:
-        """Go on with a line. Progress bars go back to its beginning: what stands there at the end is what counts."""
+        """Add to the current line. Progress bars return to its beginning; the text at its end counts."""
         if self._ended and piece.strip(b"\r"):
             self._line, self._left = b"", 0
         _, returned, last = piece.rstrip(b"\r").rpartition(b"\r")
@@ -135,12 +135,12 @@ class Output:
 
 
 def ends_of(batches: Iterable[list[str]], lines: int, where: str) -> list[str]:
-    """The first and the last lines of many, with one between that says how many are left out.
+    """The first and the last lines of many, with a line between them that says how many are left out.
 
     Args:
         batches: the lines.
-        lines: how many there may be.
-        where: all of them are.
+        lines: the most lines to return.
+        where: the place of all lines.
     """
     first, last, count = list[str](), deque[str](maxlen=lines - lines // 2), 0
     for batch in batches:

@@ -1,7 +1,7 @@
 """The progress of a job, gathered from the pages of its ranks.
 
-Where workers share a folder anybody can gather at any time: the lead agent while the job runs, and the engine once more
-when all is over, to know exactly how far ranks came that were killed. Elsewhere workers tell the lead agent.
+If workers share a folder, any process can gather it at any time: the lead agent does while the job runs. The engine
+does it once more at the end, to know the last step of killed ranks. Other workers send their reports to the lead agent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_elastic.spec.status import Progress, RankReport, Stretch
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """What one rank tells: its number, its worker, the words of its page, and its note."""
+    """The report of one rank: its number, its worker, the words of its page, and its note."""
 
     number: int
     worker: str
@@ -32,7 +32,7 @@ class RankProgress:
 
 @dataclass(frozen=True, slots=True)
 class GenerationProgress:
-    """What the ranks of one generation tell, in the order of their numbers. `began_at`: epoch seconds."""
+    """The reports of one generation's ranks, in the order of their numbers. `began_at`: epoch seconds."""
 
     members: Members
     began_at: float
@@ -40,7 +40,7 @@ class GenerationProgress:
 
 
 def gather_files(files: JobFiles, record: JobRecord) -> Progress:
-    """The progress of a job's newest attempt, where workers share a folder, as its ranks tell it now."""
+    """The progress of a job's newest attempt, by its ranks' reports, where workers share a folder."""
     told, attempt = [], attempt_of(record, files.newest_members())
     for members in files.generations():
         if attempt_of(record, members) != attempt:
@@ -55,7 +55,7 @@ def gather_files(files: JobFiles, record: JobRecord) -> Progress:
 
 
 def gather(record: JobRecord, attempt: int, told: Sequence[GenerationProgress]) -> Progress:
-    """The progress of an attempt, from what the ranks of its generations tell, oldest first."""
+    """The progress of an attempt, by the reports of its generations, oldest first."""
     stretches = tuple(_stretch(record, one) for one in told)
     ranks = told[-1].ranks if told else ()
     lead = ranks[0] if ranks else None
@@ -84,7 +84,7 @@ def gather(record: JobRecord, attempt: int, told: Sequence[GenerationProgress]) 
 
 
 def read_reports(files: JobFiles, node: int, generation: int) -> list[RankProgress]:
-    """What the ranks of one worker tell, read from their pages."""
+    """The reports of one worker's ranks, read from their pages."""
     found = []
     for path in files.node(node).glob(f"g{generation:04d}-rank-*.page"):
         words = shared_page.read_words(path)
@@ -104,7 +104,7 @@ def _note(path: Path) -> RankNote:
 def _stretch(record: JobRecord, told: GenerationProgress) -> Stretch:
     ranks, members = told.ranks, told.members
     first = [rank.words[shared_page.FIRST_STEP_AT] for rank in ranks]
-    # A step counts when every rank has done it; those that differ were killed between two writes of one step.
+    # A step counts when every rank has done it. Steps may differ if ranks were killed between two writes of one step.
     return Stretch(
         generation=members.generation,
         world_size=len(members.nodes) * record.spec.workers.procs,
@@ -123,7 +123,7 @@ def _stretch(record: JobRecord, told: GenerationProgress) -> Stretch:
 
 
 def _phases(rank: RankProgress) -> tuple[PhaseRecord, ...]:
-    """As the rank has told of them when it came to the newest one, with the steps that it has done since."""
+    """The rank's phases in its last note, with the steps that it has done since."""
     *others, newest = rank.note.phases or (PhaseRecord(),)
     if newest.complete or not rank.note.phases:
         return rank.note.phases

@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the controller wants of an attempt's agents.
+    """The controller's orders to an attempt's agents.
 
     Attributes:
         save: names the newest request to save.
-        failed: the attempt has failed: its ranks are not waited for, and what they have staged is written.
-        stacks: names the newest question where ranks stand.
+        failed: the attempt has failed: do not wait for its ranks, and write what they have staged.
+        stacks: names the newest request for stacks.
     """
 
     save: str | None = None
@@ -37,13 +37,13 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """Where the ranks of a worker stand."""
+    """The stacks of a worker's ranks."""
 
     ranks: tuple[RankStack, ...] = ()
 
 
 def write_progress(store: Store, progress: Progress) -> None:
-    """Replace the attempt's report. Losing one with the machine's power loses nothing: the next one says it all."""
+    """Replace the attempt's report. It may be lost with the machine's power, because the next one has everything."""
     store.put(layout.report(progress.attempt), json.dumps(encode(progress)).encode(), durable=False)
 
 
@@ -63,12 +63,12 @@ def read_orders(store: Store, attempt: int) -> Orders:
 
 
 def order_stacks(store: Store, attempt: int, request: str) -> None:
-    """Ask an attempt's agents where their ranks stand. Other orders stay."""
+    """Ask an attempt's agents for the stacks of their ranks. Other orders stay."""
     write_orders(store, attempt, replace(read_orders(store, attempt), stacks=request))
 
 
 def write_stacks(store: Store, attempt: int, request: str, worker: str, told: Sequence[RankStack]) -> None:
-    """A worker's answer."""
+    """Write a worker's answer."""
     data = json.dumps(encode(Stacks(tuple(told)))).encode()
     store.put(f"{layout.stacks(attempt, request)}{worker}.json", data, durable=False)
 
@@ -80,19 +80,19 @@ def read_stacks(store: Store, attempt: int, request: str) -> list[tuple[RankStac
 
 
 def write_status(store: Store, document: Mapping[str, Any]) -> None:
-    """Replace the status document. Whoever finds none, or an old one, after a loss of power reads the journal."""
+    """Replace the status document. If it is lost or old after a loss of power, the journal still has everything."""
     store.put(layout.STATUS, json.dumps(document, indent=1).encode(), durable=False)
 
 
 def read_wait(store: Store, attempt: int, *, since: float = 0.0) -> Wait | None:
-    """What workers of an attempt wait for, as a controller says in the status document; None where nobody knows.
+    """What workers of an attempt wait for, by the controller's status document; None if unknown.
 
-    Only a controller hears the engine, and it journals nothing of this: there is no other place to have it from.
+    Only a controller has this from the engine, and it does not journal it, so there is no other source.
 
     Args:
-        store: where the run lies.
+        store: where the run is stored.
         attempt: number of the attempt.
-        since: what was written before, epoch seconds, is not believed any more.
+        since: epoch seconds; an older document does not count.
     """
     data = store.get(layout.STATUS)
     if data is None:
@@ -106,7 +106,7 @@ def read_wait(store: Store, attempt: int, *, since: float = 0.0) -> Wait | None:
 
 
 def raise_fence(store: Store, attempt: int) -> None:
-    """Say, for good, that the attempt was begun: earlier ones may commit nothing any more."""
+    """Record for good that the attempt was begun: earlier ones may not commit any more."""
     store.create(layout.fence(attempt), b"")
 
 
@@ -119,5 +119,5 @@ def _read(store: Store, key: str, kind: type[T]) -> T | None:
     data = store.get(key)
     try:
         return None if data is None else decode(kind, json.loads(data))
-    except (ValueError, SpecError):  # written by another release: no news rather than wrong news
+    except (ValueError, SpecError):  # written by another release: no order is better than a wrong one
         return None

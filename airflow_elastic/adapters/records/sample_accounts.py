@@ -1,4 +1,4 @@
-"""What ranks have told of the samples that they consumed, as the store holds it."""
+"""Reads the accounts of samples that ranks have consumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a crash of the process or a loss of power."""
+"""Files that exist in full or not at all, also after a crash of the process or a loss of power."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 32 << 20
 
-# Some FUSE and SMB mounts cannot do it; a folder above ours may let us pass and not look.
+# Some FUSE and SMB mounts cannot do it. A parent folder may allow passage but not reading.
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}
 
 
@@ -42,8 +42,8 @@ def fsync_folder(folder: Path) -> None:
 def make_folder(folder: Path, within: Path | None = None) -> None:
     """Create `folder` and the parents it lacks, each made durable in its own parent.
 
-    Raises NotADirectoryError where a file is in the way, and FileNotFoundError where somebody removed a
-    parent meanwhile (try again), or where `within`, which is never made, is not there.
+    Raises NotADirectoryError if a file is in the way. Raises FileNotFoundError if somebody has removed a parent
+    meanwhile (try again), or if `within`, which is never made, does not exist.
     """
     try:
         folder.mkdir()
@@ -51,10 +51,10 @@ def make_folder(folder: Path, within: Path | None = None) -> None:
         if folder.parent == within:
             raise
         make_folder(folder.parent, within)
-        with contextlib.suppress(FileExistsError):  # another writer was quicker
+        with contextlib.suppress(FileExistsError):  # another writer was faster
             folder.mkdir()
     except FileExistsError:
-        if not stat.S_ISDIR(os.stat(folder).st_mode):  # one look: it may come and go between two
+        if not stat.S_ISDIR(os.stat(folder).st_mode):  # one look, because it may come and go between two
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
         return
     fsync_folder(folder.parent)
@@ -62,24 +62,24 @@ def make_folder(folder: Path, within: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def temp_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A new file in `folder` that nobody lists; removed at the end, unless it was renamed away.
+    """A new file in `folder` that no listing shows; removed at the end, unless it was renamed.
 
-    It is locked while it is open: the kernel lets go of the lock when the writer dies, which tells
-    `is_abandoned` a dead writer from a slow one.
+    It is locked while it is open. The kernel releases the lock when the writer dies, so `is_abandoned` can distinguish
+    a dead writer from a slow one.
     """
     temp = folder / f"{RESERVED}{os.getpid()}-{secrets.token_hex(8)}"
     with open(temp, "xb") as file:  # not mkstemp: its mode of 0600 would hide objects from other users
         try:
-            with contextlib.suppress(OSError):  # no locks on this file system: only its age tells
+            with contextlib.suppress(OSError):  # without locks only its age counts
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield temp, file
         finally:
-            with contextlib.suppress(OSError):  # usually gone, by rename; else `FolderStore.sweep` gets it
+            with contextlib.suppress(OSError):  # usually renamed; otherwise `FolderStore.sweep` removes it
                 temp.unlink()
 
 
 def write(file: BinaryIO, data: memoryview, pace: Pace) -> None:
-    """Write what may be large, and have the disk begin with the first of it while the rest is copied."""
+    """Write data that may be large; the disk starts with the first part while the rest is copied."""
     for at in range(0, len(data), _PIECE_BYTES):
         piece = data[at : at + _PIECE_BYTES]
         with pace(len(piece)):
@@ -95,22 +95,22 @@ def sync(file: BinaryIO) -> None:
 
 
 def is_abandoned(temp: Path, modified_before: float) -> bool:
-    """Whether nobody writes `temp` and nobody has since that time (seconds, on the file system's clock)."""
+    """Whether nobody writes `temp`, and nobody has since that time (seconds, on the file system's clock)."""
     try:
         if temp.stat().st_mtime >= modified_before:
             return False
         with open(temp, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (FileNotFoundError, PermissionError, BlockingIOError):
-        return False  # gone, not ours to judge, or held by its writer
+        return False  # gone, not accessible, or locked by its writer
     except OSError as exc:
-        return exc.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # no locks here: its age decides
+        return exc.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # without locks its age decides
     return True
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what writers have left half-written in a folder when they died; not in those below it."""
-    with contextlib.suppress(OSError):  # it only takes space
+    """Remove files that dead writers left half-written in a folder; not in the folders below it."""
+    with contextlib.suppress(OSError):  # a failure only wastes space
         for temp in folder.glob(f"{RESERVED}*"):
             if is_abandoned(temp, math.inf):
                 temp.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Whether a place may become a run's: nobody may find files of their own in between a run's, or removed with them."""
+"""Whether a run can begin at a place: nobody's files may get mixed with a run's, or be removed with them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.storage.store import Store
 
-#: What may lie where a run is about to begin. Exact forms only: `checkpoints/mine.pt` is somebody's own.
+#: Objects that may exist where a run begins. Exact forms only: `checkpoints/mine.pt` is somebody's own file.
 _OURS = re.compile(
     r"control/[0-9]{20}-[0-9a-f]{8}\.json"  # a request that came early, or was left behind
-    # Copied from another run, to begin with: docs/how-to/troubleshooting.md says so.
+    # Copied from another run, to start with its checkpoints: see docs/how-to/troubleshooting.md.
     r"|checkpoints/(manifests|pins|quarantine)/[0-9]{12}\.json"
     rf"|{re.escape(layout.VERIFIED)}"
     rf"|checkpoints/data/[0-9]{{12}}-a[0-9]{{4,}}-g[0-9]{{2,}}({layout.RECOVERED})?/.+"
@@ -30,9 +30,9 @@ _OURS = re.compile(
 
 
 def foreign(store: Store) -> str | None:
-    """The name of something at `store` that is no part of a run about to begin; None where there is nothing.
+    """The name of an object at `store` that is no part of a run; None if there is none.
 
-    Looks no further than that: what lies there may be somebody's home.
+    Stops at the first one, because the place may be somebody's home folder.
 
     Raises:
         StoreError: the storage is out of reach.

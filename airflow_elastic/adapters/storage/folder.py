@@ -1,4 +1,4 @@
-"""A store in a folder: of this machine, or of a file system that several share (NFS, CephFS, Lustre)."""
+"""A store in a folder, on this machine or on a file system that several machines share."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.storage.store import Pace, Reader
 
-_ROUNDS = 100  # against a delete that keeps removing the folder under us; a round lost takes microseconds
+_ROUNDS = 100  # against a delete that keeps removing the folder; a lost round takes microseconds
 _COPY_BYTES = 1 << 20
 
 
 class FolderStore:
     """Objects as ordinary files below `root` (made absolute; `~` is expanded), made at the first write.
 
-    Every object appears under its name only when its bytes are on the disk, so a reader, a crash or a loss
-    of power never meets half of one. Needs hard links for `create`: the one operation that is exclusive and
-    whole at once on local disks and NFS alike. Safe to use from several threads, processes and hosts, and
-    after a fork. A folder that is given as `within` is never made: where it is missing, so is a disk.
+    Every object appears under its name only when its bytes are on the disk. So a reader never sees half an object, even
+    after a crash or a loss of power. `create` needs hard links: on local disks and NFS alike, no other operation is
+    both exclusive and atomic. Safe to use from several threads, processes and hosts, and after a fork. The folder
+    `within` is never made: if it is missing, so is a disk.
     """
 
     def __init__(self, root: str | os.PathLike[str], within: Path | None = None) -> None:
         self._root, self._within = Path(os.path.abspath(os.path.expanduser(root))), within
-        self._settled: set[Path] = set()  # folders whose own names we know to be durable, up to the root
+        self._settled: set[Path] = set()  # folders whose own names are known to be durable, up to the root
 
     def __repr__(self) -> str:
         return f"FolderStore({self.uri!r})"
@@ -110,10 +110,10 @@ class FolderStore:
                     try:
                         self._place(path, lambda file: file.write(data), self._link)
                     except FileExistsError:
-                        continue  # lost a race, or NFS repeated a link whose answer was lost: see the content
+                        continue  # lost a race, or NFS repeated a link whose answer was lost: compare the content
                     return True
                 with contextlib.suppress(FileNotFoundError):
-                    fsync_folder(path.parent)  # whoever made it may not have come that far
+                    fsync_folder(path.parent)  # its maker may have been killed before this
                 return stored == data
         raise StoreError(
             f"{self.uri}: {key!r} was made and removed {_ROUNDS} times while we tried to create it; "
@@ -141,13 +141,13 @@ class FolderStore:
         return [found[key] for key in sorted(found)]
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        """The names of the folders directly in `prefix`, which is "" or ends with `/`, sorted; but no links to any."""
+        """The names of the folders directly in `prefix`, sorted; without links. `prefix` is "" or ends with `/`."""
         with self._told("list", prefix):
             items = [*self._items(prefix.rstrip("/"))]
             return sorted(item.name for item in items if item.is_dir(follow_symlinks=False))
 
     def names(self) -> Iterator[str]:
-        """Whatever lies here but folders, one after the other, also what is no object: temp files, odd names.
+        """All names here except folders, one after the other, also names that are no objects: temp files, odd names.
 
         A folder that cannot be read (`lost+found`) is passed over, unless it is the root itself.
         """
@@ -221,10 +221,10 @@ class FolderStore:
         return self._path(key)
 
     def sweep(self, older_than_s: float = 3600.0) -> int:
-        """Remove the half-written files of dead writers, untouched for `older_than_s` seconds; say how many.
+        """Remove the half-written files of dead writers, untouched for `older_than_s` seconds; returns how many.
 
-        The age counts on the file system's own clock, since on a shared one ours may differ; a file that its
-        writer still holds open is left alone at any age. Raises StoreError like every other method.
+        The age is on the file system's own clock, because the clock of a shared one may differ. A file that its writer
+        still holds open stays at any age. Raises StoreError like every other method.
         """
         removed = 0
         with self._told("tidy", ""):
@@ -251,10 +251,9 @@ class FolderStore:
         *,
         durable: bool = True,
     ) -> None:
-        """Write a temp file beside `path` and `settle` it there, while deletes may be pruning the folder.
+        """Write a temp file beside `path` and `settle` it there, while deletes may remove the empty folder.
 
-        Once the temp file exists it keeps the folder from being removed; before that, ENOENT means another
-        round.
+        A temp file protects the folder from removal. ENOENT before it exists means another round.
         """
         for left in reversed(range(_ROUNDS)):
             try:
@@ -264,7 +263,7 @@ class FolderStore:
                     if durable:
                         sync(file)
                     else:
-                        file.close()  # before it has its name: other clients of an NFS share see what was closed
+                        file.close()  # before it has its name: clients of an NFS share see only closed content
                     settle(temp, path)
                     if durable:
                         fsync_folder(path.parent)
@@ -283,7 +282,7 @@ class FolderStore:
 
     def _make_folder(self, folder: Path) -> None:
         make_folder(folder, self._within)
-        if folder not in self._settled:  # its maker may have died before it was durable
+        if folder not in self._settled:  # its maker may have died before the name was durable
             for each in (folder, *folder.parents):
                 fsync_folder(each.parent)
                 if each == self._root:
@@ -310,7 +309,7 @@ class FolderStore:
             self._require_folder()
 
     def _require_folder(self) -> None:
-        """Raise NotADirectoryError where the root cannot become a folder; not being there yet is no error."""
+        """Raise NotADirectoryError if the root cannot become a folder; a missing root is no error."""
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISDIR(os.stat(self._root).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.uri)

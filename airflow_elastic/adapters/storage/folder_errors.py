@@ -11,7 +11,7 @@ from airflow_elastic.spec.errors import StoreError, StoreFull, StoreUnfit
 _GRANT = "give user id {uid} read and write access there"
 _ELSEWHERE = "or choose another run URI"
 
-# errno -> (the error to raise, what is the matter, what to do next)
+# errno -> (the error to raise, the problem, the advice)
 _MEANING: dict[int, tuple[type[StoreError], str, str]] = {
     errno.ENOSPC: (StoreFull, "the disk is full", f"free some space, {_ELSEWHERE}"),
     errno.EDQUOT: (StoreFull, "the disk quota is used up", f"free some space, {_ELSEWHERE}"),
@@ -22,15 +22,15 @@ _MEANING: dict[int, tuple[type[StoreError], str, str]] = {
     errno.ENOTDIR: (StoreUnfit, "a file is where a folder has to be", f"move the file away, {_ELSEWHERE}"),
     errno.EISDIR: (StoreUnfit, "a folder is where the object has to be", f"move it away, {_ELSEWHERE}"),
     errno.ENAMETOOLONG: (StoreUnfit, "the path is too long", "choose a shorter run URI"),
-    errno.ELOOP: (StoreUnfit, "symbolic links lead in a circle", f"mend them, {_ELSEWHERE}"),
+    errno.ELOOP: (StoreUnfit, "symbolic links lead in a circle", f"fix them, {_ELSEWHERE}"),
 }
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
 def store_error(exc: OSError, uri: str, doing: str, key: str, local: Path | None = None) -> StoreError:
-    """The sentence for an OSError met while `doing` something to `key`; "" is the store as a whole.
+    """The error with a sentence for an OSError while `doing` something to `key`; "" is the store as a whole.
 
-    With `local` the trouble is with that file, which an object is copied to or from, and not with the store.
+    With `local` the problem is that file, which an object is copied to or from, and not the store.
     """
     unknown = (StoreError, (exc.strerror or str(exc)).lower(), "check the disk or the mount, then try again")
     kind, matter, advice = _MEANING.get(exc.errno or 0, unknown)
@@ -43,16 +43,16 @@ def store_error(exc: OSError, uri: str, doing: str, key: str, local: Path | None
 
 
 def in_the_way(path: str) -> str:
-    """The file where a folder on the way to this path has to be; the path itself where there is none any more."""
+    """The file where a folder on the way to this path has to be; the path itself if there is none any more."""
     on_the_way = [*reversed(Path(path).parents), Path(path)]
     return next((str(one) for one in on_the_way if os.path.isfile(one)), path)
 
 
 def no_links(exc: OSError, uri: str) -> StoreUnfit | None:
-    """The sentence for an OSError of `os.link` that says: no hard links here. None for any other."""
+    """The error for an OSError of `os.link` that means: no hard links here. None for any other."""
     if exc.errno not in _NO_LINKS:
         return None
     return StoreUnfit(
-        f"{uri} is on a file system without hard links ({(exc.strerror or str(exc)).lower()}), which "
-        "exclusive creation needs; use a local disk, NFS, CephFS or Lustre, or an s3:// URI"
+        f"{uri} is on a file system without hard links ({(exc.strerror or str(exc)).lower()}): "
+        "exclusive creation needs them. Use a local disk, NFS, CephFS or Lustre, or an s3:// URI"
     )

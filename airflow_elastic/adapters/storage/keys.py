@@ -1,4 +1,4 @@
-"""What a key may look like in every store, so that a run can move from a folder to S3 and back."""
+"""The keys that are valid in every store, so that a run can move from a folder to S3 and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from airflow_elastic.spec.errors import InvalidInput
 
-RESERVED = ".elastic-tmp-"  # names of files being written; no key may use it, no listing shows it
+RESERVED = ".elastic-tmp-"  # prefix of temp files; no key may use it, no listing shows it
 MAX_KEY_BYTES = 900  # S3 allows 1024 for the prefix of the URI and the key together
 MAX_PART_BYTES = 255  # the longest file name of the usual file systems
 
@@ -48,7 +48,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """`prefix` itself; raises InvalidInput where no key starts so. Its last part may be cut anywhere."""
+    """`prefix` itself; raises InvalidInput if no key can start with it. Its last part may be cut anywhere."""
     folder, slash, _ = prefix.rpartition("/")
     if _CONTROL.search(prefix) or (slash and key_problem(folder)):
         raise InvalidInput(

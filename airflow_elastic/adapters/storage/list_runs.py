@@ -11,13 +11,13 @@ from airflow_elastic.spec import layout
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
 
-#: Runs are looked for so many folders deep: a task's run is in the folder of its DAG, that of its DAG run, its own, and
-#: that of its map index. And in so many folders, should this be somebody's home.
+#: How many folders deep to look for runs. A task's run is in the folder of its map index, which is in those of its
+#: task, its DAG run and its DAG. And the most folders to look through, because this may be somebody's home.
 DEPTH, FOLDERS = 4, 5_000
 
 
 def runs_below(store: Store) -> list[str]:
-    """Where runs are stored below, as seen from there, sorted: `mnist/first`. What is in a run is not looked through.
+    """The paths of the runs below the store, relative to it, sorted: `mnist/first`. Does not look inside a run.
 
     Raises:
         StoreError: the storage is out of reach.

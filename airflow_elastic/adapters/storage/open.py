@@ -29,8 +29,8 @@ _PROBE = ".elastic-probe-"
 def open_store(uri: str, *, s3_client_factory: ClientFactory | None = None) -> Store:
     """The store at a run URI: a path (`~` is expanded, relative ones are made absolute), `file://` or `s3://`.
 
-    Touches neither disk nor network. `s3_client_factory` is for s3:// only: a boto3 `Session`, or a callable
-    that is given a botocore `Config` and returns an S3 client; by default boto3's usual chain applies.
+    Touches neither disk nor network. `s3_client_factory` is only for s3://. It is a boto3 `Session`, or a callable that
+    gets a botocore `Config` and returns an S3 client. By default boto3's usual chain applies.
 
     Raises:
         InvalidInput: the URI is none of these.
@@ -60,10 +60,10 @@ def open_store(uri: str, *, s3_client_factory: ClientFactory | None = None) -> S
 def probe(store: Store) -> None:
     """Check once that `store` can be written to and honours exclusive creation; leaves nothing behind.
 
-    In a folder it also removes what writers that died long ago (an hour) left half-written.
+    In a folder it also removes files that dead writers left half-written more than an hour ago.
 
     Raises:
-        StoreUnfit: it cannot carry a run, and never will as it is.
+        StoreUnfit: it cannot carry a run, and waiting does not help.
         StoreError: it failed, and may work later.
     """
     key = f"{_PROBE}{secrets.token_hex(8)}"
@@ -81,8 +81,8 @@ def probe(store: Store) -> None:
     where = f"{store.uri} at {store.endpoint}" if isinstance(store, S3Store) else store.uri
     if second or stored == theirs:
         raise StoreUnfit(
-            f"{where} let a second writer create an object that was there already (it ignores conditional "
-            f"writes, If-None-Match: *), so two controllers could drive one run; {FIT}"
+            f"{where} let a second writer create an existing object. It ignores conditional writes "
+            f"(If-None-Match: *), so two controllers could drive one run; {FIT}"
         )
     if not first or stored != ours or listed != [key]:
         raise StoreUnfit(
@@ -95,17 +95,17 @@ def probe(store: Store) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What `doctor` says of a run URI. No field holds a credential."""
+    """The facts about a run URI that `doctor` shows. No field holds a credential."""
 
     uri: str
-    kind: str  # "folder" or "s3"; "" where the URI is none of them
+    kind: str  # "folder" or "s3"; "" for an invalid URI
     endpoint: str  # the S3 server's URL, or ""
     fit: bool
-    detail: str  # one sentence: what was checked, or what is wrong and what to do
+    detail: str  # one sentence: the checks that were made, or the problem with advice
 
 
 def describe(uri: str, *, s3_client_factory: ClientFactory | None = None) -> Description:
-    """Open and probe the store at `uri`; never raises for a bad URI or store, but says so."""
+    """Open and probe the store at `uri`. A bad URI or store does not raise, but is in the description."""
     kind, endpoint, normal = "", "", scrub(uri)
     try:
         store = open_store(uri, s3_client_factory=s3_client_factory)

@@ -1,4 +1,4 @@
-"""A file that is open, to be read from one byte on."""
+"""An open file, read from a given byte on."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class OpenRange:
         return count
 
     def skip(self, size: int) -> None:
-        """Leave out the next bytes."""
+        """Skip the next bytes."""
         self._at = min(self._at + size, self._end)
 
 
 @contextmanager
 def open_file(path: Path, start: int, size: int) -> Iterator[OpenRange]:
-    """Open a file of which much is read, in order. Raises OSError."""
+    """Open a file to read a large part of it, in order. Raises OSError."""
     with path.open("rb", buffering=0) as file:
-        # The kernel reads ahead twice as far then: the disk goes on while what has come is looked at.
-        with suppress(OSError, AttributeError):  # where it takes no advice; on macOS
+        # The kernel then reads ahead twice as far: the disk goes on while the bytes are processed.
+        with suppress(OSError, AttributeError):  # file systems that ignore advice; macOS
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
         yield OpenRange(file.fileno(), start, size)

@@ -1,10 +1,10 @@
-"""The narrow door to storage: what a run needs from a folder or an S3 prefix.
+"""The small interface to storage: what a run needs from a folder or an S3 prefix.
 
-Everything known about a run lies under one *run URI*. The journal, the mailbox, checkpoints and logs all go through
-this protocol, so that a folder, a real S3 service and a test double are interchangeable; `testing.store_conformance`
-is the suite every implementation passes.
+Everything about a run is stored under one *run URI*. The journal, the mailbox, checkpoints and logs all use this
+protocol, so a folder, a real S3 service and a test double are interchangeable. `testing.store_conformance` is the test
+suite that every implementation passes.
 
-Calls block: the controller runs them in threads, the training side calls them as they are.
+Calls block: the controller runs them in threads, the training side calls them directly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    #: Entered for each part of what is written, with how many bytes that has; may wait. By several threads.
+    #: Entered for each part of a write, with its number of bytes; may wait. Called by several threads.
     Pace = Callable[[int], AbstractContextManager[None]]
 
 
@@ -31,12 +31,12 @@ class Entry:
 
 
 def at_once(size: int) -> AbstractContextManager[None]:
-    """The pace of somebody who waits for it: nothing holds back a part of any size."""
+    """The pace without any limit, for a caller that waits."""
     return nullcontext()
 
 
 def untold(done: int) -> None:
-    """For somebody who does not ask how far a download is."""
+    """Ignores the progress of a download."""
 
 
 class Reader(Protocol):
@@ -50,8 +50,8 @@ class Reader(Protocol):
 class Store(Protocol):
     """Objects by key below one URI. Keys are relative, use `/`, and never contain `..` or an empty part.
 
-    Every method raises `StoreError` (with the URI, the key and what to do) when the storage itself fails after the
-    implementation's own retries; a missing object is not a failure.
+    If the storage itself fails after the implementation's own retries, every method raises `StoreError` with the URI,
+    the key and what to do. A missing object is not a failure.
     """
 
     @property
@@ -68,29 +68,29 @@ class Store(Protocol):
         ...
 
     def stream(self, key: str, start: int, size: int) -> AbstractContextManager[Reader]:
-        """At most `size` bytes from offset `start`, for somebody who wants them in memory of his own; may be large.
+        """At most `size` bytes from offset `start`, to read into memory of the caller; may be large.
 
-        None at all where the object is missing or not that long. Also the reading raises `StoreError`.
+        No bytes if the object is missing or shorter. The reading also raises `StoreError`.
         """
         ...
 
     def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
         """Create or replace an object at once: a reader sees the old bytes or the new ones, never a mixture.
 
-        Durable before it returns, unless `durable` is False: for words that are said anew every second, and are not
-        worth a flush of the disk to trainings that want to write to it.
+        Durable before it returns, unless `durable` is False. That is for documents that are written every second: a
+        flush of the disk each time would slow trainings down that write to it.
         """
         ...
 
     def write(self, key: str, data: memoryview, *, pace: Pace = at_once) -> None:
-        """Create or replace an object, durably, out of memory that may be large: in parts, at a pace."""
+        """Create or replace an object, durably, from memory that may be large: in parts, at a pace."""
         ...
 
     def create(self, key: str, data: bytes) -> bool:
         """Create an object if, and only if, there is none: True to exactly one of any number of callers.
 
-        Durable before it returns. Answers True as well where the stored bytes are already these very ones, because a
-        client may have repeated a put whose answer was lost: callers that compete must write distinct bytes.
+        Durable before it returns. Also True if the stored bytes are the same, because a client may have repeated a put
+        whose answer was lost. So competing callers must write distinct bytes.
         """
         ...
 
@@ -111,18 +111,18 @@ class Store(Protocol):
     ) -> None:
         """Copy an object into a local file (parent folders are made); the file appears complete or not at all.
 
-        Unless `durable` is False, it outlives a loss of power. `told` is called with how many bytes have come so far,
-        again and again while they come; by several threads, but one at a time.
+        Unless `durable` is False, it outlives a loss of power. `told` is called repeatedly with the number of bytes so
+        far; by several threads, but one at a time.
         """
         ...
 
     def abandon(self, prefix: str, dead: Callable[[str], bool]) -> int:
-        """Remove what writers below `prefix` left half-written when they died; returns of how many objects.
+        """Remove half-written objects of dead writers below `prefix`; returns how many.
 
-        `dead` tells from an object's key whether whoever wrote it lives no more.
+        `dead` returns, for an object's key, whether its writer is dead.
         """
         ...
 
     def local_path(self, key: str) -> Path | None:
-        """Where the object is an ordinary file of this machine, its path (even before it exists); else None."""
+        """The path of the object if it is an ordinary file of this machine (even before it exists); else None."""
         ...

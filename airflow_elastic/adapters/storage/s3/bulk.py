@@ -1,7 +1,7 @@
 """Large objects in S3: sent and fetched in parts, several at once, each sent with a checksum.
 
-By boto3's client, but not by its transfers: those copy what they send through Python in small pieces, and hash it for
-the signature. This sends a part as one block of bytes, so it is the network that limits, or the server
+This uses boto3's client, but not its transfers. Those copy the data through Python in small pieces, and hash it for the
+signature. Here a part is sent as one block of bytes, so only the network or the server limits the speed
 (docs/benchmarks.md).
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.storage.store import Pace
 
-#: Of one part. What is sent of a file is read into memory, a part for each connection; of memory nothing is copied.
+#: Size of a part. Parts of a file are read into memory, one for each connection. Data in memory is not copied.
 PART_BYTES = 16 << 20
 
 _AT_ONCE_BYTES = 512 << 20  # of all parts that are being sent
@@ -36,9 +36,9 @@ _MOST_PARTS = 10_000  # of an object: S3's own limit
 
 
 class Block:
-    """Memory as clients take it that send nothing but `bytes` and files without a copy of their own.
+    """Memory for clients that send only `bytes` and files without a copy.
 
-    Whoever reads gets all that is left, however little was asked for: a memoryview, which goes to the socket as it is.
+    A read returns everything that is left, even if less was asked for: a memoryview, which goes to the socket as it is.
     """
 
     def __init__(self, data: memoryview) -> None:
@@ -53,7 +53,7 @@ class Block:
         return self._data[at:]
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Begin anew, as for another try."""
+        """Begin again, for another try."""
         self._at = offset + (len(self._data) if whence == os.SEEK_END else self._at * (whence == os.SEEK_CUR))
         return self._at
 
@@ -71,14 +71,13 @@ def send(
 ) -> None:
     """Create or replace an object.
 
-    Args:
         client: of S3.
-        where: bucket and key, as the client calls them.
-        read: gives the bytes from a first to before a last one; called by several threads.
+        where: bucket and key, in the client's form.
+        read: returns the bytes between two positions; called by several threads.
         size: how many bytes there are.
         pace: of the parts.
 
-    Raises whatever the client does. What was sent of the object by then is removed, where the server answers.
+    Raises the errors of the client. The parts that were sent by then are removed, if the server answers.
     """
     if size <= PART_BYTES:
         with pace(size):
@@ -88,7 +87,7 @@ def send(
     try:
         _send_parts(client, where, read, size, pace)
     except Exception as exc:
-        # The answer to the request that completes it was lost, and repeating that finds no upload any more.
+        # The answer to the completing request was lost, and a repetition finds no upload any more.
         if code_of(exc) != "NoSuchUpload":
             raise
         _send_parts(client, where, read, size, pace)
@@ -106,7 +105,7 @@ def _send_parts(
     def send_part(begin: int) -> dict[str, Any]:
         nonlocal failed
         with pace(min(length, size - begin)):
-            if failed:  # while this waited for its turn
+            if failed:  # while this part waited for its turn
                 return {}
             try:
                 return send_now(begin)
@@ -128,7 +127,7 @@ def _send_parts(
             parts = list(pool.map(send_part, range(0, size, length)))
         client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
     except BaseException:
-        with contextlib.suppress(Exception):  # it says less than what has failed; `abandon` finds it later
+        with contextlib.suppress(Exception):  # the first error says more; `abandon` finds the parts later
             client.abort_multipart_upload(**upload)
         raise
 
@@ -138,17 +137,16 @@ def _body(data: bytes | memoryview) -> bytes | Block:
 
 
 def _checksum(client: Any, data: bytes | memoryview) -> dict[str, str]:
-    """CRC32: whatever server knows any checksum knows this one."""
+    """CRC32: every server that knows any checksum knows this one."""
     if not sends_checksums(client):
         return {}
     return {"ChecksumCRC32": base64.b64encode(crc32(data).to_bytes(4, "big")).decode()}
 
 
 def unfinished(client: Any, bucket: str, prefix: str) -> list[dict[str, Any]]:
-    """Uploads in parts below a prefix that somebody has begun and neither completed nor given up. Raises whatever the
-    client does.
+    """Unfinished uploads in parts below a prefix. Raises the errors of the client.
 
-    MinIO takes a prefix for a whole key there, and lists them all where there is none.
+    MinIO takes a prefix for a whole key, and lists all uploads without one.
     """
     asked = client.get_paginator("list_multipart_uploads")
     found, server = [], ""
@@ -161,9 +159,9 @@ def unfinished(client: Any, bucket: str, prefix: str) -> list[dict[str, Any]]:
 
 
 def fetch(client: Any, where: dict[str, str], file: BinaryIO, told: Callable[[int], None] = untold) -> None:
-    """Copy an object into an empty file. Raises whatever the client does, also where the object changes meanwhile.
+    """Copy an object into an empty file. Raises the errors of the client, also if the object changes meanwhile.
 
-    `told` is called with how many bytes have come so far; by several threads, one at a time.
+    `told` is called with the number of bytes so far; by several threads, one at a time.
     """
     about = client.head_object(**where)
     size, same = int(about["ContentLength"]), {"IfMatch": about["ETag"]}

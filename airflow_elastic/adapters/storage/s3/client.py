@@ -1,4 +1,4 @@
-"""Makes S3 clients: they retry a failed request, with backoff and jitter, and no fork shares one."""
+"""Makes S3 clients. They retry failed requests with backoff and jitter, and are not shared across forks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CONNECT_S, READ_S = 5, 30
-ATTEMPTS = 6  # of one request; botocore waits up to 1, 2, 4, 8 and 16 s, with jitter, between them
+ATTEMPTS = 6  # of one request; botocore waits between them for random times of up to 16 s
 
-#: Requests at once, of one process: what several of them bring together is far more than one can.
+#: Requests at once, in one process: several connections are much faster than one.
 CONNECTIONS = min(32, 4 * len(os.sched_getaffinity(0)))
 
 
 class Session(Protocol):
-    """What we need of a `boto3.session.Session`."""
+    """The part of `boto3.session.Session` that we need."""
 
     @property
     def region_name(self) -> str | None: ...
@@ -30,8 +30,8 @@ class Session(Protocol):
 
 
 if TYPE_CHECKING:
-    # Where clients come from: a session, or a callable that gets a botocore `Config` with our timeouts and
-    # retries and returns an S3 client made with it.
+    # A session, or a callable that makes an S3 client. The callable gets a botocore `Config` with our timeouts and
+    # retries.
     ClientFactory = Session | Callable[[Any], Any]
 
 
@@ -40,20 +40,24 @@ class Clients:
 
     Args:
         factory: where clients come from. Default: boto3's usual chain.
-        bulk: for large objects. What such a client sends has a checksum among the headers that it signs, and is not
-            hashed for the signature besides, which would take longer than a good network does.
+        bulk: for large objects. Such a client signs a checksum header instead of hashing the data for the signature,
+            which would be slower than a good network.
     """
 
     def __init__(self, factory: ClientFactory | None = None, *, bulk: bool = False) -> None:
         self._factory, self._bulk = factory, bulk
-        self._made: dict[int, Any] = {}  # by process: two must not talk through one connection
-        self._locks: dict[int, threading.Lock] = {}  # likewise: at a fork another thread may hold the lock
+        self._made: dict[int, Any] = {}  # by process: two processes must not share a connection
+        self._locks: dict[
+            int, threading.Lock
+        ] = {}  # by process, because at a fork another thread may hold the lock
 
     def get(self) -> Any:
-        """This process's client. Raises StoreUnfit without boto3, and what the session or factory raises."""
+        """This process's client. Raises StoreUnfit without boto3, and the errors of the session or factory."""
         pid = os.getpid()
         if (client := self._made.get(pid)) is None:
-            with self._locks.setdefault(pid, threading.Lock()):  # threads may share a client, not its making
+            with self._locks.setdefault(
+                pid, threading.Lock()
+            ):  # threads may share a client, but not make it together
                 if (client := self._made.get(pid)) is None:
                     client = _made(self._factory, self._bulk)
                     self._made = {pid: client}
@@ -61,16 +65,16 @@ class Clients:
 
 
 def sends_checksums(client: Any) -> bool:
-    """Whether it may give a checksum with what it sends, which some servers do not understand."""
+    """Whether it may send checksums, which some servers do not understand."""
     return bool(client.meta.config.request_checksum_calculation != "when_required")
 
 
 def _made(factory: ClientFactory | None, bulk: bool) -> Any:
     client = _make(factory, {"payload_signing_enabled": False} if bulk else None)
-    # Settings are known only now; without a checksum, the signature is all that tells the bytes from others.
+    # Only now are the settings known. Without a checksum, only the signature protects the bytes.
     if bulk and not sends_checksums(client):
         client = _make(factory, None)
-    if bulk:  # memory counts as a file there, and botocore would ask the server for leave before it sends one
+    if bulk:  # botocore treats memory as a file, and would ask the server for permission before it sends one
         from botocore.handlers import add_expect_header
 
         client.meta.events.unregister("before-call.s3", add_expect_header)
@@ -86,8 +90,8 @@ def _make(factory: ClientFactory | None, s3: dict[str, Any] | None) -> Any:
         raise StoreUnfit(
             f"an s3:// URI needs boto3, which is not installed here: {how_to_install('boto3')}"
         ) from None
-    # Not mode "standard": that has a budget of retries, which answers of 404 do not fill up again. Who looks again and
-    # again for what is not there yet, as workers and controllers do, would have none left on a bad day.
+    # Not mode "standard": its budget of retries is not refilled by answers of 404. Workers and controllers look again
+    # and again for objects that are not there yet, and would have no retries left.
     config = Config(
         connect_timeout=CONNECT_S,
         read_timeout=READ_S,
@@ -99,6 +103,6 @@ def _make(factory: ClientFactory | None, s3: dict[str, Any] | None) -> Any:
     source: Any = boto3.session.Session() if factory is None else factory
     if not hasattr(source, "client"):
         return source(config)
-    # AWS_REGION is what EKS and Lambda set and other SDKs read; boto3 alone reads only AWS_DEFAULT_REGION.
+    # EKS, Lambda and other SDKs use AWS_REGION; boto3 alone reads only AWS_DEFAULT_REGION.
     region = source.region_name or os.environ.get("AWS_REGION")
     return source.client("s3", config=config, region_name=region)

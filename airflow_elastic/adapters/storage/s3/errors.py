@@ -1,4 +1,4 @@
-"""What an S3 client's errors mean to the person who chose the bucket, with nothing secret in it."""
+"""The errors of an S3 client in words for the person who chose the bucket, without secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIT = "use Amazon S3, versitygw, MinIO, Ceph radosgw, or a folder on a disk that
 
 MISSING = {"NoSuchKey", "404", "NotFound"}
 
-# The error codes of servers -> (the error to raise, what is the matter, what to do next)
+# The error codes of servers -> (the error to raise, the problem, the advice)
 _CODES: dict[tuple[str, ...], tuple[type[StoreError], str, str]] = {
     ("NoSuchBucket",): (
         StoreUnfit,
@@ -113,13 +113,13 @@ _BY_CLASS = {name: meaning for names, meaning in _CLIENT_SIDE.items() for name i
 
 
 def code_of(exc: BaseException) -> str:
-    """The server's error code, such as 'NoSuchKey', or '' where `exc` is no answer of a server."""
+    """The server's error code, such as 'NoSuchKey', or '' if `exc` is no answer of a server."""
     response: Any = getattr(_root(exc), "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def status_of(exc: BaseException) -> int:
-    """The HTTP status of the server's answer, or 0 where `exc` is no answer of a server."""
+    """The HTTP status of the server's answer, or 0 if `exc` is no answer of a server."""
     response: Any = getattr(_root(exc), "response", None)
     if not isinstance(response, dict):
         return 0
@@ -132,19 +132,19 @@ def is_missing(exc: BaseException) -> bool:
 
 
 def is_client_error(exc: BaseException) -> bool:
-    """Whether `exc` comes from boto3 or below. Some of theirs are OSErrors, so the class does not tell."""
+    """Whether `exc` comes from boto3 or below. Some of its errors are OSErrors, so the class is not enough."""
     return type(exc).__module__.partition(".")[0] in {"boto3", "botocore", "s3transfer", "urllib3"}
 
 
 def is_answer_cut(exc: BaseException) -> bool:
-    """Whether the rest of an answer did not come: of one that tells of an error botocore leaves this as it is."""
+    """Whether the rest of an answer is missing: botocore does not repeat the request if the answer is an error."""
     return type(exc).__module__.partition(".")[0] == "urllib3"
 
 
 def store_error(exc: BaseException, uri: str, bucket: str, endpoint: str, doing: str, key: str) -> StoreError:
-    """The sentence for an error met while `doing` something to `key`; "" is the store as a whole.
+    """The error with a sentence for an error while `doing` something to `key`; "" is the store as a whole.
 
-    The server's own text is quoted only where we have no words for its code, and without what looks secret.
+    The server's own text is quoted only for unknown codes, and without anything that looks secret.
     """
     exc = _root(exc)
     code, status = code_of(exc), status_of(exc)
@@ -162,7 +162,7 @@ def store_error(exc: BaseException, uri: str, bucket: str, endpoint: str, doing:
 
 
 def _root(exc: BaseException) -> BaseException:
-    """The error that tells something, out of the ones that boto3's transfers wrap around it."""
+    """The original error, within the ones that boto3's transfers wrap around it."""
     if type(exc).__module__.startswith(("boto3", "s3transfer")):
         return getattr(exc, "last_exception", None) or exc.__cause__ or exc.__context__ or exc
     return exc

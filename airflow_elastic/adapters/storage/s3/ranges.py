@@ -1,10 +1,11 @@
-"""Asking S3 for many ranges of the same objects, with one signature for all of an object's.
+"""Reads many ranges of the same objects from S3, with one signature for each object.
 
-What botocore does for each call, from the endpoint's rules to the dates in the answer, takes some two milliseconds
-of a processor: as long as to fetch two megabytes. A rank that restores what more or fewer ranks have saved makes
-hundreds of such requests.
+For each call botocore resolves the endpoint, signs, and parses the answer. That takes some two milliseconds of a
+processor, as long as to fetch two megabytes. A rank that restores the state of another number of ranks makes hundreds
+of such requests.
 
-Such a signature is in the URL, good for a while and for one object. urllib3 logs URLs, and is kept from logging these.
+The signature is in the URL, and holds for a while and for one object. urllib3 logs URLs, and is kept from logging
+these.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from airflow_elastic.adapters.storage.s3.stream import ask
 
 log = logging.getLogger(__name__)
 
-#: For so long a signature holds, and for so long it is used: credentials may be those of an hour.
+#: How long a signature holds, and how long it is used: credentials may last only an hour.
 _HOLDS_SECONDS, _USED_SECONDS = 900, 300.0
 
-#: For so long botocore is asked alone, where a signature was refused or nobody has answered.
+#: How long only botocore is used, after a signature was refused or there was no answer.
 _REST_SECONDS = 300.0
 
-_MOST = 1000  # objects whose signatures are kept
+_MOST = 1000  # the most signatures to keep
 
-#: Answers that tell of the object, or of a bad moment, and not that the server takes no such signature.
+#: Answers about the object, or about a bad moment. They do not mean that the server refuses such signatures.
 _MEANT = frozenset({404, 408, 412, 416, 429})
 
 _NEVER = float("-inf")
 
 
 class Ranges:
-    """Asks as `stream.ask` does, and quickly where that works. Safe to use from several threads."""
+    """Does the same as `s3_stream.ask`, and faster if possible. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._urls: dict[tuple[str, str], tuple[float, str]] = {}
@@ -44,17 +45,17 @@ class Ranges:
             logging.getLogger(f"urllib3.{name}").addFilter(_cut_signatures)
 
     def __call__(self, client: Any, where: dict[str, str]) -> dict[str, Any]:
-        """The answer to a request for a range of an object. Raises whatever the client does, after several tries."""
+        """The answer to a request for a range of an object. Raises the errors of the client, after several tries."""
         rests = time.monotonic() < self._rests_until
         return (None if rests else self._quick(client, where)) or ask(client, where)
 
     def _quick(self, client: Any, where: dict[str, str]) -> dict[str, Any] | None:
-        """None where anything but bytes has come: botocore tells what it means, and tries again."""
+        """None unless bytes have come: botocore then repeats the request and explains the error."""
         from botocore.awsrequest import AWSRequest
         from botocore.response import StreamingBody
 
         try:
-            # Not of botocore's public surface, as nothing is that knows its certificates and proxies.
+            # Not in botocore's public interface, but only this has its certificates and proxies.
             session = client._endpoint.http_session
         except AttributeError:
             self._rest("it is another client")
@@ -66,7 +67,7 @@ class Ranges:
             url = self._url(client, where["Bucket"], where["Key"])
             answer = session.send(AWSRequest("GET", url, headers=headers, stream_output=True).prepare())
             if answer.status_code not in (200, 206):
-                _ = answer.content  # the connection is free for others then
+                _ = answer.content  # the connection is then free for others
                 if answer.status_code in _MEANT or answer.status_code >= 500:
                     return None
                 self._rest(f"the server answers {answer.status_code}")
@@ -103,11 +104,11 @@ class Ranges:
 
 
 class Body:
-    """Bytes of an answer, straight from the socket to where they belong: urllib3 copies them twice on their way.
+    """The bytes of an answer, straight from the socket into their place: urllib3 would copy them twice.
 
     Args:
         answer: urllib3's.
-        plain: the one of Python's own that it wraps.
+        plain: the answer of Python's own library within it.
     """
 
     def __init__(self, answer: Any, plain: Any) -> None:
@@ -115,7 +116,7 @@ class Body:
         self._done = False
 
     def readinto(self, room: memoryview) -> int:
-        """Fill `room`, as far as bytes have come; returns how many, 0 at the end. Raises what botocore's body does."""
+        """Fill `room` with the bytes so far; returns how many, 0 at the end. Raises the errors of botocore's body."""
         from botocore.exceptions import ResponseStreamingError
 
         try:
@@ -124,7 +125,7 @@ class Body:
                 raise ConnectionError(f"{self._left} bytes of the answer have not come")
         except (OSError, HTTPException) as exc:
             raise ResponseStreamingError(error=exc) from exc
-        if self._left is not None:  # it is, where the server sends chunks
+        if self._left is not None:  # it is None where the server sends chunks
             self._left -= count
         if not count or self._left == 0:
             self._done = True
@@ -137,13 +138,13 @@ class Body:
         return bytes(room[: self.readinto(memoryview(room))])
 
     def close(self) -> None:
-        """Let go of the connection, which others can use where the answer has been read to its end."""
+        """Release the connection. Others can use it if the answer has been read to its end."""
         if not self._done:
             self._answer.close()
 
 
 def use_signed_urls(client: Any) -> None:
-    """Have a client sign URLs as it signs requests: botocore takes another signature for them, and another host."""
+    """Let a client sign URLs in the same way as requests: botocore uses another signature and host for them."""
     client.meta.events.register("choose-signer.s3.GetObject", _signs_as_always)
     client.meta.events.register("before-parameter-build.s3.GetObject", _goes_to_its_region)
 
@@ -157,7 +158,7 @@ def _goes_to_its_region(context: dict[str, Any], **_: Any) -> None:
 
 
 class _CutSignatures(logging.Filter):
-    """Leaves out of what is logged what gives leave to read."""
+    """Removes signatures from logged URLs, because they allow reading."""
 
     _SECRET = re.compile(r"(X-Amz-(?:Signature|Security-Token|Credential)=)[^&\s'\")]*")
 

@@ -1,4 +1,4 @@
-"""A store in a bucket of Amazon S3, or of a server that speaks its protocol, conditional writes included."""
+"""A store in a bucket of Amazon S3, or of a server with the same protocol, including conditional writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Pace, Reader
 
 _BATCH = 1000  # keys that one DeleteObjects takes
-# Answers (409) to a writer that another one, or on versitygw a delete in the same folder, got in the way of.
+# Answers (409) when another writer, or on versitygw a delete in the same folder, was in the way.
 _CONFLICT = {"ConditionalRequestConflict", "OperationAborted", "ExistingObjectIsDirectory"}
 _NO_BATCHES = {"NotImplemented", "MethodNotAllowed", "MissingContentMD5"}  # nor what servers lack besides
 
@@ -41,13 +41,13 @@ _NO_BATCHES = {"NotImplemented", "MethodNotAllowed", "MissingContentMD5"}  # nor
 class S3Store:
     """Objects below `prefix` ("": the whole bucket).
 
-    Endpoint, credentials and region come from boto3's usual chain (AWS_ENDPOINT_URL, AWS_PROFILE, a pod's
-    role, ...), or from `client_factory`: a boto3 `Session`, or a callable that is given a botocore `Config`
-    with our timeouts and retries and returns an S3 client; it is asked once in each process, so again after a
-    fork.
+    Endpoint, credentials and region come from boto3's usual chain (AWS_ENDPOINT_URL, AWS_PROFILE, a pod's role), unless
+    there is a `client_factory`. It is a boto3 `Session`, or a callable that gets a botocore `Config` with our timeouts
+    and retries and returns an S3 client. It is called once in each process, so again after a fork.
 
-    Safe to use from several threads. A process killed while it sends a large object leaves the parts it had
-    sent: `abandon` finds and removes them. For a server that knows no checksums, set
+    Safe to use from several threads. A process that is killed while it sends a large object leaves the parts that it
+    has
+    sent: `abandon` finds and removes them. For a server without checksums, set
     AWS_REQUEST_CHECKSUM_CALCULATION=when_required.
     """
 
@@ -107,7 +107,7 @@ class S3Store:
             self._insist(lambda: bulk.send(self._bulk.get(), where, read, size, pace))
 
     def create(self, key: str, data: bytes) -> bool:
-        """See `Store.create`. Where it raises, the object may or may not be there: repeat it to know."""
+        """See `Store.create`. If it raises, the object may or may not be there: repeat the call to find out."""
 
         def send() -> None:
             self._clients.get().put_object(**self._at(key), Body=data, IfNoneMatch="*")
@@ -121,7 +121,7 @@ class S3Store:
                         raise
                 else:
                     return True
-            # 412 also answers the repetition of our own put whose first answer was lost: see the content.
+            # A lost answer makes botocore repeat our own put, and the repetition also gets 412: compare the content.
             if (stored := self.get(key)) is not None:
                 return stored == data
             back_off(round_)  # a delete came between
@@ -135,7 +135,7 @@ class S3Store:
         return sorted(found, key=lambda entry: entry.key)  # S3 directory buckets list in no order
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        """The parts of names that stand between `prefix`, which is "" or ends with `/`, and the next `/`, sorted."""
+        """The parts of names between `prefix`, which is "" or ends with `/`, and the next `/`, sorted."""
         full = self._below + check_prefix(prefix)
         with self._told("list", prefix):
             pager = self._clients.get().get_paginator("list_objects_v2")
@@ -144,7 +144,7 @@ class S3Store:
         return sorted(name[len(full) :].rstrip("/") for name in found)
 
     def names(self) -> Iterator[str]:
-        """Whatever lies here, a page of 1000 at a time, also what is no valid key; but no marks of "folders"."""
+        """All names here, a page of 1000 at a time, also invalid keys; but no markers of "folders"."""
         return (name for name, _ in self._listed("") if name and not name.endswith("/"))
 
     def _listed(self, prefix: str) -> Iterator[tuple[str, int]]:
@@ -166,7 +166,7 @@ class S3Store:
             batch = names[first : first + _BATCH]
             with self._told("delete", batch[0][len(self._below) :]):
                 failed = self._delete_batch(batch) if len(batch) > 1 else batch
-            for name in failed:  # one by one, botocore repeats and explains them
+            for name in failed:  # one by one, because botocore repeats and explains these
                 with self._told("delete", name[len(self._below) :]):
                     try:
                         self._clients.get().delete_object(Bucket=self._bucket, Key=name)
@@ -230,7 +230,7 @@ class S3Store:
         return {"Bucket": self._bucket, "Key": self._below + check_key(key)}
 
     def _read(self, key: str, start: int = 0, limit: int | None = None) -> bytes | None:
-        """An object or a part of it; None where there is none. Asks for all of it again where the body breaks off."""
+        """An object or a part of it; None if there is none. If the body breaks off, the request is repeated."""
         where = self._at(key)
         if limit is not None:
             where["Range"] = f"bytes={start}-{start + limit - 1}"
@@ -241,7 +241,7 @@ class S3Store:
                 except Exception as exc:
                     if is_missing(exc):
                         return None
-                    if status_of(exc) == 416:  # nothing from there on
+                    if status_of(exc) == 416:  # the object ends before that
                         return b""
                     raise
                 try:
@@ -251,12 +251,12 @@ class S3Store:
                         raise
                     back_off(round_)
                     continue
-                sent_all = limit is not None and "ContentRange" not in answer  # it knows no ranges
+                sent_all = limit is not None and "ContentRange" not in answer  # the server knows no ranges
                 return data[start:] if sent_all else data
         raise AssertionError("unreachable: the last round returns or raises")
 
     def _insist(self, send: Callable[[], object]) -> None:
-        """Send a write, and again as long as another writer gets in its way."""
+        """Send a write, and repeat it as long as another writer gets in its way."""
         for round_ in range(ROUNDS):
             try:
                 send()
@@ -280,13 +280,13 @@ class S3Store:
 
     @contextlib.contextmanager
     def _told(self, doing: str, key: str) -> Iterator[None]:
-        """Turn what the client raises into a sentence; cut off its cause, which may quote a signed request."""
+        """Turn the client's errors into a sentence; drop their cause, which may quote a signed request."""
         try:
             yield
         except Exception as exc:
             if not is_client_error(exc):
                 raise
             endpoint = "its endpoint"
-            with contextlib.suppress(Exception):  # there is no client where making it is what failed
+            with contextlib.suppress(Exception):  # there is no client if making it has failed
                 endpoint = scrub(str(self._clients.get().meta.endpoint_url))
             raise store_error(exc, self.uri, self._bucket, endpoint, doing, key) from None

@@ -1,4 +1,4 @@
-"""Reads a range of an S3 object into memory of the caller. It retries, with backoff, where an answer breaks off."""
+"""Reads a range of an S3 object into memory of the caller. It retries, with backoff, if an answer breaks off."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from airflow_elastic.adapters.storage.s3.errors import is_answer_cut, is_client_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROUNDS = 8  # of what botocore does not repeat: a conflict between writers, an answer cut off in its body
+ROUNDS = (
+    8  # for failures that botocore does not repeat: a conflict between writers, an answer cut off in its body
+)
 
 _AT_ONCE = 1 << 20
 
 
 def ask(client: Any, where: dict[str, str]) -> dict[str, Any]:
-    """The answer to a request to get an object. Raises whatever the client does, after several tries.
+    """The answer to a request to get an object. Raises the errors of the client, after several tries.
 
-    botocore does not repeat it where the answer says that there is no such object, or no such range, and breaks off.
+    botocore does not repeat a request if its answer says that there is no such object or range, and breaks off.
     """
     for round_ in range(ROUNDS):
         try:
@@ -32,14 +34,14 @@ def ask(client: Any, where: dict[str, str]) -> dict[str, Any]:
 
 
 class Stream:
-    """Bytes of an object, one after the other; nothing where there is no such object, or it is not that long.
+    """Bytes of an object, one after the other; none if there is no such object, or it is shorter.
 
     Args:
         client: gives a client of S3.
-        where: bucket and key, and what else a request to get an object may say.
+        where: bucket and key, and further parameters of the request.
         start: the first byte.
         size: how many bytes at most.
-        first: how the server is asked, where that has not failed yet.
+        first: a faster way to ask, used until it fails once.
     """
 
     def __init__(
@@ -53,13 +55,13 @@ class Stream:
         self._client, self._where, self._ask = client, where, first
         self._at, self._end = start, start + size
         self._body: Any = None
-        self._skip = 0  # of the body: the server has sent more than was asked for
+        self._skip = 0  # bytes to skip in the body, if the server has sent more than was asked for
 
     def readinto(self, room: memoryview) -> int:
         """Fill `room` with the next bytes, as far as they have come; returns how many, 0 at the end.
 
-        Raises whatever the client does, after several tries; also where the object has been replaced meanwhile, or is
-        not what its checksum says.
+        Raises the errors of the client, after several tries; also if the object has been replaced meanwhile, or does
+        not match its checksum.
         """
         room = room[: self._end - self._at]
         for left in reversed(range(ROUNDS)):
@@ -69,7 +71,7 @@ class Stream:
                 self._skip_some()
                 count = int(self._body.readinto(room))
                 if self._at + count == self._end:
-                    self._body.read(1)  # only whoever reads on is told of a checksum that is wrong
+                    self._body.read(1)  # a wrong checksum is only reported to a further read
             except Exception as exc:
                 if not is_client_error(exc) or not left or type(exc).__name__ == "FlexibleChecksumError":
                     raise
@@ -82,25 +84,25 @@ class Stream:
         raise AssertionError("unreachable: the last round returns or raises")
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Release the connection."""
         if self._body is not None:
             self._body.close()
             self._body = None
 
     def _open(self) -> bool:
-        """Have a body to read from; returns whether there is one."""
+        """Make sure that there is a body to read from; returns whether there is one."""
         if self._body is not None:
             return True
         try:
             answer = self._ask(self._client(), {**self._where, "Range": f"bytes={self._at}-{self._end - 1}"})
         except Exception as exc:
-            if is_missing(exc) or status_of(exc) == 416:  # nothing from there on
+            if is_missing(exc) or status_of(exc) == 416:  # the object ends before that
                 return False
             raise
         self._body = answer["Body"]
-        if "ETag" in answer:  # what follows is to be of the same object
+        if "ETag" in answer:  # all further bytes must be of the same object
             self._where = {**self._where, "IfMatch": answer["ETag"]}
-        self._skip = 0 if "ContentRange" in answer else self._at  # it knows no ranges
+        self._skip = 0 if "ContentRange" in answer else self._at  # the server knows no ranges
         return True
 
     def _skip_some(self) -> None:
@@ -110,5 +112,5 @@ class Stream:
 
 
 def back_off(round_: int) -> None:
-    """Wait before the next round: up to 0.05 s at first, up to 2 s later, at random so that rivals part."""
+    """Wait before the next round: up to 0.05 s at first, up to 2 s later, at random so that rivals separate."""
     time.sleep(random.uniform(0.0, min(2.0, 0.05 * 2**round_)))
