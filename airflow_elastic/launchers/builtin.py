@@ -22,8 +22,7 @@ class TorchrunOptions:
         spares: whether each worker keeps a spare process for each of its ranks, with torch already imported. A restart
             then begins at the start of the script. Each spare takes 0.4 GB of memory; with little free memory there are
             none. Environment variables that the script sets before it imports torch come too late for a spare: give
-                them
-            in `env`, or set this to false. Default: true.
+            them in `env`, or set this to false. Default: true.
     """
 
     spares: bool = True

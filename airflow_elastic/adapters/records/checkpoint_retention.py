@@ -167,8 +167,7 @@ def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -
     """The steps whose checkpoints the policy does not keep, oldest first; the last verified one stays.
 
     Checkpoints that cannot be read do not count, and stay: another release may read them. So do those of other runs,
-        and
-    the steps in `also`.
+    and the steps in `also`.
 
     Raises:
         CheckpointDamaged: none of those to keep has all its files, so that nothing would be left to restore.
@@ -314,9 +313,7 @@ def _go_on(store: Store) -> list[int]:
 
 def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
     """The files that attempts before this one left without a commit."""
-    there = checkpoints.steps(
-        store
-    )  # first, because a checkpoint that is set aside meanwhile is either here or recorded
+    there = checkpoints.steps(store)  # first: a checkpoint that is set aside meanwhile is here, or recorded
     committed = {manifest.step: manifest.data for manifest in checkpoints.readable(store, there)}
     aside = {step: _data_of(step, record) for step, record in _quarantine_records(store)}
     # A manifest that cannot be read may be of a newer release: its files are unknown.

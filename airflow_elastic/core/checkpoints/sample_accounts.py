@@ -185,8 +185,7 @@ def _lineage(
     """The generation that did each step before a checkpoint: backwards, along the checkpoints that were restored.
 
     The generation that saved a checkpoint may be unknown: in accounts of earlier releases, and for checkpoints
-        recovered
-    from workers' disks. Then it is the last earlier generation that did that step.
+    recovered from workers' disks. Then it is the last earlier generation that did that step.
     """
     found: dict[int, _Generation] = {}
     before = [*generations]

@@ -211,8 +211,7 @@ def _machine(rule: Rule, death: Death, job: JobStatus) -> str | None:
     """The machine that may be to blame; None if that is unknown.
 
     A machine that goes dark reports nothing: its peers fail long before anybody else notices. Then the one worker that
-        has
-    not failed is on the machine to blame.
+    has not failed is on the machine to blame.
     """
     if not rule.of_others:
         return death.worker.node

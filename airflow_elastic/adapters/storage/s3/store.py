@@ -41,13 +41,12 @@ _NO_BATCHES = {"NotImplemented", "MethodNotAllowed", "MissingContentMD5"}  # nor
 class S3Store:
     """Objects below `prefix` ("": the whole bucket).
 
-    Endpoint, credentials and region come from boto3's usual chain (AWS_ENDPOINT_URL, AWS_PROFILE, a pod's role), unless
+    Endpoint, credentials and region come from boto3's usual chain, such as AWS_PROFILE or a pod's role, unless
     there is a `client_factory`. It is a boto3 `Session`, or a callable that gets a botocore `Config` with our timeouts
     and retries and returns an S3 client. It is called once in each process, so again after a fork.
 
     Safe to use from several threads. A process that is killed while it sends a large object leaves the parts that it
-    has
-    sent: `abandon` finds and removes them. For a server without checksums, set
+    has sent: `abandon` finds and removes them. For a server without checksums, set
     AWS_REQUEST_CHECKSUM_CALCULATION=when_required.
     """
 

@@ -261,9 +261,7 @@ def test_what_was_begun_anew_where_a_run_was_removed_is_left_alone_by_who_still_
     with caplog.at_level(logging.WARNING):
         old.save(objects(3), 10, Position(1, 10, 100), reason="script", metrics={})
         old.save(objects(3), 15, Position(1, 10, 150), reason="script", metrics={})
-    assert (
-        f"another run has begun at {store.uri}: this one must not write there any more" in caplog.text
-    )
+    assert f"another run has begun at {store.uri}: this one must not write there any more" in caplog.text
     assert old.node.stop_at is not None, "it trains on for nothing"
     assert checkpoints.steps(store) == [10]
     assert checkpoint_retention.uncommitted(store, before_attempt=2) == []
