@@ -99,8 +99,7 @@ class Controller:
     async def drive(self) -> RunState:
         """Carry the run on until its last event is written, and return its state.
 
-        It may be cancelled at any point. The run is then as if this controller had been killed, and another one carries
-        on.
+        It may be cancelled at any point. The run is then as if this controller had been killed, for another to go on.
 
         Raises:
             RunMissing: there is no run at the store.
@@ -199,8 +198,7 @@ class Controller:
 
     async def _rejoin(self, action: Rejoin) -> None:
         await self._scaling.end()
-        # No fence: the agents of the previous attempt still write what it has saved. They raise the fence when all are
-        # done.
+        # No fence: the agents of the previous attempt still write what it has saved. The last of them raises it.
         await self._look_for_checkpoint()
         job = self._job_of(action.attempt)
         engine, lost = cast("Rejoining", self._engine), (action.lost,) if action.lost else ()

@@ -204,9 +204,7 @@ def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
     # Its report may be lost with its workers. If it shares a job, the agents of that job may have written it.
     if event.attempt == state.attempt.number and state.attempt.home is None:
         state = state.with_attempt(saved_at=event.step)
-    if (
-        state.unpruned is not None and event.step > state.unpruned.step
-    ):  # the commit of the same step may be seen later
+    if state.unpruned is not None and event.step > state.unpruned.step:  # its own step may be seen later
         state = replace(state, unpruned=None)
     damaged = state.damaged - {event.step}
     return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, damaged=damaged, unsaved=None)
@@ -296,10 +294,7 @@ def _follow(
     home: int | None = None,
     replaces: tuple[int, ...] = (),
 ) -> RunState:
-    """Apply the decision: the end, or another attempt.
-
-    The attempt has a job of its own, or goes on in the job of attempt `home`, where it may replace lost workers.
-    """
+    """Apply the decision: the end, or an attempt in its own job or in that of `home`, where it may replace workers."""
     if isinstance(decision, End):
         return replace(state, outcome=decision.outcome, reason=decision.reason)
     state = replace(state, restarts_used=state.restarts_used + decision.cost)

@@ -156,9 +156,7 @@ class Client:
         except Missing:
             return
         except Conflict:
-            if (
-                uid is None or version is not None
-            ):  # then it may be this object, and something prevented its deletion
+            if uid is None or version is not None:  # it may be this object, and could not be deleted
                 raise
 
     async def delete_all(

@@ -120,10 +120,7 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
         return False  # another worker was last at the same time: it has committed and has removed the records
     try:
         parts = [decode(Part, json.loads(data)) for data in told if data is not None]
-    except (
-        ValueError,
-        SpecError,
-    ) as error:  # its writer has lost power: the writer or its buddy records the part again
+    except (ValueError, SpecError) as error:  # after a power loss: the writer or its buddy records it again
         log.warning(
             "records of the parts of %s cannot be read, it is no checkpoint: %s", part.manifest.data, error
         )

@@ -55,9 +55,7 @@ class Clients:
         """This process's client. Raises StoreUnfit without boto3, and the errors of the session or factory."""
         pid = os.getpid()
         if (client := self._made.get(pid)) is None:
-            with self._locks.setdefault(
-                pid, threading.Lock()
-            ):  # threads may share a client, but not make it together
+            with self._locks.setdefault(pid, threading.Lock()):  # threads may share a client, not its making
                 if (client := self._made.get(pid)) is None:
                     client = _made(self._factory, self._bulk)
                     self._made = {pid: client}
