@@ -1,8 +1,8 @@
-"""The engine seam: a small set of capabilities that a controller uses, with no policy in it.
+"""The engine interface: a small set of capabilities that a controller uses, without any policy.
 
-`render` is pure; everything else is thin I/O. All of it is idempotent, because a controller may die after any line and
-its successor does the same again: a job that exists is adopted, a job that is gone stays gone. A third party adds an
-engine through the entry point group `airflow_elastic.engines` and runs `testing.engine_conformance` against it.
+`render` is pure; everything else is thin I/O. All methods are idempotent. A controller may die after any line, and its
+successor repeats the call. A job that exists is adopted; a job that is gone stays gone. Another package adds an engine
+through the entry point group `airflow_elastic.engines`, and runs `testing.engine_conformance` against it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 GROUP = "airflow_elastic.engines"
 
-#: DLRover is the strictest: the Service of an ElasticJob's master is `elasticjob-<name>-dlrover-master`, of 63 letters.
-#: (A TrainJob's name may have 47, or its pods hang without a word.)
+#: The Service of an ElasticJob's master has the strictest limit: `elasticjob-<name>-dlrover-master`, of 63 letters.
+#: (A TrainJob's name may have 47 letters; with more its pods hang silently.)
 MAX_JOB_NAME = 37
 
 
@@ -33,15 +33,16 @@ class Job:
     """One attempt, as an engine gets it.
 
     Attributes:
-        run_uri: where the run lies; the workers write there too.
+        run_uri: where the run is stored; the workers write there too.
         spec: the run's specification.
         attempt: number of the attempt.
         workers: workers to start with.
-        avoid: machines on which the run has failed too often; an engine of several machines starts nothing there,
-        has_elsewhere: or, where this is False, only if there is no other: the run has not seen one.
-        suspect: a machine that may have just died: used only where there is no room elsewhere.
-        standby: whether agents whose ranks fail tell of it and stand by, for `rejoin`; and go on without a worker that
-            is lost, if another one takes its place.
+        avoid: machines on which the run has failed too often. An engine with several machines starts nothing there.
+        has_elsewhere: whether the run has used other machines. If not, those of `avoid` are used when there is no
+            other.
+        suspect: a machine that may have just died: it is used only if there is no room elsewhere.
+        standby: for `rejoin`: whether agents whose ranks fail report it and stand by. They also go on without a lost
+            worker, if another one takes its place.
     """
 
     run_uri: str
@@ -55,7 +56,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The same for the same attempt of the same run, and for no other; legal in every engine.
+        """The same for the same attempt of the same run, and for no other; valid in every engine.
 
         Letters and digits of the run's name, as many as fit, then a digest of the run URI, then the attempt.
         """
@@ -68,12 +69,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do beyond submit, watch and delete.
+    """The optional features of an engine.
 
     Attributes:
         scale_in_place: `scale`.
-        regroup: `regroup`, with launchers whose workers can meet anew.
-        rejoin: `rejoin`, likewise.
+        regroup: `regroup`, with launchers whose workers can hold a new rendezvous.
+        rejoin: `rejoin`, with the same launchers.
         resize: `resize`.
     """
 
@@ -85,9 +86,9 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of `airflow-elastic doctor`: what was looked at, whether it is well, and what to do where it is not.
+    """One line of `airflow-elastic doctor`: the check, its result, and advice if it failed.
 
-    `needed`: whether it is a fault where it is not well. What nobody has set up is no fault, and cannot be used either.
+    `needed`: whether a failure counts. Something that nobody has set up is no failure, but cannot be used either.
     `part`: whether the engine can be used without it.
     """
 
@@ -101,23 +102,24 @@ class Finding:
 class Engine(Protocol):
     """One place where workers can run.
 
-    Errors: `SubmitRefused` where the engine will not take a job; `SubmitHeld` where it takes it later, by itself; any
-    other `EngineError` where trying again may help.
+    Errors: `SubmitRefused` if the engine refuses a job. `SubmitHeld` if it will take the job later without any change.
+        Any
+    other `EngineError` if trying again may help.
     """
 
     name: str
     capabilities: Capabilities
 
     def check(self, spec: RunSpec) -> None:
-        """Refuse a specification that this engine cannot carry out: raises SpecError. Pure; before anything exists."""
+        """Raise SpecError if this engine cannot carry the specification out. Pure; called before any creation."""
         ...
 
     def render(self, job: Job) -> dict[str, Any]:
-        """What `submit` would send. Pure: the same job gives the same manifest."""
+        """The objects that `submit` would send. Pure: the same job gives the same manifest."""
         ...
 
     async def submit(self, job: Job) -> None:
-        """Make the job exist. Adopts one of that name that is ours; refuses one that is not, or that was deleted."""
+        """Create the job. Adopts an existing job of this run; refuses one of another run, or one that was deleted."""
         ...
 
     def watch(self, job: Job) -> AsyncIterator[JobStatus]:
@@ -127,35 +129,35 @@ class Engine(Protocol):
     async def scale(self, job: Job, workers: int) -> None:
         """Change a live job to this number of workers. Only with the capability `scale_in_place`.
 
-        May wait until an earlier step is done; the controller does everything else meanwhile, and may cancel it: then
-        it is asked again for what is wanted.
+        It may wait until an earlier step is done. The controller does other things meanwhile, and may cancel it. Then
+        it is called again with the wanted number.
         """
         ...
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
-        """End the job; returns when nothing of it lives, nor can come to life: a late `submit` of it is refused.
+        """End the job; returns when no part of it runs any more, or can start again: a late `submit` of it is refused.
 
-        Workers get `grace_seconds` to save first. A job that never existed is deleted like any other.
+        Workers get `grace_seconds` to save first. A job that never existed is deleted in the same way.
         """
         ...
 
     async def close(self, job: Job) -> None:
-        """The run has ended with this job: leave nothing behind but what `spec.cleanup` says."""
+        """The run has ended with this job: remove everything except what `spec.cleanup` keeps."""
         ...
 
     def doctor(self, namespace: str | None = None) -> list[Finding]:
-        """What this machine, or this connection, can do and what is missing.
+        """The features of this machine or connection, and what is missing.
 
-        `namespace` is the one that rights are asked for, where rights are given by namespace; None: the engine's own.
+        `namespace`: where rights are checked, if rights are given by namespace; None: the engine's own namespace.
         """
         ...
 
 
 class Regrouping(Engine, Protocol):
-    """An engine with the capability `regroup`: it may have room for some of a job's workers only."""
+    """An engine with the capability `regroup`: it may have room for only some of a job's workers."""
 
     async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
-        """Have these workers of a live job meet anew; the others join when they are named, too."""
+        """Let these workers of a live job hold a new rendezvous; the others join when a later call names them."""
         ...
 
 
@@ -163,29 +165,30 @@ class Rejoining(Engine, Protocol):
     """An engine with the capability `rejoin`: its agents can outlive their ranks."""
 
     async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
-        """Have the workers of a live job meet anew, for this attempt. Nothing where they have, or the job is gone.
+        """Let the workers of a live job hold a new rendezvous for this attempt. Nothing if they have, or the job is
+        gone.
 
-        Their agents end what is left of the attempt before, and see that what it has saved is written. New workers take
-        the places of those that are `lost`, of which nothing may be left that could take part: only workers that the
-        engine has told to be `replaceable` are.
+        Their agents end the ranks of the previous attempt, and write what it has saved. New workers take the places of
+        the `lost` ones. These must not be able to take part any more, so only workers that the engine reports as
+        `replaceable` may be named.
 
         Raises:
-            SubmitRefused: it will never be done. The job is deleted then, and the next attempt has its own.
+            SubmitRefused: it cannot be done. The job is then deleted, and the next attempt has its own.
         """
         ...
 
 
 class Outcome(StrEnum):
-    """What has come of a change to a running worker."""
+    """The result of a change to a running worker."""
 
     DONE = "done"
-    DEFERRED = "deferred"  # it is asked for, and will be done without being asked for again
-    REFUSED = "refused"  # nothing has changed, nor will
+    DEFERRED = "deferred"  # requested; it will be done without another request
+    REFUSED = "refused"  # nothing has changed, or will change
 
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """What has come of it for one worker, and why where it is not done."""
+    """The result for one worker, with the reason if it is not done."""
 
     worker: str
     outcome: Outcome
@@ -193,26 +196,26 @@ class Resized:
 
 
 class Resizing(Engine, Protocol):
-    """An engine with the capability `resize`: what its workers may use can change while they run."""
+    """An engine with the capability `resize`: the resources of its workers can change while they run."""
 
     async def resize(self, job: Job, resources: Mapping[str, str]) -> tuple[Resized, ...]:
-        """Give each worker of a live job so much of these resources, e.g. `{"memory": "64Gi"}`, and restart none.
+        """Give each worker of a live job these resources, e.g. `{"memory": "64Gi"}`, without a restart.
 
-        A worker that comes later begins with what the job says. Returns one entry for each worker that is there.
+        A worker that comes later begins with the job's own resources. Returns one entry for each existing worker.
         """
         ...
 
 
 def engine_names() -> list[str]:
-    """The names of all engines that are installed."""
+    """The names of all installed engines."""
     return plugins.names(GROUP)
 
 
 def find_engine(name: str) -> Engine:
-    """A new instance of the engine of that name, or of the class that `module:Class` names.
+    """A new instance of the engine with this name, or of the class at `module:Class`.
 
     Raises:
-        SpecError: there is none; says which there are.
+        SpecError: there is none; the text lists the installed engines.
     """
     engine: Engine = plugins.load(GROUP, name, "engine")()
     return engine

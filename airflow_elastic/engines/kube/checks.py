@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything is created, and what `doctor` finds."""
+"""Finds errors before anything is created, and the findings of `doctor`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POD_RIGHTS = ("list", "watch", "deletecollection")
 
 
 def check_spec(kind: Kind, spec: RunSpec) -> None:
-    """Refuse bad options, amounts that are none, secrets that cannot be handed on. Raises SpecError."""
+    """Refuse bad options, bad quantities, and secrets that cannot be passed on. Raises SpecError."""
     options = options_of(spec, kind.options)
     problems = [
         Problem(f"workers.resources.{name}", value, ALLOWED)
@@ -41,9 +41,7 @@ def check_spec(kind: Kind, spec: RunSpec) -> None:
     ]
     for i, secret in enumerate(spec.secrets):
         if secret.source == "env":
-            allowed = (
-                "kubernetes (key: secret/key), or file, on a cluster: workers inherit nothing of this process"
-            )
+            allowed = "kubernetes (key: secret/key) or file: workers on a cluster do not see variables of this process"
             problems.append(Problem(f"secrets.{i}.source", secret.source, allowed))
     problems += [*kind.check(spec, options), *native.check(kind.name, options)]
     problems += refused(Given(spec, options, kind.container))
@@ -52,20 +50,20 @@ def check_spec(kind: Kind, spec: RunSpec) -> None:
 
 
 def refuse_unreachable(kind: Kind, job: Job, options: KubeOptions) -> None:
-    """Refuse a run in a folder that no worker would see. Raises SubmitRefused."""
+    """Refuse a run in a folder that no worker can see. Raises SubmitRefused."""
     if open_store(job.run_uri).local_path(layout.STATUS) is None:
         return
     template = _template(kind, job, options)
     mounts = [m["mountPath"].rstrip("/") for c in template["containers"] for m in c.get("volumeMounts", ())]
     if not any(f"{job.run_uri}/".startswith(f"{mount}/") for mount in mounts):
         raise SubmitRefused(
-            f"the run is stored in the folder {job.run_uri}, which workers on a cluster do not see: use "
+            f"the run is stored in the folder {job.run_uri}, but workers on a cluster do not see it. Use "
             "s3://bucket/prefix, or mount a shared volume at the same path (engine_options.volumes)"
         )
 
 
 def _template(kind: Kind, job: Job, options: KubeOptions) -> dict[str, list[dict[str, list[dict[str, str]]]]]:
-    """The pod that the kind's objects hold, wherever in them it stands."""
+    """The pod templates in the kind's objects, at whatever place."""
     todo: list[object] = [body for _, body in kind.render(job, options)]
     while todo:
         found = todo.pop()
@@ -85,11 +83,11 @@ def doctor(
     further: Sequence[tuple[str, Resource]] = (),
     look: Callable[[Client, str], Awaitable[list[Finding]]] | None = None,
 ) -> list[Finding]:
-    """Whether the cluster can be reached, knows the kind, and grants the rights, also the further ones; and what else a
-    look at it finds. Blocks.
+    """Whether the cluster can be reached, knows the kind, and grants the rights, with the further ones; and what else
+    `further` finds. Blocks.
     """
     namespace = namespace or KubeOptions(image="any").namespace
-    with ThreadPoolExecutor(1) as thread:  # there may be an event loop in this one
+    with ThreadPoolExecutor(1) as thread:  # this thread may have an event loop
         return thread.submit(
             asyncio.run, _doctor(kind, access or Access(), namespace, further, look)
         ).result()
@@ -109,7 +107,7 @@ async def _doctor(
         async with hub(access) as shared:
             client = shared.client
             if not await client.knows(kind.resource):
-                # Nobody needs every kind: one that is not there is no fault of the cluster's.
+                # A cluster does not need every kind, so a missing one is no failure.
                 lacks = f"{client.server} has no {kind.resource.full_name}: install {kind.resource.needs} to use it"
                 return [Finding(subject, False, lacks, needed=False)]
             wanted: list[tuple[str, Resource]] = [(verb, kind.resource) for verb in _RIGHTS]

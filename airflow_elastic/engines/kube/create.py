@@ -1,4 +1,4 @@
-"""Making the objects of a job on a cluster, or taking those that are there already for them."""
+"""Creates the objects of a job on a cluster, or adopts those that are already there."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Rendered = list[tuple["Resource", dict[str, Any]]]
 
 
 def objects(kind: Kind, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
-    """All objects of a job in the order of their creation: the kind's, and before them a gang that is an object."""
+    """All objects of a job in the order of their creation: the kind's, and before them a gang if it is an object."""
     return [*volcano.objects(job, options), *kind.render(job, options)]
 
 
 async def create(shared: Hub, kind: Kind, job: Job, options: KubeOptions, made_of: Rendered) -> None:
-    """Make all objects of a job, in this order. Whoever is first has made them; all others adopt them.
+    """Create all objects of a job, in this order. The first caller creates them; all others adopt them.
 
     Raises:
         KubeError: as the API server answers.
-        SubmitRefused: there is one of another run; or what the cluster has made is no gang, as was asked for.
+        SubmitRefused: an object belongs to another run; or the cluster has dropped the gang from the job.
     """
     owner: dict[str, Any] | None = None
     before: list[Resource] = []
     for resource, rendered in made_of:
         body = rendered if owner is None else owned(rendered, owner)
         try:
-            if native.is_gang(body):  # asked before it is made: pods could train until the Job is deleted
+            if native.is_gang(body):  # a dry run first: its pods could train until the Job is deleted
                 would = await shared.client.create(resource, options.namespace, body, dry_run=True)
                 if dropped := native.dropped(body, would):
                     raise SubmitRefused(f"{shared.client.server} {dropped}", for_now=True)
@@ -46,7 +46,7 @@ async def create(shared: Hub, kind: Kind, job: Job, options: KubeOptions, made_o
             made = await shared.client.get(resource, options.namespace, job.name)
             adopt(made, job, conflict)
         if dropped := native.dropped(body, made):
-            # Now, and not when the attempt is over: it would train as what it was not to be.
+            # Now, and not at the end of the attempt: it would train without its gang.
             uid = made["metadata"]["uid"]
             await shared.client.delete(resource, options.namespace, job.name, uid=uid, grace_seconds=0)
             raise SubmitRefused(f"{shared.client.server} {dropped}", for_now=True)
@@ -55,7 +55,7 @@ async def create(shared: Hub, kind: Kind, job: Job, options: KubeOptions, made_o
         elif owner is None:
             before.append(resource)
     for resource in before:
-        # Operators that wait for a gang hear only of those that they control.
+        # Operators that wait for a gang only hear of gangs that they control.
         controls = resource == volcano.PODGROUPS
         body = owned({"metadata": {}}, owner or {}, controls=controls)
         await shared.client.patch(resource, options.namespace, job.name, body)

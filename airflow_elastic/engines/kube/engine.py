@@ -1,8 +1,8 @@
 """Submit, watch, scale and delete jobs on a cluster: the part that all kinds of jobs share.
 
-Everything is idempotent, and everything is found by name and label, so that any controller can go on after any other. A
-job is closed, in the run's own documents, before it is deleted: a submit that arrives late, and a pod that an operator
-makes anew, find that and end.
+Everything is idempotent, and is found by name and label, so that any controller can take over from another. A job is
+closed in the run's own documents before it is deleted. A late submit, or a pod that an operator creates again, sees
+that and ends.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ log = logging.getLogger(__name__)
 
 
 class KubeEngine:
-    """An engine over one kind of job. Subclasses say which, and no more.
+    """An engine over one kind of job. Subclasses only name the kind.
 
     Args:
-        access: how to reach the cluster, where `engine_options` name no kubeconfig.
-        open_store: opens run URIs, where that takes credentials that the environment does not hold.
+        access: how to reach the cluster, if `engine_options` name no kubeconfig.
+        open_store: opens run URIs, if that takes credentials that the environment does not hold.
     """
 
     kind: ClassVar[Kind]
 
-    #: What an operator makes between the owner and the pods, if that, and not the owner, holds the number of workers.
+    #: The object that an operator makes between the owner and the pods, if this holds the number of workers.
     child: ClassVar[Child | None] = None
 
-    #: Whether a scale step waits for all pods, those that stay and those that have left, whatever their numbers.
+    #: Whether a scale step waits for all pods, staying and leaving ones, whatever their numbers.
     awaits_all: ClassVar[bool] = False
 
     def __init__(
@@ -85,16 +85,16 @@ class KubeEngine:
 
     @property
     def name(self) -> str:
-        """The kind's."""
+        """The name of the kind."""
         return self.kind.name
 
     @property
     def capabilities(self) -> Capabilities:
-        """The kind's; agents outlive their ranks in pods of every kind."""
+        """The capabilities of the kind; agents outlive their ranks in pods of every kind."""
         return Capabilities(scale_in_place=self.kind.scales_in_place, regroup=True, rejoin=True, resize=True)
 
     def check(self, spec: RunSpec) -> None:
-        """Refuse bad options, and what the kind cannot carry out."""
+        """Refuse bad options, and everything that the kind cannot carry out."""
         check_spec(self.kind, spec)
 
     def render(self, job: Job) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class KubeEngine:
     # -- submit --------------------------------------------------------------------------------------------------
 
     async def submit(self, job: Job) -> None:
-        """Write the job down, then create its objects. Whoever is first has made them; all others adopt them."""
+        """Write the job's record, then create its objects. The first caller creates them; all others adopt them."""
         options = options_of(job.spec, self.kind.options)
         files = await asyncio.to_thread(self._write_down, job, options)
         async with hub(self._reach(options)) as shared:
@@ -123,7 +123,8 @@ class KubeEngine:
                 await self._create(shared, job, options)
             except KubeError as error:
                 raise refusal(error) from error
-            # Somebody may have deleted it before it was there: then nobody else will.
+            # Another controller may have deleted the job before the objects existed: then only this one can remove
+            # them.
             files.look_anew()
             if await asyncio.to_thread(lambda: files.closed):
                 await self._remove(shared, job, options, grace_seconds=0)
@@ -145,7 +146,7 @@ class KubeEngine:
     async def _objects(
         self, shared: Hub, job: Job, options: KubeOptions
     ) -> list[tuple[Resource, dict[str, Any]]]:
-        """What is created of a job, in this order, as this cluster takes it."""
+        """The objects of a job to create, in this order, in the form that this cluster accepts."""
         return objects(self.kind, job, options)
 
     async def _create(self, shared: Hub, job: Job, options: KubeOptions) -> None:
@@ -157,7 +158,7 @@ class KubeEngine:
         """Snapshots out of the shared watch."""
         options = options_of(job.spec, self.kind.options)
         seen = await asyncio.to_thread(self._begun, job)
-        # Anew: what was seen a moment ago is no proof.
+        # Read again, because a cached answer proves nothing.
         shown = Shown(lambda: self._files(job).newest_members())
         last: JobStatus | None = None
         why: str | None = None
@@ -194,19 +195,19 @@ class KubeEngine:
                     return
 
     def _begun(self, job: Job) -> dict[int, str]:
-        """Workers whose pods have been there, by uid, where the owner does not tell of pods that are gone."""
+        """Workers whose pods have existed, by uid, if the owner says nothing about pods that are gone."""
         return {}
 
     def _may_replace(self, job: Job, options: KubeOptions, owner: Object) -> bool:
-        """Whether others can take the places of lost workers."""
+        """Whether other workers can take the places of lost ones."""
         return False
 
     def _before_workers(self, pods: Sequence[Object]) -> str | None:
-        """What a pod waits for that is to make those of the workers, where there is such a one."""
+        """What a pod waits for that makes the pods of the workers, if there is one."""
         return None
 
     async def _look(self, shared: Hub, job: Job, options: KubeOptions) -> dict[str, Any] | None:
-        """The owner, where the watch does not show it: it may be younger than the watch's newest word."""
+        """The owner, if the watch does not show it: it may be newer than the watch's newest message."""
         try:
             owner = await shared.client.get(self.kind.resource, options.namespace, job.name)
             return await self._read(shared, job, options, owner)
@@ -216,7 +217,7 @@ class KubeEngine:
     async def _read(
         self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any]
     ) -> dict[str, Any]:
-        """The slim owner, with its child where there is one."""
+        """The slim owner, with its child if there is one."""
         slim = self.kind.slim(owner)
         if self.child is None:
             return slim
@@ -230,7 +231,7 @@ class KubeEngine:
     # -- scale and delete ----------------------------------------------------------------------------------------
 
     async def scale(self, job: Job, workers: int) -> None:
-        """Once the cluster is done with the last step, begin a new generation and change the job, at its end."""
+        """Wait for the last step of the cluster; then begin a new generation, and change the job at its end."""
         options = options_of(job.spec, self.kind.options)
         kueue.refuse_change(self.kind.resource, options, job.name, below=self.child is not None)
         kind = self.kind if self.child is None else self.child.kind
@@ -242,7 +243,7 @@ class KubeEngine:
             await self._steps.change(place, self._files(job), job.name, workers)
 
     async def resize(self, job: Job, resources: Mapping[str, str]) -> tuple[Resized, ...]:
-        """By way of the pods: nobody above them is asked, nor puts it back."""
+        """Changes the pods directly: their owners are not involved, and do not undo it."""
         options = options_of(job.spec, self.kind.options)
         async with hub(self._reach(options)) as shared:
             return await resize(Workers(shared.client, options.namespace, self.kind), job.name, resources)
@@ -252,12 +253,14 @@ class KubeEngine:
         await asyncio.to_thread(meet_anew, self._files(job), job.name, lambda now: of_all(now, members))
 
     async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
-        """Begin a generation of the same workers that belongs to this attempt: here nobody takes a lost one's place."""
+        """Begin a generation of the same workers for this attempt: this engine does not replace lost workers."""
         await asyncio.to_thread(self._files(job).rejoin, attempt)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
-        """Close the job, then remove it. One that has succeeded stays to be looked at, unless cleanup is All, or a
-        sidecar runs on in its pods: it would keep their GPUs, and such a job is never complete.
+        """Close the job, then remove it.
+
+        A job that has succeeded stays, unless cleanup is All. If a sidecar runs on in its pods, it is removed too: the
+        sidecar would keep their GPUs, and the job would never be complete.
         """
         options = options_of(job.spec, self.kind.options)
         files = self._files(job)
@@ -267,14 +270,14 @@ class KubeEngine:
                 await self._remove(shared, job, options, grace_seconds)
         except EngineError:
             if await asyncio.to_thread(lambda: files.record) is not None:
-                raise  # of what was never written down nothing was made, whether or not there is a cluster
+                raise  # without a record no object was made, whether or not there is a cluster
 
     async def _remove(self, shared: Hub, job: Job, options: KubeOptions, grace_seconds: float) -> None:
         owner, pods = await asyncio.gather(
             self._owner(shared, job, options), self._pods(shared, job, options)
         )
         if owner is not None and not is_ours(owner, job):
-            # Nor are the pods below it, whatever their labels say: their operator would make them anew for ever.
+            # Remove the pods below it too, even with wrong labels: their operator would make them again forever.
             await self._end(shared, job, options, None)
             return
         keep = owner is not None and job.spec.cleanup != "All"
@@ -291,7 +294,7 @@ class KubeEngine:
                     await self._nothing_left(shared, job, options)
                     return
             except TimeoutError:
-                pass  # on a node that does not answer, or in spite of SIGKILL
+                pass  # on a node that does not answer, or it survives SIGKILL
             await self._delete_pods(shared, job, options, 0)
         await self._nothing_left(shared, job, options)
 
@@ -310,21 +313,21 @@ class KubeEngine:
         pods: list[dict[str, Any]],
         seconds: int,
     ) -> None:
-        """Keep what is known of the job, then end it and its pods; so that nobody makes some in place of these."""
+        """Keep the evidence of the job, then end it and its pods, so that no new pods replace them."""
         await self._keep_logs(shared, job, options, pods)
         await self._end(shared, job, options, owner)
         await self._delete_pods(shared, job, options, seconds)
 
     async def _delete_pods(self, shared: Hub, job: Job, options: KubeOptions, seconds: int) -> None:
-        """Without grace a pod's object does not wait for its node: one that is cut off may never answer.
+        """Without grace a pod's object is removed without its node, which may be cut off and never answer.
 
-        What still runs there can write into no later attempt: the fence keeps it out.
+        A process that still runs there cannot write into a later attempt: the fence prevents it.
         """
         selector = f"{self.kind.pod_label}={job.name}"
         await shared.client.delete_all(PODS, options.namespace, labels=selector, grace_seconds=seconds)
 
     async def _end(self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any] | None) -> None:
-        """Have no new pods come: delete the owner, which is None where it is gone, and what was made before it."""
+        """Prevent new pods: delete the owner (None if it is gone) and the objects made before it."""
         made = itertools.takewhile(
             lambda made: made[0] != self.kind.resource, objects(self.kind, job, options)
         )
@@ -335,7 +338,7 @@ class KubeEngine:
         await asyncio.gather(*ends)
 
     async def let_go(self, shared: Hub, namespace: str, name: str) -> None:
-        """Have others that hold pods of a job of this name let go of them, when it is to end. Nobody does."""
+        """Make other holders of a job's pods release them, before the job ends. No kind has any by default."""
 
     async def _keep_logs(
         self, shared: Hub, job: Job, options: KubeOptions, pods: list[dict[str, Any]]
@@ -362,12 +365,12 @@ class KubeEngine:
     async def _nothing_left(self, shared: Hub, job: Job, options: KubeOptions) -> None:
         pods_query = self._queries(options)[1]
         async for (pods,) in shared.follow(job.name, pods_query):
-            # One that is to end without grace is only kept by a finalizer: its node kills it, if it can be reached.
+            # Only a finalizer keeps a pod that ends without grace: its node kills it, if it can be reached.
             if all(pod["metadata"].get("deletionGracePeriodSeconds") == 0 for pod in pods):
                 return
 
     async def close(self, job: Job) -> None:
-        """Nothing more: what stays is what `delete` has left, and the cluster removes it after `ttl_seconds`."""
+        """Do nothing more: the cluster removes what `delete` has left after `ttl_seconds`."""
 
     # -- places --------------------------------------------------------------------------------------------------
 
@@ -379,7 +382,7 @@ class KubeEngine:
         return JobObjects(self._open_store(job.run_uri), job.name, Path("."))
 
     def _names(self, job: Job) -> tuple[str, ...]:
-        """Of the objects whose events can tell why there are no pods."""
+        """The objects whose events can say why there are no pods."""
         return (job.name,) if self.child is None else (job.name, self.child.name(job))
 
     def _queries(self, options: KubeOptions) -> tuple[Query, ...]:

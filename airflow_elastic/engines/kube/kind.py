@@ -1,4 +1,4 @@
-"""A kind of job: what differs between one cluster API and the next. Pure, all of it; `engine` does the talking."""
+"""The interface of a kind of job: the differences between the cluster APIs. Pure; `engine` does the I/O."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Kind(Protocol):
 
     Attributes:
         name: of the engine.
-        options: what its `engine_options` are read as.
-        resource: of the object that owns everything else of a job.
+        options: the type of its `engine_options`.
+        resource: the kind of object that owns all other objects of a job.
         container: the name that the training container must have.
         pod_label: the pod label whose value is the job's name.
-        longest_name: letters that a job's name may have, so that the names of its pods fit.
+        longest_name: the most letters of a job's name, so that the names of its pods fit.
         scales_in_place: whether a live job can change its workers.
     """
 
@@ -53,7 +53,7 @@ class Kind(Protocol):
     def options(self) -> type[KubeOptions]: ...
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
-        """What this kind cannot carry out."""
+        """The parts of a specification that this kind cannot carry out."""
         ...
 
     def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
@@ -61,7 +61,7 @@ class Kind(Protocol):
         ...
 
     def workers(self, owner: Object) -> int:
-        """How many workers the job is to have now."""
+        """How many workers the job should have now."""
         ...
 
     def index(self, pod: Object) -> int | None:
@@ -69,30 +69,30 @@ class Kind(Protocol):
         ...
 
     def scaled(self, owner: Object, workers: int) -> Change:
-        """What changes a job to this number of workers."""
+        """The change that gives a job this number of workers."""
         ...
 
     def held(self, owner: Object) -> str | None:
-        """Why the job has no pods though it should: a queue has not admitted it, or has taken it back."""
+        """Why the job has no pods though it should: a queue has not admitted it, or has stopped it again."""
         ...
 
     def gone(self, owner: Object, index: int) -> WorkerStatus | None:
-        """What the owner tells of a worker whose pod is not there (any more); None where that is still to come."""
+        """What the owner says about a worker without a pod; None if its pod is still to come."""
         ...
 
     def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
-        """What is read of an owner."""
+        """The parts of an owner that are read."""
         ...
 
 
 class Child(NamedTuple):
-    """What an operator makes between the owner and the pods, and what holds the number of workers.
+    """The object that an operator makes between the owner and the pods, and that holds the number of workers.
 
-    It bears the labels of the job. The kind of the owner finds it, slim or None, as the owner's `child`.
+    It has the labels of the job. The owner's kind gets it, slim or None, as the owner's `child`.
 
     Attributes:
         kind: reads and scales it.
-        suffix: of its name, behind the job's.
+        suffix: of its name, after the job's name.
     """
 
     kind: Kind
@@ -104,18 +104,18 @@ class Child(NamedTuple):
 
 
 def deleted(name: str) -> JobStatus:
-    """A job of which nothing is there, though we have not deleted it."""
+    """The status of a job whose objects are gone, though we have not deleted it."""
     reason = f"{name} was deleted by somebody else"
     return JobStatus((WorkerStatus("job", WorkerPhase.LOST, reason=reason),))
 
 
 def lacks_pods(status: JobStatus) -> bool:
-    """Whether a worker is to start that has no pod, or one that nobody has put anywhere."""
+    """Whether a worker that should start has no pod, or one without a node."""
     return any(w.waiting is Waiting.STARTING and w.node is None for w in status.workers)
 
 
 def silent(kind: Kind, pods: Sequence[Object], status: JobStatus) -> dict[str, str]:
-    """The uids of pods of which events may know more, by the names of their workers."""
+    """The uids of pods about which events may know more, by the names of their workers."""
     found = by_worker(kind, pods)
     return {
         one.name: found[one.name]["metadata"]["uid"]
@@ -125,7 +125,7 @@ def silent(kind: Kind, pods: Sequence[Object], status: JobStatus) -> dict[str, s
 
 
 def by_worker(kind: Kind, pods: Sequence[Object]) -> dict[str, Object]:
-    """The newest pod of each worker, by its name: one that was made in place of another tells that it may not start."""
+    """The newest pod of each worker, by its name: a replacement of another pod says that it may not start."""
     return {f"node-{index}": pod for index, pod in _by_index(kind, pods).items()}
 
 
@@ -145,15 +145,15 @@ def read_job(
     """A snapshot of a job.
 
     Args:
-        kind: which reads the owner.
+        kind: reads the owner.
         owner: the job's own object.
         pods: all pods of the job, slim.
-        seen: by the numbers of workers, the pods of theirs that have run; extended.
-        why: what is in the way of pods that are not there yet; None where nothing is known.
-        queue: what a queue says of a job or of pods that it holds; None where it says nothing.
+        seen: by the numbers of workers, their pods that have run; this call extends it.
+        why: what delays pods that are not there yet; None if unknown.
+        queue: a queue's words about a job or pods that it holds; None if there are none.
     """
     by_index = _by_index(kind, pods)
-    # Somebody may have asked the job itself for any number: more are not to be looked at one by one.
+    # Somebody may have set any number in the job itself, so there is a limit to the workers that are listed.
     count, held = min(kind.workers(owner), MOST_WORKERS), kind.held(owner)
     held = held and (queue or held)
     workers = [_worker(kind, owner, by_index.get(i), i, held, seen, why, queue) for i in range(count)]
@@ -171,9 +171,9 @@ def read_job(
 
 
 def asked(owner: Object, workers: int) -> Asked | None:
-    """The change that somebody else has made to a (slim) owner with this number of workers.
+    """The change that somebody else has made to a (slim) owner, which now has this number of workers.
 
-    The run writes its own number beside the workers, in one patch: where they differ, the workers are somebody else's.
+    The run writes its own number beside the workers, in one patch. If they differ, somebody else has set the workers.
     """
     metadata = owner["metadata"]
     if metadata.get("told") in (None, workers):
@@ -198,8 +198,8 @@ def _worker(
             return WorkerStatus(name, WorkerPhase.PENDING, waiting=Waiting.QUEUED, reason=held)
         return WorkerStatus(name, WorkerPhase.LOST, reason=held, preempted=True)
     if pod is not None and seen.get(index, pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
-        # Which may wait for a place: nobody is to wait for a worker that has had its life.
-        return WorkerStatus(name, WorkerPhase.LOST, reason="its pod is gone, and was made anew")
+        # The new pod may wait for a place, but nobody should wait for a worker that cannot start again.
+        return WorkerStatus(name, WorkerPhase.LOST, reason="its pod is gone, and was made again")
     if read is not None and pod is not None:
         gang = (owner.get("child") or owner)["spec"].get("gang")
         if (waits := native.waits(gang, pod)) is not None:

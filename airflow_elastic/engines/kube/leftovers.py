@@ -1,4 +1,4 @@
-"""Jobs on a cluster that carry our label, whatever became of whoever made them."""
+"""Jobs on a cluster that have our label, even if their controllers are gone."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Leftover:
     """A job's own object on a cluster.
 
     Attributes:
-        engine: whose kind it is of.
+        engine: of its kind.
         namespace: where it is.
         name: of the job.
-        uid: tells it from a later object of the same name.
-        run_uri: where its run lies, or lay.
+        uid: distinguishes it from a later object of the same name.
+        run_uri: where its run is, or was, stored.
         attempt: number of the attempt.
     """
 
@@ -39,13 +39,13 @@ class Leftover:
 
 
 def cluster_engines(access: Access | None = None) -> list[KubeEngine]:
-    """One engine of each kind that is installed and runs workers on a cluster."""
+    """One engine of each installed kind that runs workers on a cluster."""
     found = (find_engine(name) for name in engine_names())
     return [type(engine)(access=access) for engine in found if isinstance(engine, KubeEngine)]
 
 
 async def find(access: Access, namespace: str) -> list[Leftover]:
-    """All jobs of ours in a namespace, of all kinds that the cluster knows. Raises KubeError."""
+    """All jobs with our label in a namespace, of all kinds that the cluster knows. Raises KubeError."""
     jobs: list[Leftover] = []
     async with hub(access) as shared:
         for engine in cluster_engines():
@@ -71,5 +71,5 @@ async def remove(access: Access, job: Leftover) -> None:
         await shared.client.delete(engine.kind.resource, job.namespace, job.name, uid=job.uid)
         selector = f"{engine.kind.pod_label}={job.name}"
         await shared.client.delete_all(PODS, job.namespace, labels=selector, grace_seconds=0)
-        with contextlib.suppress(NoSuchKind, Forbidden):  # whoever may not is in no queue
+        with contextlib.suppress(NoSuchKind, Forbidden):  # without this right the job is in no queue
             await engine.let_go(shared, job.namespace, job.name)

@@ -1,4 +1,4 @@
-"""`engine_options` of the cluster engines: the same words on every one of them."""
+"""`engine_options` of the cluster engines: the same for all of them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Volume:
     """Something mounted into every worker. Exactly one of the sources.
 
     Attributes:
-        mount_path: where the container sees it.
+        mount_path: the path in the container.
         claim: name of a PersistentVolumeClaim.
         secret: name of a Secret.
         config_map: name of a ConfigMap.
         host_path: path on the node.
-        empty_dir: True for a folder that lives as long as the pod; or a mapping, e.g. `{"sizeLimit": "10Gi"}`.
+        empty_dir: True for a folder that exists as long as the pod; or a mapping, e.g. `{"sizeLimit": "10Gi"}`.
         sub_path: a folder within the volume.
         read_only: whether workers must not write there.
     """
@@ -56,41 +56,44 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class KubeOptions:
-    """How workers become pods.
+    """Options for workers as pods.
 
     Attributes:
-        image: of the workers; it holds the script, torch and airflow-elastic[runtime].
-        namespace: where everything is created.
+        image: of the workers; it contains the script, torch and airflow-elastic[runtime].
+        namespace: of all objects.
         kubeconfig: path of a kubeconfig. Default: `KUBECONFIG`, else `~/.kube/config`, else the pod's own account.
         context: of the kubeconfig. Default: its current one.
         python: the interpreter in the image.
-        wrapper: what each worker's agent is put behind, as words of a container's command, e.g. `[uv, run]` or
-            `[numactl, --interleave=all]`: it must start what follows it, hand on SIGTERM, and end with its exit code.
+        wrapper: a command before each worker's agent, as words of a container's command. Examples: `[uv, run]`,
+            `[numactl, --interleave=all]`. It must start the command after it, pass SIGTERM on, and end with its exit
+            code.
         image_pull_policy: Always, IfNotPresent or Never. Default: Kubernetes' own.
         image_pull_secrets: names of Secrets.
         service_account: of the pods.
         node_selector: labels that a node must have.
-        tolerations: as Kubernetes writes them.
-        affinity: as Kubernetes writes it.
-        topology: a node label, e.g. `topology.kubernetes.io/zone`: all workers of an attempt are put where it is equal.
+        tolerations: in Kubernetes' form.
+        affinity: in Kubernetes' form.
+        topology: a node label, e.g. `topology.kubernetes.io/zone`: all workers of an attempt are placed on nodes with
+            an equal value.
         priority_class: name of a PriorityClass.
         scheduler: name of the scheduler. Default: the cluster's; with `queueing: volcano`, volcano.
-        queueing: whose queue it is: kueue, or volcano, which starts the workers as a gang, also without a queue named;
-            native: a gang of Kubernetes' own, without a queue (Kubernetes 1.37, engine `job`).
+        queueing: the system that admits the workers. `kueue`: by a queue. `volcano`: as a gang, also without a queue.
+            `native`: as a gang of Kubernetes itself, without a queue (Kubernetes 1.37, engine `job`).
         queue: name of a queue, where the job waits until it is admitted: a LocalQueue of Kueue, or a Queue of Volcano.
         queue_priority: name of a WorkloadPriorityClass of Kueue.
-        disruption_mode: what preemption takes of a gang of Kubernetes' own: `all` workers, or `single` ones. Default:
-            single where fewer of them can train, else all.
-        shared_memory: size of /dev/shm, in memory, e.g. `8Gi`. Default: 64 MiB, little for data loaders and NCCL.
+        disruption_mode: what preemption takes from a gang of Kubernetes: `all` workers, or `single` ones. Default:
+            single if fewer workers can train, else all.
+        shared_memory: size of /dev/shm, e.g. `8Gi`; it counts as memory. Default: 64 MiB, little for data loaders and
+            NCCL.
         host_network: use the node's network, e.g. for RDMA.
         ipc_lock: allow locking of memory, which RDMA needs.
-        volumes: what is mounted.
-        init_containers: as Kubernetes writes them, run before each worker.
-        env_from: as Kubernetes writes it: ConfigMaps and Secrets whose keys become variables.
+        volumes: volumes to mount.
+        init_containers: in Kubernetes' form, run before each worker.
+        env_from: in Kubernetes' form: ConfigMaps and Secrets whose keys become variables.
         labels: further labels of every object.
         annotations: further annotations of every object.
-        pod_template: laid over the pod last, as in a strategic merge patch: what nothing else here can say.
-        ttl_seconds: what is left of a finished job is removed by the cluster after so long.
+        pod_template: merged into the pod last, as a strategic merge patch, for everything that has no option here.
+        ttl_seconds: the cluster removes the rest of a finished job after so long.
     """
 
     image: str | None = None
@@ -148,7 +151,7 @@ class KubeOptions:
 
     @property
     def by_kueue(self) -> bool:
-        """Whether `queue` names one of Kueue's."""
+        """Whether `queue` names a queue of Kueue."""
         return self.queueing == "kueue" and self.queue is not None
 
     @property
@@ -158,7 +161,7 @@ class KubeOptions:
 
 
 def options_of(spec: RunSpec, cls: type[KubeOptions] = KubeOptions) -> KubeOptions:
-    """The options of a specification, as `cls` has them. Raises SpecError with the paths of bad ones."""
+    """The options of a specification, as a `cls`. Raises SpecError with the paths of bad ones."""
     try:
         return decode(cls, dict(spec.engine_options))
     except SpecError as error:

@@ -1,4 +1,4 @@
-"""What containers that failed had written, kept beside the logs of the run before their pods go."""
+"""Keeps the output of failed containers beside the logs of the run, before their pods are removed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Of the output of so many containers that failed without a word of our agent's, so many lines are kept.
+#: From so many failed containers, without a report of our agent, so many lines are kept.
 _PODS, _LINES = 4, 2000
 
-#: Nobody waits longer for them: training is to go on.
+#: The longest wait for them, in seconds: training should go on.
 _SECONDS = 2.0
 
 
 class Where(NamedTuple):
-    """The containers that train: of which cluster, in which namespace, of which name."""
+    """The training containers: their cluster, their namespace and their name."""
 
     client: Client
     namespace: str
@@ -40,9 +40,9 @@ async def keep_output(
     """Copy the output of containers that failed into the run. Best effort.
 
     Args:
-        where: the containers are.
-        open_store: opens the run's.
-        job: whose they are.
+        where: the containers.
+        open_store: opens the run's store.
+        job: their job.
         pods: of the job, slim.
     """
     failed = [

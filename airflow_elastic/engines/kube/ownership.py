@@ -1,4 +1,4 @@
-"""Whose an object on a cluster is: it bears the run's URI and digest, or it belongs to somebody else."""
+"""Which run an object on a cluster belongs to: it has the run's URI and digest, or belongs to somebody else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def owned(body: dict[str, Any], owner: dict[str, Any], *, controls: bool = False) -> dict[str, Any]:
-    """The object, to be removed by the cluster together with its owner; which `controls` it, if that is said."""
+    """The object with an owner, so that the cluster removes both together. `controls`: the owner also controls it."""
     reference: dict[str, Any] = {key: owner[key] for key in ("apiVersion", "kind")}
     reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
     if controls:
@@ -24,7 +24,7 @@ def owned(body: dict[str, Any], owner: dict[str, Any], *, controls: bool = False
 
 
 def is_ours(found: dict[str, Any], job: Job) -> bool:
-    """Whether an object of the job's name is this run's."""
+    """Whether an object with the job's name belongs to this run."""
     annotations = found["metadata"].get("annotations") or {}
     return (annotations.get(URI_ANNOTATION), annotations.get(DIGEST_ANNOTATION)) == (
         job.run_uri,
@@ -33,7 +33,7 @@ def is_ours(found: dict[str, Any], job: Job) -> bool:
 
 
 def adopt(found: dict[str, Any], job: Job, conflict: Conflict) -> None:
-    """Take what was there for what was to be made; refuse it where it goes, or is not this run's."""
+    """Use an existing object instead of a new one; refuse it if it is being deleted, or belongs to another run."""
     if not is_ours(found, job):
         raise SubmitRefused(
             f"{conflict}; it is not this run's, and is left alone: use another name or namespace"
@@ -43,7 +43,7 @@ def adopt(found: dict[str, Any], job: Job, conflict: Conflict) -> None:
 
 
 async def end_found(client: Client, namespace: str, job: Job, resource: Resource) -> None:
-    """Delete the object of the job's name, where it is there and this run's."""
+    """Delete the object with the job's name, if it exists and belongs to this run."""
     with contextlib.suppress(Missing):
         found = await client.get(resource, namespace, job.name)
         if is_ours(found, job):

@@ -1,9 +1,9 @@
 """Processors and memory of running workers, changed in place: `pods/resize` of Kubernetes 1.33 and newer.
 
-No container is restarted. A pod that comes later has what its job's template says: ask again once it is there. What the
-node has done, the container's own status says and nothing else: the pod's spec has the new amounts at once. Seen on
-1.37: more than the node has is refused at the request; what has no room for now is deferred, and done when there is;
-less memory than is in use is tried for as long as it is.
+No container is restarted. A later pod has the amounts of its job's template: call this again once it exists. Only the
+container's own status shows what the node has done, because the pod's spec has the new amounts at once. Seen on 1.37:
+more than the node has is refused at the request. What has no room now is deferred, and done when there is room. A limit
+below the used memory is tried as long as it is below.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.kube import Client
     from airflow_elastic.engines.kube.kind import Kind
 
-#: What Kubernetes can change in a running pod.
+#: The resources that Kubernetes can change in a running pod.
 NAMES = ("cpu", "memory")
 
-#: A node that has room does it within this.
+#: A node with room does it within this time, in seconds.
 _DONE_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Whose resources are changed.
+    """The workers to change.
 
     Attributes:
         client: of the cluster.
         namespace: of the pods.
-        kind: of the job; knows the pods, their numbers, and the container that trains.
+        kind: of the job; it knows the pods, their numbers, and the training container.
     """
 
     client: Client
@@ -47,11 +47,11 @@ class Workers:
 
 
 async def resize(workers: Workers, job: str, resources: Mapping[str, str]) -> tuple[Resized, ...]:
-    """Give each worker of a job so much of these resources; returns what has come of it, in the order of their numbers.
+    """Give each worker of a job these resources; returns the results, in the order of their numbers.
 
     Raises:
-        SpecError: these resources cannot be changed in a running pod, or are no amounts.
-        KubeError: the cluster is out of reach; asking again does no harm.
+        SpecError: these resources cannot be changed in a running pod, or are no quantities.
+        KubeError: the cluster is out of reach; trying again does no harm.
     """
     check(resources)
     pods, _ = await workers.client.list(PODS, workers.namespace, labels=f"{workers.kind.pod_label}={job}")
@@ -61,7 +61,7 @@ async def resize(workers: Workers, job: str, resources: Mapping[str, str]) -> tu
 
 
 def check(resources: Mapping[str, str]) -> None:
-    """Refuse what no running pod can be given. Raises SpecError."""
+    """Refuse resources that cannot change in a running pod. Raises SpecError."""
     problems = (
         [Problem("resources", dict(resources), "at least one of cpu and memory")] if not resources else []
     )
@@ -78,7 +78,7 @@ def check(resources: Mapping[str, str]) -> None:
 def outcome(
     pod: Mapping[str, Any], container: str, wanted: Mapping[str, str]
 ) -> tuple[Outcome, str | None] | None:
-    """What has come of the change, as the pod shows it; None where its node is still at it."""
+    """The result of the change, as the pod shows it; None while its node works on it."""
     status = pod.get("status", {})
     found = [one for one in status.get("containerStatuses", ()) if one["name"] == container]
     if not found or "running" not in found[0]["state"]:

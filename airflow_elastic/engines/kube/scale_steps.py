@@ -1,13 +1,12 @@
-"""One scale step after the other: a cluster is done with the last one before the next one begins.
+"""One scale step after the other: the cluster finishes one before the next one begins.
 
-Numbers of workers come again, and so two pods of one number may be there: the one that was sent away, and saves, and
-the one that is to come. Whoever asks a controller for the second while there is the first is told that the number has
-failed (a Job with `backoffLimitPerIndex`, a PyTorchJob), and gets none. Nor is a worker taken back before its pod was
-made: the controller, which hears of a change a moment later, would make it and delete it at once, and so let its number
-fail.
+Numbers of workers are used again, so two pods with one number may exist: the old one, which is saving, and the new one.
+If the new one is requested too early, a Job (with `backoffLimitPerIndex`) or a PyTorchJob counts the number as failed,
+and does not create it. A worker is also not sent away before its pod exists. The controller sees each change a moment
+later. It would create the pod and delete it at once, and the number would fail.
 
-Of a PyTorchJob any pod that ends, or is to, is a failure of the whole job, if fewer run than it is to have. So workers
-are sent away when those that stay run; and others come when all that have left are gone.
+In a PyTorchJob any pod that ends, or is ending, is a failure of the whole job, if fewer pods run than it should have.
+So workers are sent away when the remaining ones run, and new ones come when all old ones are gone.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.records.job_files import JobFiles, Members
     from airflow_elastic.engines.kube.kind import Kind, Object
 
-#: A controller makes a pod within this, if nothing is in its way.
+#: A controller creates a pod within this time, in seconds, if nothing prevents it.
 _MADE_SECONDS = 5.0
 
-#: What a controller hears of pods and what it hears of jobs are no more apart than that.
+#: The largest delay between a controller's views of pods and of jobs, in seconds.
 _HEARD_SECONDS = 0.3
 
 _LOOK_SECONDS = 0.25
@@ -40,17 +39,17 @@ _LOOK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the pods of a job are.
+    """The pods of a job, and where they are.
 
     Attributes:
         client: of the cluster.
-        namespace: theirs.
+        namespace: of the pods.
         kind: of the object that holds the number of workers.
         name: of that object.
         pods: lists them, slim, as they are now.
         number: of a pod's worker.
-        grace_seconds: what a worker that is sent away has to save.
-        awaits_all: whether a step waits for all pods, and not just for those of the numbers that come.
+        grace_seconds: the time to save for a worker that is sent away.
+        awaits_all: whether a step waits for all pods, and not only for those with the numbers that come.
     """
 
     client: Client
@@ -68,10 +67,10 @@ class _Waits:
     """What a step waits for.
 
     Attributes:
-        goes: workers that are to have pods.
-        stays: workers whose pods are to run.
-        comes: workers that are to have no pods yet.
-        beyond: if not None, no worker of this number or a higher one is to have a pod yet.
+        goes: workers that must have pods.
+        stays: workers whose pods must run.
+        comes: workers that must not have pods yet.
+        beyond: if not None, no worker with this number or a higher one may have a pod yet.
         is_held: whether the job is suspended, and has no pods.
     """
 
@@ -82,13 +81,13 @@ class _Waits:
     is_held: bool
 
     def has_left(self, index: int | None) -> bool:
-        """Whether the pod of this worker is to be gone."""
+        """Whether the pod of this worker must be gone."""
         return index is not None and (
             index in self.comes or (self.beyond is not None and index >= self.beyond)
         )
 
     def are_on_their_way(self, pods: Mapping[int, dict[str, Any]], waited: float, patience: float) -> bool:
-        """Whether to wait for pods that are to be made, or to run: some that are on no node may find no room."""
+        """Whether to wait for pods that must be created, or must run: pods without a node may find no room."""
         if self.is_held:
             return False
         if waited < _MADE_SECONDS and not self.goes <= pods.keys():
@@ -100,11 +99,11 @@ class _Waits:
 
 
 class Steps:
-    """What was seen of the scale steps of an engine's jobs.
+    """The observations about the scale steps of an engine's jobs.
 
     Args:
         clock: seconds, monotonic.
-        sleep: waits for so many of them.
+        sleep: waits for so many seconds.
     """
 
     def __init__(
@@ -113,14 +112,16 @@ class Steps:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._clock, self._sleep = clock, sleep
-        self._former: dict[str, dict[str, int]] = {}  # by job: of workers that were sent away, uid and number
+        self._former: dict[
+            str, dict[str, int]
+        ] = {}  # by job: the uids and numbers of workers that were sent away
 
     def of_workers(
         self, job: str, pods: Sequence[dict[str, Any]], seen: dict[int, str]
     ) -> list[dict[str, Any]]:
-        """The pods without those of workers that were sent away, which are forgotten in `seen`, too.
+        """The pods without those of workers that were sent away; these are removed from `seen`, too.
 
-        What a watch shows of a job, and what it shows of its pods, is not of the same moment.
+        A watch's views of a job and of its pods are from different moments.
         """
         former = self._former.get(job, {})
         for index in [index for index, uid in seen.items() if uid in former]:
@@ -128,10 +129,10 @@ class Steps:
         return [pod for pod in pods if pod["metadata"]["uid"] not in former]
 
     async def change(self, place: Place, files: JobFiles, job: str, workers: int) -> None:
-        """Change a job to so many workers, once the cluster is done with the step before.
+        """Change a job to so many workers, once the cluster has finished the last step.
 
         Raises:
-            EngineError: there is no such job, or what is left of former workers does not go.
+            EngineError: there is no such job, or pods of former workers do not end.
         """
         members = await asyncio.to_thread(files.newest_members)
         going = {} if members is None else await self._settle(place, job, members, workers)
@@ -145,7 +146,7 @@ class Steps:
         self._former.setdefault(job, {}).update(going)
 
     async def _settle(self, place: Place, job: str, members: Members, workers: int) -> dict[str, int]:
-        """Wait until that can be done; then the pods of those that will go, by uid, with their number."""
+        """Wait until the step can begin; returns the uids and numbers of the pods that will leave."""
         now, then = set(members.all), set(sized(members, workers)[0])
         if now == then:
             return {}
@@ -155,7 +156,7 @@ class Steps:
             goes=now - then,
             stays=now & then if place.awaits_all and not grows else set(),
             comes=set() if place.awaits_all else then - now,
-            # By the job itself, which others may have scaled: their pods are there, and are no former ones.
+            # By the job itself, which others may have scaled: their pods exist, and are not old ones.
             beyond=place.kind.workers(owner) if place.awaits_all and grows else None,
             is_held=place.kind.held(owner) is not None,
         )
@@ -164,12 +165,12 @@ class Steps:
         return {uid: index for uid, index in found.items() if index in waits.goes}
 
     async def _settled(self, place: Place, waits: _Waits, *, again: bool) -> dict[str, int]:
-        """Wait until the pods are as they are to be; then all pods' numbers, by uid.
+        """Wait until the pods are as required; returns the uids and numbers of all pods.
 
         Args:
-            place: where the pods are.
-            waits: for what.
-            again: whether to look again, a moment later, as the controller may not know yet that pods are gone.
+            place: the pods.
+            waits: what to wait for.
+            again: whether to look again a moment later, because the controller may not know yet that pods are gone.
         """
         began, patience = self._clock(), place.grace_seconds + 2 * MARGIN_SECONDS
         seen_free = False
@@ -191,7 +192,7 @@ class Steps:
                     f"{place.name} cannot be scaled: pods of workers that have left do not go ({names})"
                 )
             for pod in left:
-                # The one has ended by itself, before it was deleted, and stays; the other's node does not answer.
+                # One pod ended by itself before it was deleted, and stays; the node of another one does not answer.
                 ended = (
                     pod["status"]["phase"] in ("Succeeded", "Failed")
                     and "deletionTimestamp" not in pod["metadata"]

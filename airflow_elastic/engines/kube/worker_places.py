@@ -1,7 +1,7 @@
-"""Which workers have places in a job: those that come and go with its size, and those that replace lost ones.
+"""The places of workers in a job: those that come and go with its size, and those that replace lost ones.
 
-Workers are known by numbers, and a cluster makes a pod for each number below the job's size. Where the pod of a number
-cannot be made anew, a lost worker is replaced by one of a higher number, and its own stays empty.
+Workers have numbers, and a cluster makes a pod for each number below the job's size. If it cannot make a pod again, a
+worker with a higher number replaces the lost one. The old number stays empty.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.records.job_files import JobFiles, Members
 
 
-Group = tuple[tuple[int, ...], tuple[int, ...]]  # who is to train, and who is to join later
+Group = tuple[tuple[int, ...], tuple[int, ...]]  # the workers that train, and those that join later
 
 
 def meet_anew(files: JobFiles, name: str, choose: Callable[[Members], Group]) -> int:
-    """Begin a generation of other workers, unless they are those of the newest one; returns the size the job needs.
+    """Begin a generation of other workers, unless the newest one has the same; returns the size that the job needs.
 
     Args:
         files: the job's documents.
         name: of the job.
-        choose: tells the workers, from those that there are.
+        choose: returns the workers, given the current ones.
 
     Raises:
-        EngineError: there is no such job, or somebody else changes it just now.
+        EngineError: there is no such job, or somebody else is changing it.
     """
     members = files.newest_members()
     if members is None or files.closed:
@@ -39,7 +39,7 @@ def meet_anew(files: JobFiles, name: str, choose: Callable[[Members], Group]) ->
     nodes, awaited = choose(members)
     if (members.nodes, members.awaited) != (nodes, awaited):
         following = replace(members, generation=members.generation + 1, nodes=nodes, awaited=awaited)
-        # Whoever goes from among the numbers that the job keeps has failed, to the cluster, and comes no more.
+        # For the cluster, a worker that leaves a number which the job keeps has failed, and cannot come again.
         gone = [index for index in members.all if index not in following.all and index < size_of(following)]
         members = following.spending(gone)
         if not files.begin(members):
@@ -48,14 +48,14 @@ def meet_anew(files: JobFiles, name: str, choose: Callable[[Members], Group]) ->
 
 
 def sized(members: Members, workers: int) -> Group:
-    """So many workers: others come at the end, or those of the highest numbers go. The order stays."""
+    """So many workers: new ones come at the end, or those with the highest numbers leave. The order stays."""
     stay = sorted(members.all)[:workers]
     nodes = tuple(index for index in members.all if index in stay)
     return (*nodes, *itertools.islice(fresh(members), workers - len(nodes))), ()
 
 
 def of_all(members: Members, nodes: tuple[int, ...]) -> Group:
-    """These of the workers; the others join later."""
+    """Only these workers; the others join later."""
     return nodes, tuple(sorted(set(members.all) - set(nodes)))
 
 
@@ -65,15 +65,15 @@ def fresh(members: Members) -> Iterator[int]:
 
 
 def size_of(members: Members) -> int:
-    """How many numbers a job needs: for its workers, and for lost ones, or a cluster forgets that they have failed."""
+    """How many numbers a job needs, including lost workers: otherwise a cluster forgets that they have failed."""
     return max((*members.all, *(members.spent or ()))) + 1
 
 
 class Shown:
-    """What is shown of a job whose lost workers can be replaced.
+    """The status of a job whose lost workers can be replaced.
 
     Args:
-        members: looks up who its workers are, now. Asked where others are lost than before, or the size has changed.
+        members: reads its current workers. Called if other workers are lost than before, or the size has changed.
     """
 
     def __init__(self, members: Callable[[], Members | None]) -> None:
@@ -82,10 +82,10 @@ class Shown:
         self._no_members: set[int] = set()
 
     async def __call__(self, status: JobStatus) -> JobStatus:
-        """The same: lost workers whose places others have are none any more, and others' can be taken.
+        """The same: replaced workers have left, and workers that can be replaced are marked.
 
         Raises:
-            StoreError: who its workers are could not be looked up.
+            StoreError: its workers could not be read.
         """
         lost = {worker.index for worker in status.workers if worker.phase is WorkerPhase.LOST}
         if lost and self._looked_for != (lost, len(status.workers)):

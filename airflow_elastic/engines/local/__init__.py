@@ -1,4 +1,4 @@
-"""The local engine: every worker is a node of its own on this machine, and outlives whoever started it."""
+"""The local engine: every worker is a node of its own on this machine, and outlives the process that started it."""
 
 from airflow_elastic.engines.local.engine import LocalEngine
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import JobStatus
 
-#: What a worker gets beyond its grace before it is killed: it has to notice, and to write down how it ended.
+#: The seconds beyond its grace before a worker is killed: it has to notice, and to record how it ended.
 _MARGIN_SECONDS = 2.0
 
 _OPTIONS = {"python": "the path of a Python interpreter that has torch and airflow-elastic[runtime]"}
@@ -54,17 +54,17 @@ class LocalEngine:
         environment: Mapping[str, str] | None = None,
         open_store: Callable[[str], Store] = open_store,
     ) -> None:
-        """Where the defaults do not do.
+        """Only needed if the defaults do not fit.
 
         Args:
-            environment: more variables for the workers, e.g. credentials; handed on in memory, never written.
-            open_store: opens run URIs, where that takes credentials that the environment does not hold.
+            environment: more variables for the workers, e.g. credentials; passed on in memory, never written.
+            open_store: opens run URIs, if that takes credentials that the environment does not hold.
         """
         self._environment = dict(environment or {})
         self._open_store = open_store
 
     def check(self, spec: RunSpec) -> None:
-        """Refuse unknown options, and an interpreter or a working folder that is not there."""
+        """Refuse unknown options, and an interpreter or a working folder that does not exist."""
         problems = []
         for option, value in spec.engine_options.items():
             if option not in _OPTIONS:
@@ -102,7 +102,7 @@ class LocalEngine:
         return plain
 
     async def submit(self, job: Job) -> None:
-        """Write the job down and have its workers started. Whoever is first has made it; all others adopt it."""
+        """Write the job's record and have its workers started. The first caller creates it; all others adopt it."""
         await asyncio.to_thread(self._submit, job)
 
     def _submit(self, job: Job) -> None:
@@ -144,7 +144,7 @@ class LocalEngine:
         self._ensure_host(job)
 
     async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
-        """Kill what lost workers have left, and begin a generation that belongs to this attempt."""
+        """Kill the remaining processes of lost workers, and begin a generation for this attempt."""
         await asyncio.to_thread(self._rejoin, job, attempt, lost)
 
     def _rejoin(self, job: Job, attempt: int, lost: tuple[int, ...]) -> None:
@@ -155,10 +155,10 @@ class LocalEngine:
             self._ensure_host(job)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
-        """Close the job, let its workers save, then kill what is left of them and of all that they started.
+        """Close the job, let its workers save, then kill their remaining processes.
 
-        Workers that only copy their logs get their time for it, whatever the grace: from the end of this on, the output
-        of the next attempt is shown, and no more of theirs.
+        Workers that only copy their logs get time for it, whatever the grace: after this call only the output of the
+        next attempt is shown.
         """
         files = job_files(job)
         await asyncio.to_thread(_refuse_foreign, files, job)
@@ -185,7 +185,7 @@ class LocalEngine:
     def doctor(self, namespace: str | None = None) -> list[Finding]:
         """Whether this machine can run workers."""
         python = sys.executable
-        for module in ("torch", "numpy"):  # agents need them, whatever the script uses
+        for module in ("torch", "numpy"):  # agents need them, even if the script does not
             if why := lacking(module):
                 lacks = f"workers need {module} in {python} ({why}): {how_to_install(module)}"
                 return [Finding("local: interpreter", False, lacks, needed=False)]
@@ -202,7 +202,7 @@ class LocalEngine:
 
 
 def _has_pidfds() -> bool:
-    """Tried, as Python may have the call where the kernel has not, or does not permit it."""
+    """Checked by a call, because Python may have it while the kernel lacks or forbids it."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -215,7 +215,7 @@ def _is_there(module: str) -> bool:
 
 
 def state_folder(run_uri: str) -> Path:
-    """Where the local engine keeps a run's jobs: in the run's folder, or for a run on S3 in the user's home."""
+    """The folder for a run's jobs: in the run's folder, or for a run on S3 in the user's home."""
     local = open_store(run_uri).local_path("local")
     if local is not None:
         return local
@@ -261,7 +261,7 @@ def _adopt(files: JobFiles, ours: JobRecord) -> None:
 
 
 def _refuse_foreign(files: JobFiles, job: Job) -> None:
-    """Workers of another machine can neither be seen nor ended from here: say so, instead of guessing."""
+    """Workers on another machine can neither be seen nor ended from here: report that instead of guessing."""
     theirs, ours = files.record, _record(job)
     if theirs is not None and theirs.machine.partition("/")[0] != ours.machine.partition("/")[0]:
         raise EngineError(_elsewhere(theirs, ours))
@@ -276,7 +276,7 @@ def _elsewhere(theirs: JobRecord, ours: JobRecord) -> str:
 
 
 def _live_agents(files: JobFiles, *, ended: bool = False) -> list[linux.Process]:
-    """Those that are at work; or those that have ended, and only copy their logs."""
+    """The agents that are at work; or those that have ended, and only copy their logs."""
     agents = (files.agent(node) for node in files.nodes() if files.has_ended(node) is ended)
     return [agent for agent in agents if agent and agent.alive]
 
@@ -288,18 +288,18 @@ async def _wait_gone(agents: list[linux.Process], seconds: float) -> None:
 
 
 def _left(files: JobFiles, job: Job) -> list[linux.Process]:
-    """What lives of a job. It is closed, so nothing new can come to life."""
+    """The running processes of a job. It is closed, so no new ones can start."""
     return [*_live_agents(files), *linux.marked("AIRFLOW_ELASTIC_JOB", job.name)]
 
 
 def _left_of(job: Job, index: int) -> list[linux.Process]:
-    """What lives of a worker whose agent is dead."""
+    """The running processes of a worker whose agent is dead."""
     mine = linux.marked("AIRFLOW_ELASTIC_WORKER", f"node-{index}")
     return [process for process in linux.marked("AIRFLOW_ELASTIC_JOB", job.name) if process in mine]
 
 
 def _kill(left: Callable[[], list[linux.Process]], what: str) -> None:
-    """Kill until nothing is left."""
+    """Kill until no process is left."""
     deadline = time.monotonic() + 30.0
     while processes := left():
         for process in processes:
@@ -313,7 +313,7 @@ def _kill(left: Callable[[], list[linux.Process]], what: str) -> None:
 
 
 def _last_report(files: JobFiles, store: Store) -> None:
-    """What the ranks had done at the very end, also those that were killed."""
+    """Report the last steps of the ranks, also of those that were killed."""
     record = files.record
     if record is not None and files.newest_members() is not None:
         write_progress(store, gather_files(files, record))

@@ -1,7 +1,7 @@
 """The node host: a process beside the workers that has torch imported, so that a new worker starts in milliseconds.
 
-There is one for each run. It starts the agents of workers that are wanted and have not been started, by forking
-itself. Workers do not depend on it: they go on when it dies, and the engine starts another one.
+There is one for each run. It forks itself to start the agents of workers that should run and have not been started.
+Workers do not depend on it: they go on when it dies, and the engine starts another one.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
     from airflow_elastic.spec.run import RunSpec
 
-#: Everything of a run on this machine has this variable in its environment, with the folder of the run's state.
+#: Every process of a run on this machine has this variable in its environment, with the folder of the run's state.
 RUN_MARK = "AIRFLOW_ELASTIC_LOCAL_RUN"
 
 PIPE = "host.pipe"
 
 _LACKING = re.compile(r"No module named '?[\w.]+'?")
 
-#: Settings, connections and variables of the Airflow that submits, its database's password among them: not for workers.
+#: Settings, connections and variables of the submitting Airflow, such as its database's password: not for workers.
 _AIRFLOWS_OWN = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHost:
-    """The host of the run whose state lies in `state`."""
+    """The host of the run whose state is in the folder `state`."""
 
     state: Path
 
@@ -51,13 +51,13 @@ class NodeHost:
         return found if found and found.alive else None
 
     def ensure(self, spec: RunSpec, python: str, environment: Mapping[str, str]) -> None:
-        """Have a host run, with `environment` beside what it inherits, and have it look at what is wanted."""
+        """Make sure that a host runs, with `environment` added to its own; and let it look for workers to start."""
         if self.process() is None:
             self._start(spec, python, environment)
         self.poke()
 
     def poke(self) -> None:
-        """Tell the host that something has changed. None may be listening: it looks by itself too, now and then."""
+        """Wake the host after a change. There may be none: a host also looks by itself now and then."""
         with contextlib.suppress(OSError):
             descriptor = os.open(self.state / PIPE, os.O_WRONLY | os.O_NONBLOCK)
             try:
@@ -66,7 +66,7 @@ class NodeHost:
                 os.close(descriptor)
 
     def stop(self) -> None:
-        """End the host, also one that is only starting, and whatever else there is of the run on this machine."""
+        """End the host, even while it starts, and all other processes of the run on this machine."""
         while left := processes.marked(RUN_MARK, str(self.state)):
             for process in left:
                 process.send(signal.SIGKILL)
@@ -79,8 +79,8 @@ class NodeHost:
         command = [python, *BY_NAME, "airflow_elastic.runtime.agent.node_host", str(self.state)]
         try:
             with (self.state / "host.log").open("ab") as log:
-                # In a session of its own: what ends the terminal or the triggerer does not end training. It goes to the
-                # background by itself once it has registered, so it is nobody's zombie, and can be found from then on.
+                # In a session of its own, so training survives the end of the terminal or the triggerer. It goes to the
+                # background once it has registered: then it is nobody's zombie, and can be found.
                 subprocess.run(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -93,7 +93,7 @@ class NodeHost:
         except subprocess.CalledProcessError as error:
             log_path = self.state / "host.log"
             said = log_path.read_text(errors="replace").rstrip().rpartition("\n")[2]
-            if (lacks := _LACKING.search(said)) is not None:  # it will never start with this interpreter
+            if (lacks := _LACKING.search(said)) is not None:  # it can never start with this interpreter
                 raise SubmitRefused(
                     f"{python} cannot run workers: {lacks[0]}; in its environment, {how_to_install('torch')}"
                 ) from error
@@ -105,18 +105,18 @@ class NodeHost:
 
 
 def secrets(spec: RunSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """The secrets that come from the submitter's environment; they are handed on in memory and never written.
+    """The secrets from the submitter's environment; they are passed on in memory and never written.
 
     Raises:
-        SubmitRefused: one is not there.
+        SubmitRefused: one is not set.
     """
     values = {}
     for secret in spec.secrets:
         if secret.source == "env":
             if secret.key not in environment:
                 raise SubmitRefused(
-                    f"the secret {secret.name} must come from the environment variable {secret.key}, which is not set "
-                    "where the run is submitted from (with Airflow: the triggerer, and the worker): set it there"
+                    f"the secret {secret.name} must come from the environment variable {secret.key}, which is not set. "
+                    "Set it where the run is submitted from (with Airflow: the triggerer, and the worker)"
                 )
             values[secret.name] = environment[secret.key]
     return values

@@ -1,4 +1,4 @@
-"""Watching the workers of a local job: their pidfds say when one ends, their files say how."""
+"""Watches the workers of a local job: their pidfds say when one ends, their files say how."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PHASES = {
     "unattended": WorkerPhase.FAILED,
 }
 
-#: How often files are looked at that no pidfd stands for: workers that are to start, generations that are to come.
+#: The interval for files without a pidfd, in seconds: workers and generations that have not begun.
 _STARTING_SECONDS, _QUIET_SECONDS = 0.1, 1.0
 
 
@@ -68,7 +68,7 @@ async def watch(files: JobFiles, ensure_host: Callable[[], None]) -> AsyncIterat
 
 
 def _open_news(files: JobFiles) -> int | None:
-    """The pipe through which agents wake us. Another watcher may hear it in our place: we look, too, now and then."""
+    """The pipe by which agents wake us. Another watcher may read it instead, so we also look now and then."""
     try:
         with contextlib.suppress(FileExistsError):
             os.mkfifo(files.news, 0o600)
@@ -84,10 +84,10 @@ def _hear(news: int, changed: asyncio.Event) -> None:
 
 
 def _version(files: JobFiles) -> tuple[int, ...]:
-    """Changes with each new generation, when ranks fail, when only logs are copied, and when the job is removed: all
-    that no pidfd tells.
+    """Changes with everything that no pidfd shows: a new generation, failed ranks, workers that only copy logs, and
+    the removal of the job.
 
-    Reading everything each time instead takes time from training, where all processors are in use.
+    To read all files each time instead would slow training down, if all processors are in use.
     """
     newest = files.newest_members()
     try:
@@ -103,7 +103,8 @@ def read(files: JobFiles) -> JobStatus:
     """The workers as they are now."""
     record, newest = files.record, files.newest_members()
     if record is None or newest is None or not (files.folder / "job.json").exists():
-        # It was submitted, or nobody would look: somebody has removed its folder, and with it all control over it.
+        # It was submitted, because it is watched. So somebody has removed its folder, and nobody can control it any
+        # more.
         return JobStatus((WorkerStatus("job", WorkerPhase.LOST, reason=f"{files.folder} has been removed"),))
     same_boot = record.machine == processes.this_machine()
     wanted = set(newest.nodes)
@@ -123,12 +124,12 @@ def _standing(files: JobFiles, generation: int, worker: WorkerStatus, same_boot:
 def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> WorkerStatus:
     name = f"node-{node}"
     agent = files.agent(node)
-    # Alive is asked before the result: an agent that ends in between has written its result by then. One that only
-    # copies logs has ended: what is decided now waits for no output.
+    # Check for life before the result: an agent that ends in between has then written its result. An agent that only
+    # copies logs has ended, because decisions must not wait for output.
     alive = agent is not None and same_boot and agent.alive and not files.has_ended(node)
     result = files.result(node)
     if result is not None and not alive:
-        # By somebody else, who wants its machine or its memory.
+        # By somebody who wants its machine or its memory.
         return _ended(name, agent, result, taken=result.outcome == "stopped" and not files.closed)
     if alive and agent is not None:
         return WorkerStatus(name, WorkerPhase.RUNNING, pid=agent.pid)
@@ -163,7 +164,7 @@ def _follow(
     changed: asyncio.Event,
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    """Hold a pidfd of every running agent, and of no other."""
+    """Hold a pidfd of every running agent, and no other."""
     running = {w.pid for w in status.workers if w.phase is WorkerPhase.RUNNING and w.pid is not None}
     for pid in pidfds.keys() - running:
         loop.remove_reader(pidfds[pid])

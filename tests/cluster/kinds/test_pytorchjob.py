@@ -115,7 +115,7 @@ class TestPyTorchJob(ClusterEngine):
             await self.begun(engine, job, 2)
             await client.delete(PODS, self.namespace, f"{job.name}-worker-1", grace_seconds=0)
             status = await until(engine, job, lambda status: status.workers[1].phase is WorkerPhase.LOST)
-            told = "one life|makes no more pods|was made anew|was deleted"
+            told = "one life|makes no more pods|was made again|was deleted"
             assert re.search(told, str(status.workers[1].reason)), status
             await self.until_it_is(client, job, "Failed")
             await asyncio.sleep(QUIET_SECONDS)

@@ -195,7 +195,7 @@ async def test_a_pod_that_waits_for_its_gang_says_so_and_why_the_others_do_not_c
             engine, job, lambda status: "exceeded quota" in str(status.wait and status.wait.reason)
         )
         assert status.waiting is Waiting.QUEUED
-        assert "it waits for its gang, of which 2 pods have to be there" in str(status.wait)
+        assert "it waits until 2 pods of its gang are there" in str(status.wait)
         await client.patch(QUOTAS, namespace, "one", {"spec": {"hard": {"pods": "2"}}})
         await until(engine, job, running(2))
     finally:

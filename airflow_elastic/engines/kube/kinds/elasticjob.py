@@ -1,8 +1,8 @@
 """Engine `elasticjob`: an ElasticJob of DLRover 0.6, whose operator starts a job master, which makes the pods.
 
-The master would restart workers by rules of its own. It is told not to (`restartCount` 0), and what it makes anew all
-the same, a worker that was deleted, finds that it has had its life and ends. Pods are found by DLRover's own labels,
-which the master's pod has, too. A job is not scaled in place: the master reads its number once, and nothing starts its
+The master would restart workers by its own rules. `restartCount` 0 turns that off. It still replaces a worker that was
+deleted; the replacement sees that the worker has already run, and ends. Pods are found by DLRover's own labels, which
+the master's pod has, too. A job is not scaled in place: the master reads its number once, and nothing starts its
 watcher of ScalePlans. A scale step is a new attempt. No queue knows ElasticJobs: the workers wait as a group of plain
 pods, which Kueue holds by a gate.
 """
@@ -37,7 +37,7 @@ _TYPE_LABEL = "elasticjob.dlrover/replica-type"
 _RANK_LABEL = "elasticjob.dlrover/rank-index"
 _MASTER = "dlrover-master"
 
-#: Where the operator's Service leads.
+#: The port of the operator's Service.
 MASTER_PORT = 50001
 
 
@@ -53,7 +53,7 @@ class ElasticJobKind:
     scales_in_place = False
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
-        """DLRover writes some fields of its pods itself; and a group of Kueue's has its workers alone."""
+        """DLRover writes some fields of its pods itself; and a group of Kueue contains only the workers."""
         mine = cast("ElasticJobOptions", options)
         alone = mine.queue is None or not mine.replicas
         fixed = mine.queue is None or not mine.auto_scale
@@ -107,7 +107,7 @@ class ElasticJobKind:
             "replicaSpecs": {
                 _MASTER: _master(job, options),
                 **{name: _others(job, options, one) for name, one in options.replicas.items()},
-                "worker": self._workers(job, options),  # last: where our pods' template is looked for
+                "worker": self._workers(job, options),  # last, because the pod template is looked for there
             },
         }
         body = {"apiVersion": ELASTICJOBS.api_version, "kind": ELASTICJOBS.kind, "metadata": metadata}
@@ -131,16 +131,16 @@ class ElasticJobKind:
         )
 
     def workers(self, owner: Object) -> int:
-        """What we wrote there: DLRover never changes it."""
+        """The number that we wrote: DLRover never changes it."""
         return int(owner["spec"]["workers"])
 
     def index(self, pod: Object) -> int | None:
-        """The rank index of a worker: one that was made anew has that of its predecessor."""
+        """The rank index of a worker; a replacement has the index of its predecessor."""
         found = pod["metadata"].get("labels", {})
         return int(found[_RANK_LABEL]) if found.get(_TYPE_LABEL) == "worker" else None
 
     def scaled(self, owner: Object, workers: int) -> Change:
-        """Never asked for: DLRover's master reads the number once."""
+        """Never called: DLRover's master reads the number once."""
         return Change({"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}})
 
     def held(self, owner: Object) -> str | None:
@@ -149,7 +149,7 @@ class ElasticJobKind:
         return "the ElasticJob is suspended" if suspended else None
 
     def gone(self, owner: Object, index: int) -> WorkerStatus | None:
-        """The phase is the master's: where that has ended, nobody makes pods any more."""
+        """By the master's phase: after its end there are no new pods."""
         name, status = f"node-{index}", owner["status"]
         if status["phase"] == "Succeeded":
             return WorkerStatus(name, WorkerPhase.SUCCEEDED)
@@ -159,7 +159,7 @@ class ElasticJobKind:
         return None
 
     def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
-        """Number of workers, suspension, phase and the condition that tells of a failure."""
+        """Number of workers, suspension, phase, and the condition of a failure."""
         spec, status = owner["spec"], owner.get("status") or {}
         conditions = (status.get("status") or {}).get("conditions") or ()
         failed = [c for c in conditions if c["type"] == "Failed" and c["status"] == "True"]
@@ -177,10 +177,10 @@ class ElasticJobKind:
 
 
 def _master(job: Job, options: ElasticJobOptions) -> dict[str, Any]:
-    """The pod that the operator makes first, as it would make it, but with our image, resources and pull policy.
+    """The pod that the operator makes first, in its own form, but with our image, resources and pull policy.
 
-    Without `restartPolicy` in a template the operator makes this pod and no other, silently. With `replicas` the master
-    would try to make pods of its own kind.
+    Without `restartPolicy` in a template the operator makes only this pod, silently. With `replicas` the master would
+    try to make pods of its own kind.
     """
     master = options.master
     words = [
@@ -201,7 +201,7 @@ def _master(job: Job, options: ElasticJobOptions) -> dict[str, Any]:
 
 
 def _said_to_master(options: ElasticJobOptions) -> dict[str, str]:
-    """Options of its command. Pods that wait for long are nothing to end the job for: the run has clocks of its own."""
+    """Options of the master's command. Pods that wait for long do not end the job: the run has its own time limits."""
     return {"pending_fail_strategy": "0", **options.master.options}
 
 
@@ -236,7 +236,7 @@ def _template(
     *,
     service_account: str | None,
 ) -> dict[str, Any]:
-    """A pod that is no worker of ours, where workers may be, with what they may mount."""
+    """A pod beside the workers, on the same nodes, with the volumes that it may mount."""
     spec = {
         "restartPolicy": "Never",
         "containers": [_said({"name": "main", "imagePullPolicy": options.image_pull_policy, **container})],
@@ -269,11 +269,11 @@ class ElasticJobEngine(KubeEngine):
     kind = ElasticJobKind()
 
     def _begun(self, job: Job) -> dict[int, str]:
-        """What the workers have written themselves: a pod that is gone before anybody looks leaves nothing else."""
+        """The workers' own records: a pod that is gone before anybody looks leaves nothing else."""
         return self._files(job).begun()
 
     def doctor(self, namespace: str | None = None) -> list[Finding]:
-        """As for every kind; and what the installed kind has no room for."""
+        """The findings of every kind; and the fields that the installed kind lacks."""
         return doctor(self.kind, self._access, namespace, look=findings)
 
     async def _objects(
@@ -283,7 +283,7 @@ class ElasticJobEngine(KubeEngine):
         return await fitted(shared.client, made, options)
 
     def _before_workers(self, pods: Sequence[Object]) -> str | None:
-        """Without its master an ElasticJob has no pods, and says nothing: its image, or room for it, may be missing."""
+        """Without its master an ElasticJob has no pods, and says nothing: the image or a free node may be missing."""
         for pod in pods:
             if pod["metadata"]["labels"].get(_TYPE_LABEL) == _MASTER:
                 read = read_pod(dict(pod), self.kind.container, _MASTER)
@@ -296,20 +296,20 @@ class ElasticJobEngine(KubeEngine):
 
     async def _end(self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any] | None) -> None:
         await super()._end(shared, job, options, owner)
-        if options.by_kueue and owner is not None:  # else it may be the Workload of somebody else's
+        if options.by_kueue and owner is not None:  # otherwise the Workload may belong to somebody else
             await self.let_go(shared, options.namespace, job.name)
 
     async def _delete_pods(self, shared: Hub, job: Job, options: KubeOptions, seconds: int) -> None:
-        """The job master has nothing to save, and heeds no SIGTERM: all its grace would be waited for."""
+        """The job master has nothing to save and ignores SIGTERM, so it would use its whole grace period."""
         await super()._delete_pods(shared, job, options, seconds)
         master = f"{NAME_LABEL}={job.name},{_TYPE_LABEL}={_MASTER}"
         await shared.client.delete_all(PODS, options.namespace, labels=master, grace_seconds=0)
 
     async def _nothing_left(self, shared: Hub, job: Job, options: KubeOptions) -> None:
         await super()._nothing_left(shared, job, options)
-        if options.by_kueue:  # its Workload may have been made only now
+        if options.by_kueue:  # the Workload may have been made only now
             await self.let_go(shared, options.namespace, job.name)
 
     async def let_go(self, shared: Hub, namespace: str, name: str) -> None:
-        """Delete the group's Workload: with it Kueue would keep pods that have gone, for others in their place."""
+        """Delete the group's Workload, with which Kueue would keep ended pods until others replace them."""
         await shared.client.delete(kueue.WORKLOADS, namespace, name)

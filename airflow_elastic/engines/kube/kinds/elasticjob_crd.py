@@ -1,7 +1,8 @@
-"""ElasticJobs as they are installed: DLRover publishes CRDs of two forms, and one lacks what we write.
+"""The CRD of ElasticJobs on a cluster: DLRover publishes two forms, and one lacks fields that we write.
 
-`helm_install/crds` has labels and annotations in templates, and `suspend`. `manifests/bases`, which its documents tell
-to apply, has neither; its templates have no metadata at all. DLRover needs none there: it labels its pods itself.
+The form in `helm_install/crds` has labels and annotations in templates, and `suspend`. DLRover's documents recommend
+`manifests/bases`, which has neither; its templates have no metadata at all. DLRover needs none there: it labels its
+pods itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ELASTICJOBS = Resource(_GROUP, _VERSION, "elasticjobs", "ElasticJob", needs=_NEE
 
 _METADATA = ("labels", "annotations")
 
-#: Of options, the fields that only some versions have.
+#: Options for fields that only some versions have.
 _FIELDS = {
     "suspend": "suspend",
     "enable_dynamic_sharding": "enableDynamicSharding",
@@ -42,15 +43,15 @@ Rendered = list[tuple[Resource, dict[str, Any]]]
 
 
 async def fitted(client: Client, rendered: Rendered, options: KubeOptions) -> Rendered:
-    """Rendered objects without what the installed kind lacks, and DLRover does not need.
+    """Rendered objects without the fields that the installed kind lacks, if DLRover does not need them.
 
     Args:
         client: of the cluster.
-        rendered: what is to be created.
+        rendered: the objects to create.
         options: that they were rendered with.
 
     Raises:
-        SubmitRefused: they are to be queued, and Kueue could not find the pods.
+        SubmitRefused: the objects should be queued, but Kueue could not find the pods.
     """
     lacking = _lacking(await _schema(client))
     if not lacking:
@@ -71,11 +72,11 @@ async def fitted(client: Client, rendered: Rendered, options: KubeOptions) -> Re
 
 
 async def findings(client: Client, namespace: str) -> list[Finding]:
-    """What `doctor` tells of the installed kind, in whatever namespace."""
+    """The findings of `doctor` about the installed kind, which is the same in all namespaces."""
     schema = await _schema(client)
     found = []
     if lacking := _lacking(schema):
-        text = f"there are no {' and '.join(lacking)}: pods go without ours, and queue is refused; {_BETTER}"
+        text = f"there are no {' and '.join(lacking)}: pods do not get them, and queue is refused; {_BETTER}"
         found.append(Finding("elasticjob: templates", False, text, needed=False, part=True))
     if absent := [option for option, theirs in _FIELDS.items() if not takes(schema, "spec", theirs)]:
         text = f"the installed kind has no {', '.join(absent)}"
@@ -84,7 +85,7 @@ async def findings(client: Client, namespace: str) -> list[Finding]:
 
 
 async def _schema(client: Client) -> dict[str, Any]:
-    """Of the installed kind; empty where it may not be asked for."""
+    """The schema of the installed kind; empty without the right to read it."""
     try:
         return await client.schema(ELASTICJOBS)
     except Forbidden:
@@ -92,7 +93,7 @@ async def _schema(client: Client) -> dict[str, Any]:
 
 
 def _lacking(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the metadata of templates cannot hold."""
+    """The metadata that templates cannot hold."""
     where = ("spec", "replicaSpecs", "worker", "template", "metadata")
     return tuple(word for word in _METADATA if not takes(schema, *where, word))
 

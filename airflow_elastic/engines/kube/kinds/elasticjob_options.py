@@ -1,4 +1,4 @@
-"""`engine_options` of ElasticJobs: all that DLRover's own object can say."""
+"""`engine_options` of ElasticJobs: everything that DLRover's own object can express."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_elastic.spec.validation import Checks, choice, int32, worker_count
 STRATEGIES = ("AllreduceStrategy", "ParameterServerStrategy", "CustomStrategy", "Local")
 MODES = ("manual", "single-job", "cluster")
 
-#: What the master's command takes, each by the annotation of that name where the operator writes the command.
+#: Options of the master's command. Each is an annotation of that name, where the operator writes the command.
 MASTER_OPTIONS = (
     *("pending_timeout", "pending_fail_strategy", "service_type", "pre_check_ops", "pre_check_bypass"),
     *("training_elastic_mode", "enable_dashboard", "dashboard_port"),
@@ -21,19 +21,19 @@ MASTER_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Processes beside the workers, for ParameterServerStrategy. They are DLRover's alone: no agent of ours is in them.
+    """Processes beside the workers, for ParameterServerStrategy. Only DLRover manages them: they have no agent.
 
     Attributes:
         replicas: how many.
-        command: what runs in their container.
+        command: the command of their container.
         image: Default: the workers'.
-        resources: what each asks for.
+        resources: requests of each.
         env: plain variables.
         restart_count: how often DLRover may replace each.
         auto_scale: whether DLRover may change their number and size.
         restart_timeout: seconds until one that does not start is replaced.
-        priority: high, low, or which part of them is high, e.g. 0.5.
-        pod_template: laid over the pod last.
+        priority: high, low, or the part of them that is high, e.g. 0.5.
+        pod_template: merged into the pod last.
     """
 
     replicas: int
@@ -63,11 +63,11 @@ class Master:
     Attributes:
         image: with dlrover and kubernetes<37. Default: the workers'.
         python: the interpreter in it. Default: the workers'.
-        resources: what it asks for.
+        resources: its requests.
         service_account: Default: the namespace's.
-        options: of its command: pending_timeout, pending_fail_strategy, service_type, pre_check_ops,
-            pre_check_bypass, training_elastic_mode, enable_dashboard, dashboard_port.
-        pod_template: laid over the pod last.
+        options: of its command. They are pending_timeout, pending_fail_strategy, service_type, pre_check_ops,
+            `pre_check_bypass`, `training_elastic_mode`, `enable_dashboard` and `dashboard_port`.
+        pod_template: merged into the pod last.
     """
 
     image: str | None = None
@@ -87,21 +87,21 @@ class Master:
 
 @dataclass(frozen=True, slots=True)
 class ElasticJobOptions(KubeOptions):
-    """How workers become pods of an ElasticJob.
+    """Options for workers as pods of an ElasticJob.
 
     Attributes:
         distribution_strategy: AllreduceStrategy, ParameterServerStrategy, CustomStrategy or Local.
-        optimize_mode: manual (the run decides), single-job, or cluster (Brain decides, where there is one).
-        brain_service: address of Brain. Without one DLRover's master works with `cluster` all the same, and says so in
+        optimize_mode: manual (the run decides), single-job, or cluster (Brain decides).
+        brain_service: address of Brain. Without one, DLRover's master accepts `cluster` all the same, and says so in
             its log.
-        resource_limits: what all pods of the job may have together, for auto-scaling: cpu, memory, gpu.
-        envs: as ElasticJobs have it.
+        resource_limits: cpu, memory and gpu of all pods of the job together, for auto-scaling.
+        envs: in the form of ElasticJobs.
         suspend: create the job suspended.
-        enable_dynamic_sharding: hand out data in shards; where the installed ElasticJob has the field.
-        enable_elastic_scheduling: where the installed ElasticJob has the field.
+        enable_dynamic_sharding: hand out data in shards; if the installed ElasticJob has the field.
+        enable_elastic_scheduling: if the installed ElasticJob has the field.
         auto_scale: whether DLRover may change the workers.
         restart_timeout: seconds until a worker that does not start is replaced.
-        priority: of the workers: high, low, or which part of them is high, e.g. 0.5.
+        priority: of the workers: high, low, or the part of them that is high, e.g. 0.5.
         replicas: further kinds of processes, by name: ps, chief, evaluator.
         master: the job master.
     """

@@ -1,8 +1,8 @@
 """Engine `job`: an Indexed Job of batch/v1, which every cluster has.
 
-What it can do: scale in place (parallelism = completions), queues of Kueue and Volcano, gangs of Kubernetes' own. Its
-controller never replaces a pod, as `backoffLimitPerIndex` is 0: the run decides what follows a failure. Seen on
-Kubernetes 1.36: a worker sent away by a scale step does not count as a failed index, however it ends, and the same
+It scales in place (parallelism = completions), waits in queues of Kueue and Volcano, and can be a gang of Kubernetes.
+Its controller never replaces a pod, because `backoffLimitPerIndex` is 0: the run decides what follows a failure. Seen
+on Kubernetes 1.36: a worker that a scale step sends away does not count as a failed index, however it ends. The same
 index may come again.
 """
 
@@ -37,11 +37,11 @@ class JobKind:
     resource = JOBS
     container = "trainer"
     pod_label = JOB_LABEL
-    longest_name = 57  # pods are named <job>-<index>, of which 63 letters become a host name
+    longest_name = 57  # pods are named <job>-<index>; 63 letters become a host name
     scales_in_place = True
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
-        """Nothing beyond what holds for every cluster engine."""
+        """No further limits than those of every cluster engine."""
         return []
 
     def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
@@ -70,7 +70,7 @@ class JobKind:
             "apiVersion": SERVICES.api_version,
             "kind": SERVICES.kind,
             "metadata": metadata,
-            # Names must be there before a worker is ready: it becomes ready by meeting the others.
+            # Names must exist before a worker is ready, because it becomes ready by its rendezvous.
             "spec": {
                 "clusterIP": "None",
                 "publishNotReadyAddresses": True,
@@ -89,7 +89,7 @@ class JobKind:
         return None if value is None else int(value)
 
     def scaled(self, owner: Object, workers: int) -> Change:
-        """Both numbers together, as they must be equal; and no gang may need more."""
+        """Both numbers together, because they must be equal; and the gang must not need more."""
         numbers = {"parallelism": workers, "completions": workers}
         return Change({"spec": {**numbers, **native.scaled(owner, workers)}})
 
@@ -98,7 +98,7 @@ class JobKind:
         return "the Job is suspended" if owner["spec"]["suspend"] else None
 
     def gone(self, owner: Object, index: int) -> WorkerStatus | None:
-        """Complete and failed indexes stay so when their pods are removed; others may not have been let in."""
+        """Complete and failed indexes stay so without their pods; a queue may not have admitted other indexes."""
         name, status = f"node-{index}", owner["status"]
         if index in _indexes(status["completedIndexes"]):
             return WorkerStatus(name, WorkerPhase.SUCCEEDED)
@@ -112,7 +112,7 @@ class JobKind:
         return None
 
     def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
-        """Workers and how many a queue has let in, suspension, indexes, the terminal condition; and whether its
+        """Workers and how many a queue has admitted, suspension, indexes, the terminal condition; and whether the
         controller makes no more pods.
         """
         status, suspend = owner.get("status", {}), owner["spec"].get("suspend", False)
@@ -154,19 +154,20 @@ class JobEngine(KubeEngine):
     kind = JobKind()
 
     def doctor(self, namespace: str | None = None) -> list[Finding]:
-        """As for every kind; and what gangs the cluster can make of Jobs."""
+        """The findings of every kind; and the gangs of Jobs that the cluster supports."""
         return doctor(self.kind, self._access, namespace, look=found.findings)
 
     def _may_replace(self, job: Job, options: KubeOptions, owner: Object) -> bool:
-        """Not where a queue has admitted so many pods, and one more may be one too many; nor where it has to be beside
-        the others, and there may be no room: a new job can go elsewhere.
+        """Not in a queue that has admitted a number of pods: one more may be too many.
+
+        And not if the worker must be beside the others, where there may be no room: a new job can go elsewhere.
         """
         queued = owner["spec"]["queued"] or options.queueing == "volcano"
         may = not queued and native.lets_replace(owner["spec"]["gang"], job)
         return job.standby and may and options.topology is None
 
     async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
-        """Begin a generation that belongs to this attempt; lost workers' pods go, and pods of further indexes come."""
+        """Begin a generation for this attempt; pods of further indexes replace the pods of lost workers."""
         if not lost:
             await super().rejoin(job, attempt)
             return
@@ -175,7 +176,7 @@ class JobEngine(KubeEngine):
             try:
                 await self._replace(shared, job, options, attempt, lost)
             except Missing:
-                pass  # somebody has deleted the Job: whoever watches it is told so
+                pass  # somebody has deleted the Job: the watch reports it
             except KubeError as error:
                 if error.is_final:
                     raise SubmitRefused(str(error)) from error
@@ -187,7 +188,7 @@ class JobEngine(KubeEngine):
         files, place = self._files(job), (JOBS, options.namespace, job.name)
         pods = [pod for pod in await self._pods(shared, job, options) if self.kind.index(pod) in lost]
         await self._keep_logs(shared, job, options, pods)
-        for index in lost:  # it may be on a node that does not answer, or on its way out
+        for index in lost:  # its pod may be on a node that does not answer, or ending
             labels = f"{JOB_LABEL}={job.name},{INDEX_ANNOTATION}={index}"
             await shared.client.delete_all(PODS, options.namespace, labels=labels, grace_seconds=0)
         owner = await shared.client.get(*place)

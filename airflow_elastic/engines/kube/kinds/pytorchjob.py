@@ -1,28 +1,32 @@
-"""Engine `pytorchjob`: a PyTorchJob of kubeflow.org/v1, as the training-operator runs it (seen with 1.9.3).
+"""Engine `pytorchjob`: a PyTorchJob of kubeflow.org/v1 for the training-operator (seen with 1.9.3).
 
-What it can do: scale in place, and wait while it is suspended. What it cannot: gang scheduling, unless the operator was
-set up for it (`run_policy.schedulingPolicy`); be scaled by anybody but the run.
+It scales in place, and can wait while it is suspended. It cannot be a gang, unless the operator was set up for it
+(`run_policy.schedulingPolicy`). Only the run may scale it.
 
-Replicas have the restartPolicy Never, as it is the only one that leaves decisions and evidence to the run:
+Replicas have the restartPolicy Never: only this leaves decisions and evidence to the run.
 
-- ExitCode deletes a pod that ended with 128 or more, and with it the only word of how it ended; makes another one, at
-  once, for ever; and ends the job for any pod that ends with less, also for one that is only surplus for a moment.
-- OnFailure and Always start the container again in the same pod, for ever; the second end covers the first.
-- With Never a pod stays as it ended. To the operator the job has `Failed` as soon as there is a pod that ended, or is
-  ending, and fewer pods run than the job is to have. It leaves the others alone then (cleanPodPolicy None), but makes
-  no more pods. Only a pod that is gone without having been seen to end (deleted without grace) is made anew, once: its
-  agent finds that the worker has had its life, and ends.
+- ExitCode deletes a pod that ended with 128 or more, and so the only evidence. It makes another one at once, forever.
+It
+  ends the job for any pod that ends with less, even for a pod that is surplus for a moment.
+- OnFailure and Always start the container again in the same pod, forever. The second end hides the first.
+- With Never an ended pod stays. The operator sets the job to `Failed` when a pod has ended, or is ending, and fewer
+  pods run than the job should have. It then leaves the other pods alone (cleanPodPolicy None), but makes no more pods.
+  Only a pod that vanishes without an observed end (deleted without grace) is replaced, once. The new agent sees that
+  its worker has already run, and ends.
 
-So Never must not be told a failure where there is none. Scaled down, the job is well if those that stay run, so `scale`
-waits for these first. Scaled up while a worker that was sent away is still ending, it has failed, so `scale` waits for
-that one, too. What is left: a worker that is sent away while another one that stays finds no room or does not start for
-long, or while the API server is away for longer than it takes to save. Then training goes on, and only the next growth
-takes a new attempt. This is why a job gets its `ttlSecondsAfterFinished` when the run is over, and no sooner: what has
-failed to the operator may be training.
+So the operator must not see a failure where there is none. After a step down the job is well if the remaining workers
+run, so `scale` waits for these first. After a step up the job fails if a worker that was sent away is still ending. So
+`scale` waits for its end, too. A failure can still come when a worker is sent away, in two cases:
 
-Without a Master a job has succeeded when all workers have; with an elasticPolicy when any has, with a Master when that
-has. All leave the pods running, and pods are what is read. Nothing here reads the conditions `Running`, which is there
-before the pods are, and `Restarting`, or the `replicaStatuses`, which count pods that run as succeeded or failed.
+- Another worker finds no room, or does not start for long.
+- The API server is out of reach for longer than a save takes.
+
+Then training goes on, and only the next growth needs a new attempt. So a job gets its `ttlSecondsAfterFinished` only
+when the run is over: a job that failed for the operator may still be training.
+
+Without a Master a job has succeeded when all workers have; with an elasticPolicy when any has; with a Master when the
+Master has. In all cases the pods stay, and the pods are read. Nothing here reads the condition `Running`, which comes
+before the pods, or `Restarting`. Nor does it read the `replicaStatuses`, which count running pods as ended.
 """
 
 from __future__ import annotations
@@ -57,10 +61,10 @@ PYTORCHJOBS = Resource(
 
 _INDEX = "training.kubeflow.org/replica-index"
 
-#: On a PyTorchJob that others may scale: the workers that the run has asked for.
+#: On a PyTorchJob that others may scale: the number of workers that the run has asked for.
 _TOLD = "airflow-elastic/workers"
 
-#: On pods beside a Master: what to add to their index to get the number of the worker, as the Master is worker 0.
+#: On pods beside a Master: the offset from their index to the number of the worker, because the Master is worker 0.
 _BEFORE = "airflow-elastic/workers-before"
 
 _RUN_POLICY = ("schedulingPolicy", "managedBy", "suspend")
@@ -78,14 +82,14 @@ _ELASTIC_POLICY = (
 
 @dataclass(frozen=True, slots=True)
 class PyTorchJobOptions(KubeOptions):
-    """What only a PyTorchJob has.
+    """Options that only a PyTorchJob has.
 
     Attributes:
         master: worker 0 is the Master: the job succeeds when it does. Needs at least 2 workers.
-        elastic_policy: an `elasticPolicy`, as Kubernetes writes it, for whoever reads it; `{}` is one with the least
-            and most workers of the run. The workers do not need it: they meet by themselves. With `metrics` the
-            operator makes a HorizontalPodAutoscaler, and the run follows whoever changes the number of workers.
-        run_policy: `schedulingPolicy`, `managedBy` and `suspend` of the `runPolicy`, as Kubernetes writes them.
+        elastic_policy: an `elasticPolicy` in Kubernetes' form, for other readers. `{}` has the fewest and most workers
+            of the run. The workers do not need it: they have their own rendezvous. With `metrics` the operator makes a
+            HorizontalPodAutoscaler, and the run follows each change of the number of workers.
+        run_policy: `schedulingPolicy`, `managedBy` and `suspend` of the `runPolicy`, in Kubernetes' form.
     """
 
     master: bool = False
@@ -105,7 +109,7 @@ class PyTorchJobKind:
     scales_in_place = True
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
-        """Policies hold what the run leaves to the operator, and nothing else; a Master is never alone."""
+        """Policies may hold only what the run leaves to the operator; a Master is never alone."""
         mine = cast("PyTorchJobOptions", options)
         problems = []
         for key, value in mine.run_policy.items():
@@ -149,7 +153,7 @@ class PyTorchJobKind:
     def _replicas(self, job: Job, options: KubeOptions, replicas: int, before: int) -> dict[str, Any]:
         index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_INDEX}']"}}}
         template = pod_template(job, options, container=self.container, index=index)
-        del template["spec"]["restartPolicy"]  # the operator sets it, and warns of one that is there
+        del template["spec"]["restartPolicy"]  # the operator sets it, and warns if there is one
         env = {"AIRFLOW_ELASTIC_FOLLOWS": "1"} if _follows(cast("PyTorchJobOptions", options)) else {}
         if before:
             template["metadata"]["labels"][_BEFORE] = str(before)
@@ -160,16 +164,16 @@ class PyTorchJobKind:
         return {"replicas": replicas, "restartPolicy": "Never", "template": template}
 
     def workers(self, owner: Object) -> int:
-        """Of all kinds of replicas; of none, which only somebody else can have asked for, that is one that is lost."""
+        """The sum over all kinds of replicas. If somebody else has set 0, it is one worker, which is lost."""
         return max(1, sum(int(one["replicas"]) for one in owner["spec"]["pytorchReplicaSpecs"].values()))
 
     def index(self, pod: Object) -> int | None:
-        """The operator's index of the pod, past the Master."""
+        """The operator's index of the pod, counted after the Master."""
         found = pod["metadata"].get("labels", {})
         return int(found[_INDEX]) + int(found.get(_BEFORE, 0)) if _INDEX in found else None
 
     def scaled(self, owner: Object, workers: int) -> Change:
-        """The number of workers; never 0, with which a PyTorchJob has succeeded at once."""
+        """The number of workers; never 0, because a PyTorchJob with 0 has succeeded at once."""
         others = len(owner["spec"]["pytorchReplicaSpecs"].keys() - {"Worker"})
         if workers - others < 1:
             raise EngineError(f"a PyTorchJob must have a worker{' beside its Master' if others else ''}")
@@ -183,7 +187,7 @@ class PyTorchJobKind:
         return "the PyTorchJob is suspended" if owner["spec"]["suspend"] else None
 
     def gone(self, owner: Object, index: int) -> WorkerStatus | None:
-        """A job that has ended makes no more pods: what is missing then will not come."""
+        """A job that has ended makes no more pods: missing ones will not come."""
         name, spec, ended = f"node-{index}", owner["spec"], owner["status"]["ended"]
         replicas = spec["pytorchReplicaSpecs"]
         if not replicas["Worker"]["replicas"]:
@@ -224,18 +228,18 @@ class PyTorchJobKind:
 
 
 def _scheduling(job: Job, options: PyTorchJobOptions) -> dict[str, Any]:
-    """What the operator is told of a gang: without it it would say all workers are needed."""
+    """The operator's settings for a gang: without them the operator would require all workers."""
     told = {**options.run_policy.get("schedulingPolicy", {}), **volcano.policy(job, options)}
     return {"schedulingPolicy": told} if told else {}
 
 
 def _follows(options: PyTorchJobOptions) -> bool:
-    """Whether others, an autoscaler above all, may change the number of workers."""
+    """Whether others, such as an autoscaler, may change the number of workers."""
     return "metrics" in (options.elastic_policy or {})
 
 
 def _not_followed(spec: RunSpec, options: KubeOptions) -> list[Problem]:
-    """What an autoscaler cannot be let do."""
+    """The settings that do not work together with an autoscaler."""
     path, problems = "engine_options.elastic_policy.metrics", []
     if spec.workers.node_unit > 1:
         allowed = "unset with workers.node_unit above 1: an autoscaler knows no unit"
@@ -253,7 +257,7 @@ class PyTorchJobEngine(KubeEngine):
     awaits_all = True
 
     async def scale(self, job: Job, workers: int) -> None:
-        """As on every cluster; but what a PyTorchJob cannot be scaled to is refused before anything is written."""
+        """As for every kind; but an impossible number for a PyTorchJob is refused before anything is written."""
         options = options_of(job.spec, self.kind.options)
         async with hub(self._reach(options)) as shared:
             owner = await shared.client.get(self.kind.resource, options.namespace, job.name)
@@ -261,7 +265,7 @@ class PyTorchJobEngine(KubeEngine):
         await super().scale(job, workers)
 
     async def close(self, job: Job) -> None:
-        """Have the cluster remove what is left of the job, after `ttl_seconds`."""
+        """Let the cluster remove the rest of the job after `ttl_seconds`."""
         options = options_of(job.spec, self.kind.options)
         async with hub(self._reach(options)) as shared:
             client, place = shared.client, (self.kind.resource, options.namespace, job.name)

@@ -1,10 +1,10 @@
 """Engine `pytorchtrainingjob`: a PyTorchTrainingJob of TensorStack (`batch.tensorstack.dev/v1beta1`).
 
 Its operator is closed, and its API is published in two forms: the reference of February 2024 (`elastic`, `enabled`)
-and the newer guide (`minNodes`, `enable`). Which one a cluster takes, its own schema tells. In the reference's form one
-can be scaled in place, but only in torchrun mode, where the operator puts its own torchrun before our agent. That one
-stands alone in each pod, and starts just the agent: workers meet by the run's own rendezvous, and nobody else restarts
-them.
+and the newer guide (`minNodes`, `enable`). The cluster's own schema shows which form it accepts. Only a job in the
+reference's form scales in place, and only in torchrun mode. There the operator puts its own torchrun before our agent.
+That torchrun is alone in each pod, and starts only the agent. The workers use the run's own rendezvous, and only the
+run restarts them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PYTORCHTRAININGJOBS = Resource(
 
 REFERENCE, GUIDE = "reference", "guide"
 
-#: The pod's own torchrun is to start our agent, once, and to know of no other pod.
+#: The pod's own torchrun starts our agent, once, and knows of no other pod.
 _ALONE = ("--standalone", "--nnodes=1")
 
 
@@ -42,7 +42,7 @@ class TensorBoard:
 
     Attributes:
         image: of TensorBoard.
-        log_filesets: where logs lie, e.g. `t9k://pvc/logs/events`.
+        log_filesets: the folder of the logs, e.g. `t9k://pvc/logs/events`.
     """
 
     image: str
@@ -51,10 +51,10 @@ class TensorBoard:
 
 @dataclass(frozen=True, slots=True)
 class Debug:
-    """Start the pods, and not the training, to look into them. The run's own deadlines hold meanwhile.
+    """Start the pods without the training, to look into them. The run's own time limits still hold.
 
     Attributes:
-        command: what runs instead. Default: the operator's own, `sleep inf`.
+        command: the command instead. Default: the operator's own, `sleep inf`.
         skip_init_container: leave out init containers.
     """
 
@@ -64,7 +64,7 @@ class Debug:
 
 @dataclass(frozen=True, slots=True)
 class TensorStackOptions(KubeOptions):
-    """How workers become pods of a PyTorchTrainingJob. `queue` names a queue of T9k's scheduler.
+    """Options for workers as pods of a PyTorchTrainingJob. `queue` names a queue of T9k's scheduler.
 
     Attributes:
         form: reference or guide. Default: what the cluster's own schema says; without a cluster, reference.
@@ -74,7 +74,7 @@ class TensorStackOptions(KubeOptions):
         torchrun_options: further options of that torchrun.
         scaling_weight: of the workers.
         tensorboard: a TensorBoard beside the job.
-        debug: start the pods, and not the training.
+        debug: start the pods without the training.
         pause: create the job paused.
     """
 
@@ -119,7 +119,7 @@ class TensorStackKind:
     scales_in_place = True
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
-        """Its scheduler is its own, and so is what stands before the agent where its torchrun starts that."""
+        """The operator has its own scheduler, and its own torchrun before the agent."""
         torchrun = cast("TensorStackOptions", options).torchrun
         if options.wrapper and (
             torchrun or (torchrun is None and spec.workers.at_least < spec.workers.at_most)
@@ -137,7 +137,7 @@ class TensorStackKind:
         form = _Form(options.form or REFERENCE)
         elastic = job.spec.workers.at_least < job.spec.workers.at_most and form.elastic
         torchrun = elastic if options.torchrun is None else options.torchrun
-        # The pod's name ends in its number; of its labels nothing is known.
+        # the pod's name ends in its number; its labels are unknown
         index = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
         template = pod_template(job, options, container=self.container, index=index)
         if torchrun:
@@ -155,7 +155,7 @@ class TensorStackKind:
             "elastic": _elastic(job) if elastic and torchrun else None,
             "torchrunConfig": form.torchrun(options) if torchrun else None,
             "runMode": form.mode(options),
-            # The run decides; and it removes pods itself, once it knows how they have ended.
+            # The run decides, and removes pods itself when it knows how they have ended.
             "runPolicy": _said(
                 {
                     "backoffLimit": 0,
@@ -171,7 +171,7 @@ class TensorStackKind:
         return [(PYTORCHTRAININGJOBS, {**kind, "metadata": metadata, "spec": _said(spec)})]
 
     def workers(self, owner: Object) -> int:
-        """`expectedReplicas` where the job is elastic, else `replicas`."""
+        """`expectedReplicas` if the job is elastic, else `replicas`."""
         return int(owner["spec"]["workers"])
 
     def index(self, pod: Object) -> int | None:
@@ -180,7 +180,7 @@ class TensorStackKind:
         return int(end) if end.isdecimal() else None
 
     def scaled(self, owner: Object, workers: int) -> Change:
-        """`expectedReplicas`, which alone may change."""
+        """`expectedReplicas`: nothing else may change."""
         if "elastic" not in owner["spec"]:
             raise EngineError("this PyTorchTrainingJob is not elastic: it cannot be scaled in place")
         return Change({"spec": {"elastic": {"expectedReplicas": workers}}})
@@ -190,7 +190,7 @@ class TensorStackKind:
         return "the PyTorchTrainingJob is paused" if owner["spec"]["paused"] else None
 
     def gone(self, owner: Object, index: int) -> WorkerStatus | None:
-        """The job is as its first worker is, and ends with it."""
+        """The job has the status of its first worker, and ends with it."""
         name, status = f"node-{index}", owner["status"]
         if status["Completed"] is not None:
             return WorkerStatus(name, WorkerPhase.SUCCEEDED)
@@ -221,7 +221,7 @@ class TensorStackKind:
 
 
 class _Form:
-    """What differs between the two published forms."""
+    """The differences between the two published forms."""
 
     def __init__(self, name: str) -> None:
         self.elastic = name == REFERENCE
@@ -306,7 +306,7 @@ class TensorStackEngine(KubeEngine):
         await super()._create(shared, job, options)
 
     async def scale(self, job: Job, workers: int) -> None:
-        """Where the job is elastic; before anything is written for the workers that would come."""
+        """Only an elastic job; refused before anything is written for further workers."""
         options = options_of(job.spec, self.kind.options)
         async with hub(self._reach(options)) as shared:
             owner = await shared.client.get(PYTORCHTRAININGJOBS, options.namespace, job.name)
@@ -314,5 +314,5 @@ class TensorStackEngine(KubeEngine):
         await super().scale(job, workers)
 
     def _begun(self, job: Job) -> dict[int, str]:
-        """What the workers have written themselves: a pod that is gone before anybody looks leaves nothing else."""
+        """The workers' own records: a pod that is gone before anybody looks leaves nothing else."""
         return self._files(job).begun()

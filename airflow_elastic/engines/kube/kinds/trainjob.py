@@ -1,9 +1,9 @@
 """Engine `trainjob`: a TrainJob of the Kubeflow Trainer 2, which makes a JobSet, which makes an Indexed Job.
 
-By default each attempt brings its own TrainingRuntime, so that the whole pod is as our options say, and so that nobody
-but the run restarts anything: no failure policy, and `backoffLimitPerIndex` 0 in the child Job. With the option
-`runtime` one that exists is used; then a pod is what `spec.trainer` and `runtimePatches` can make of it. It scales in
-place by its child Job, which neither Trainer nor JobSet put back (seen with Trainer 2.3 on JobSet 0.12).
+By default each attempt has its own TrainingRuntime. So the whole pod follows our options, and only the run restarts
+anything. There is no failure policy, and `backoffLimitPerIndex` is 0 in the child Job. The option `runtime` names an
+existing one; then a pod has only what `spec.trainer` and `runtimePatches` can set. It scales in place by its child Job,
+which neither Trainer nor JobSet change back (seen with Trainer 2.3 on JobSet 0.12).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _GROUP, _VERSION, _NEEDS = "trainer.kubeflow.org", "v1alpha1", "the Kubeflow Tra
 TRAINJOBS = Resource(_GROUP, _VERSION, "trainjobs", "TrainJob", needs=_NEEDS)
 RUNTIMES = Resource(_GROUP, _VERSION, "trainingruntimes", "TrainingRuntime", needs=_NEEDS)
 
-#: The one replicated job of a runtime that trains, and by Trainer's rule also its container.
+#: The replicated job of a runtime that trains; Trainer requires the same name for its container.
 _NODE = "node"
 
-#: Trainer and Kueue ask memories of their own whether there is a runtime, and these may be a moment old.
+#: Trainer and Kueue cache the runtimes, so they may not see a new one for a moment.
 _KNOWN_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 
 _INDEX = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}}
@@ -45,7 +45,7 @@ _INDEX = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A runtime that exists.
+    """An existing runtime.
 
     Attributes:
         name: its name.
@@ -62,10 +62,10 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class TrainJobOptions(KubeOptions):
-    """How workers become pods of a TrainJob.
+    """Options for workers as pods of a TrainJob.
 
     Attributes:
-        runtime: one that exists, e.g. `{name: torch-distributed}`. Default: each attempt brings one of our own.
+        runtime: an existing one, e.g. `{name: torch-distributed}`. Default: each attempt makes its own.
     """
 
     runtime: Runtime | None = None
@@ -79,11 +79,13 @@ class TrainJobKind:
     resource = TRAINJOBS
     container = _NODE
     pod_label = JOB_LABEL
-    longest_name = 47  # pods are named <job>-node-0-<index>-<5 letters>; too long a name hangs without a word
+    longest_name = (
+        47  # pods are named <job>-node-0-<index>-<5 letters>; with too long a name they hang silently
+    )
     scales_in_place = True
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
-        """A time to live; and with a runtime of somebody else's what runtimePatches cannot carry."""
+        """There is no time to live; and an existing runtime limits the pod to what runtimePatches can carry."""
         runtime, ttl = _runtime(options), options.ttl_seconds
         problems = []
         if ttl != KubeOptions(image="any").ttl_seconds:
@@ -100,7 +102,7 @@ class TrainJobKind:
         return problems + beyond_patches(self._pod(job, options), runtime.name)
 
     def render(self, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
-        """The TrainJob, after its runtime where that is our own."""
+        """The TrainJob, after its runtime if the attempt has its own."""
         assert len(job.name) <= min(self.longest_name, MAX_JOB_NAME), job.name  # noqa: S101 - Job.name promises it
         template = self._pod(job, options)
         existing = _runtime(options)
@@ -118,7 +120,7 @@ class TrainJobKind:
                 "template": {
                     "metadata": marked(job, options),
                     "spec": {
-                        # Names must be there before a worker is ready: it becomes ready by meeting the others.
+                        # Names must exist before a worker is ready, because it becomes ready by its rendezvous.
                         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
                         "replicatedJobs": [{"name": _NODE, "template": _child(job, options, template)}],
                     },
@@ -128,7 +130,7 @@ class TrainJobKind:
         return [(RUNTIMES, runtime), (TRAINJOBS, self._train_job(job, options, ref, {}))]
 
     def workers(self, owner: Object) -> int:
-        """What the child Job says; without one, with how many the job began."""
+        """The number in the child Job; without one, the number that the job began with."""
         child = owner.get("child")
         return int(owner["spec"]["workers"]) if child is None else _CHILD.workers(child)
 
@@ -137,7 +139,7 @@ class TrainJobKind:
         return _CHILD.index(pod)
 
     def scaled(self, owner: Object, workers: int) -> Change:
-        """Never asked: the child Job is what is scaled."""
+        """Never called: the child Job is scaled."""
         return _CHILD.scaled(owner, workers)
 
     def held(self, owner: Object) -> str | None:
@@ -148,7 +150,7 @@ class TrainJobKind:
         return None if child is None else _CHILD.held(child)
 
     def gone(self, owner: Object, index: int) -> WorkerStatus | None:
-        """What the child Job tells; without one, or where it is silent, the TrainJob's own end."""
+        """By the child Job; without one, or if it says nothing, by the TrainJob's own end."""
         child, status = owner.get("child"), owner["status"]
         told = None if child is None else _CHILD.gone(child, index)
         if told is None and status["complete"]:
@@ -159,9 +161,10 @@ class TrainJobKind:
         return told
 
     def slim(self, owner: dict[str, Any]) -> dict[str, Any]:
-        """The number at the beginning, suspension, the terminal conditions; and whether Trainer has heard of its rest.
+        """The number at the beginning, suspension, the terminal conditions; and whether Trainer has seen the
+        suspension.
 
-        A TrainJob that has failed is not at rest: its JobSet is made anew like any other.
+        A failed TrainJob can still get new pods: its JobSet is made again like any other.
         """
         spec, conditions = owner["spec"], _conditions(owner)
         suspend, failed = spec.get("suspend", False), conditions.get("Failed")
@@ -202,12 +205,12 @@ def _runtime(options: KubeOptions) -> Runtime | None:
 
 
 def misses_runtime(refusal: str, name: str) -> bool:
-    """Whether a TrainJob is refused as Trainer's webhook, or Kueue's, does not know the runtime of this name."""
+    """Whether a TrainJob is refused because Trainer's webhook, or that of Kueue, does not know this runtime."""
     return "must be created before" in refusal or f"runtime '{name}' not found" in refusal
 
 
 def _child(job: Job, options: KubeOptions, template: dict[str, Any]) -> dict[str, Any]:
-    """The child Job's template. Trainer finds by its label which job of a runtime is the one that trains."""
+    """The child Job's template. By its label Trainer finds the job of a runtime that trains."""
     metadata = marked(job, options)
     metadata["labels"] = {**metadata["labels"], "trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     spec = {"completionMode": "Indexed", "backoffLimitPerIndex": 0, "template": template}
@@ -215,7 +218,7 @@ def _child(job: Job, options: KubeOptions, template: dict[str, Any]) -> dict[str
 
 
 def _conditions(owner: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Those that hold, by type."""
+    """The conditions that are true, by type."""
     found = owner.get("status", {}).get("conditions") or ()
     return {one["type"]: one for one in found if one["status"] == "True"}
 
@@ -253,9 +256,9 @@ class TrainJobEngine(KubeEngine):
         pods: list[dict[str, Any]],
         seconds: int,
     ) -> None:
-        """Brought to rest first: of a plain deletion Trainer learns late, and makes pods anew meanwhile.
+        """Suspended first, because Trainer hears late of a plain deletion, and makes new pods meanwhile.
 
-        That leaves pods whose output is to be kept alone, but in a queue, where the TrainJob is deleted with it.
+        Pods whose output must be kept stay, except in a queue, where the TrainJob is deleted with the suspension.
         """
         keeping = self._keep_logs(shared, job, options, pods)
         if owner is None:

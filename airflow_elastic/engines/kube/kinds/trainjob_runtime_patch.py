@@ -1,4 +1,4 @@
-"""A pod as a TrainJob can ask for it from a runtime of somebody else's: `spec.trainer` and `runtimePatches`."""
+"""A pod as patches of an existing runtime: `spec.trainer` and `runtimePatches` of a TrainJob."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_elastic.spec.errors import Problem
 
 _MANAGER = "airflow-elastic.io/engine"
 
-#: Of a pod's and of a container's fields, what patches may set, as the schema of Trainer 2.3 has it.
+#: The fields of pods and containers that patches may set, by the schema of Trainer 2.3.
 _POD = (
     "affinity",
     "imagePullSecrets",
@@ -22,13 +22,13 @@ _POD = (
 )
 _CONTAINER = ("name", "securityContext", "volumeMounts")
 
-#: What `spec.trainer` says of the container, by the container's own fields.
+#: Fields of `spec.trainer`, by the container's own fields.
 _TRAINER = ("image", "command", "args", "env", "resources")
 
-#: Ours; the runtime's own hold instead, and our agent lives with them.
+#: Fields that we write by default. The runtime's own values are used instead, and our agent works with them.
 _INDIFFERENT = ("restartPolicy", "terminationMessagePolicy")
 
-#: Whose options the others are.
+#: The field that the other options belong to.
 _OPTIONS = {
     "dnsPolicy": "engine_options.host_network",
     "envFrom": "engine_options.env_from",
@@ -68,7 +68,7 @@ def patched(template: dict[str, Any], metadata: dict[str, Any], node: str) -> di
 
 
 def beyond_patches(template: dict[str, Any], runtime: str) -> list[Problem]:
-    """What this template has that no patch can carry."""
+    """The parts of this template that no patch can carry."""
     pod, container = template["spec"], _trainer_of(template)
     fields = [field for field in pod if field not in (*_POD, *_INDIFFERENT, "containers")]
     fields += [field for field in container if field not in (*_CONTAINER, *_TRAINER, *_INDIFFERENT)]

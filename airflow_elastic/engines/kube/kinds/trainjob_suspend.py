@@ -1,9 +1,9 @@
-"""The end of a TrainJob: brought to rest before it is deleted, so that nobody makes pods for it meanwhile.
+"""Ends a TrainJob: it is suspended before it is deleted, so that no new pods are made meanwhile.
 
-What is at rest is suspended, and everybody has heard it: Trainer, JobSet and the Job's controller learn of a deletion
-one after the other, and each puts back for a while what it misses; at rest that has no pods. In a queue of Kueue a
-suspension lasts only while the job's Workload is not active: it is deactivated first. Seen with Trainer 2.3 on JobSet
-0.12, and Kueue 0.16.
+A job is at rest when it is suspended and all controllers have seen that. Trainer, JobSet and the Job's controller hear
+of a deletion one after the other, and each restores missing objects for a while. At rest these have no pods. In a queue
+of Kueue a suspension lasts only while the job's Workload is not active, so the Workload is deactivated first. Seen with
+Trainer 2.3 on JobSet 0.12, and Kueue 0.16.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Within this all have heard, if they work at all; they need 0.1 s.
+#: The longest wait for all controllers, in seconds; they need 0.1 s.
 _REST_SECONDS = 10.0
 
 
 class JobAddress(NamedTuple):
-    """Where a job is.
+    """The place of a job.
 
     Attributes:
         shared: the connection.
         name: of the TrainJob.
         child_name: of its Job.
         uid: of the TrainJob.
-        owner: shows TrainJobs; slim, they say in their status whether they are `quiet`.
+        owner: shows TrainJobs; their slim status says whether they are `quiet`.
         child: shows their Jobs, which say the same.
     """
 
@@ -47,37 +47,37 @@ class JobAddress(NamedTuple):
 
 
 async def suspend(place: JobAddress) -> None:
-    """Bring a TrainJob to rest, as far as that can be."""
+    """Bring a TrainJob to rest, if possible."""
     await _at_most(place, _rest(place))
 
 
 async def end_queued(place: JobAddress, workloads: Query) -> None:
-    """Bring a TrainJob to rest that is in a queue, and delete it before it is let run again, as far as that can be."""
+    """Bring a queued TrainJob to rest, and delete it before it is allowed to run again, if possible."""
     await _at_most(place, _end_queued(place, workloads))
 
 
 async def _at_most(place: JobAddress, what: Coroutine[Any, Any, None]) -> None:
-    """Where somebody does not answer, nobody makes pods either; or what makes them anew is borne: such pods end."""
+    """If a controller does not answer, it makes no pods either. And pods that are made again end by themselves."""
     try:
         async with asyncio.timeout(_REST_SECONDS):
             await what
     except Missing:
         return
     except TimeoutError:
-        log.warning("%s is not at rest %g s after it was to be", place.name, _REST_SECONDS)
+        log.warning("%s is still not at rest after %g s", place.name, _REST_SECONDS)
     except KubeError as error:
         log.warning("%s cannot be brought to rest before it is deleted: %s", place.name, error)
 
 
 async def _rest(place: JobAddress, *workloads: Query) -> None:
-    """Suspend it, and wait until everybody has heard; with Workloads not longer than Kueue holds it."""
+    """Suspend it, and wait until all controllers have seen it; with Workloads only as long as Kueue holds it."""
     body = {"metadata": {"uid": place.uid}, "spec": {"suspend": True}}
     await place.shared.client.patch(place.owner.resource, place.owner.namespace, place.name, body)
     async for owners, children, *queued in place.shared.follow(
         place.name, place.owner, place.child, *workloads
     ):
         if any(place.uid in one["owners"] and kueue.may_run(one) for found in queued for one in found):
-            return  # it was not seen before, and has undone the suspension, or is about to
+            return  # Kueue had not seen it before, and has undone the suspension, or will soon
         if all(one["status"]["quiet"] for one in (*owners, *children)) and (
             children or await _childless(place)
         ):
@@ -85,7 +85,7 @@ async def _rest(place: JobAddress, *workloads: Query) -> None:
 
 
 async def _childless(place: JobAddress) -> bool:
-    """Whether there is no Job: it may be younger than the watch's newest word."""
+    """Whether there is no Job: it may be newer than the watch's newest message."""
     try:
         await place.shared.client.get(place.child.resource, place.child.namespace, place.child_name)
     except Missing:
@@ -94,7 +94,7 @@ async def _childless(place: JobAddress) -> bool:
 
 
 async def _end_queued(place: JobAddress, workloads: Query) -> None:
-    """Kueue may let the TrainJob run at any time before it has heard: it is deleted as it was at rest, or not yet."""
+    """Kueue may start the TrainJob at any time before it sees the change, so this deletes it only at rest."""
     client, namespace = place.shared.client, place.owner.namespace
     while True:
         await _deactivate(place, workloads)
@@ -117,7 +117,7 @@ async def _end_queued(place: JobAddress, workloads: Query) -> None:
 
 
 async def _deactivate(place: JobAddress, workloads: Query) -> None:
-    """Have Kueue hold the job for good. Without a Workload it holds it in any case, until it has made one."""
+    """Let Kueue hold the job for good. Without a Workload it holds the job anyway, until it has made one."""
     client, selector = place.shared.client, f"{kueue.JOB_UID_LABEL}={place.uid}"
     async for _ in place.shared.follow(place.name, workloads):
         found, _version = await client.list(workloads.resource, workloads.namespace, labels=selector)

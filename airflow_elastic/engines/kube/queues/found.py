@@ -1,4 +1,4 @@
-"""What `doctor` finds of the gangs that a cluster can have: Kubernetes' own, and Volcano's."""
+"""The findings of `doctor` about the gangs that a cluster supports: those of Kubernetes and of Volcano."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.kube import Client
 
-#: Where Volcano is installed, as its manifests and its chart say, and what its scheduler's image is called.
+#: Where Volcano is installed, by its manifests and its chart, and the name of its scheduler's image.
 _VOLCANO = "volcano-system"
 _SCHEDULER = re.compile(r"(?:^|/)vc-scheduler:v?(\d+)\.(\d+)([^@]*)")
 _DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 
-#: The first version that says on a pod itself that it was taken back, by the condition DisruptionTarget.
+#: The first version that marks a preempted pod itself, by the condition DisruptionTarget.
 _SAYS_SO = (1, 13)
 
 _UNTOLD = (
-    "tells in Events alone that it has taken a pod back, and those may not be read: a preemption is taken for a lost "
-    "worker, and uses a restart; grant `list events`, or install Volcano 1.13"
+    "reports a preemption only in Events, which may not be read. So a preemption counts as a lost worker, and uses "
+    "a restart: grant `list events`, or install Volcano 1.13"
 )
 
 
 async def findings(client: Client, namespace: str) -> list[Finding]:
-    """What workers of the engine `job` can be a gang of, in this cluster and namespace."""
+    """The gangs that workers of the engine `job` can be, in this cluster and namespace."""
     return [
         *await _of_kubernetes(client, namespace),
         *await _of_volcano(client, namespace),
@@ -39,10 +39,10 @@ async def findings(client: Client, namespace: str) -> list[Finding]:
 
 
 async def _of_kubernetes(client: Client, namespace: str) -> list[Finding]:
-    """Sends a Job that is a gang, which the API server looks at and does not make."""
+    """Sends a Job with a gang as a dry run: the API server checks it and does not create it."""
     subject = "job: queueing native"
     if not await client.allowed("create", JOBS, namespace):
-        return []  # what is missing has been told
+        return []  # another finding reports what is missing
     asked = gang()
     try:
         made = await client.create(JOBS, namespace, asked, dry_run=True)
@@ -50,7 +50,7 @@ async def _of_kubernetes(client: Client, namespace: str) -> list[Finding]:
         lacks = native.unknown(str(error))
         if lacks is None and isinstance(error, OverQuota):
             return []
-        text = lacks or f"whether Jobs can be gangs cannot be told: {error}"
+        text = lacks or f"it is unknown whether Jobs can be gangs: {error}"
         return [Finding(subject, False, text, needed=False, part=True)]
     if told := native.dropped(asked, made):
         return [Finding(subject, False, f"{client.server} {told}", needed=False, part=True)]
@@ -91,17 +91,17 @@ def version_in(deployments: Iterable[Mapping[str, Any]]) -> tuple[int, int, str]
 
 
 def of_version(version: tuple[int, int, str] | None, *, may_read_events: bool) -> Finding:
-    """What is to be told of this version of Volcano."""
+    """The finding about this version of Volcano."""
     subject = "job: queueing volcano"
     if version is not None and version[:2] >= _SAYS_SO:
         return Finding(subject, True, f"Volcano {_written(version)} is installed", part=True)
     named = (
-        "which version of Volcano this is cannot be told; up to 1.12 it"
+        "the version of Volcano is unknown; up to 1.12 it"
         if version is None
         else f"Volcano {_written(version)}"
     )
     if may_read_events:
-        text = f"{named} tells of preemptions in Events alone, which may be read"
+        text = f"{named} reports preemptions only in Events, which may be read"
         return Finding(subject, True, text, part=True)
     return Finding(subject, False, f"{named} {_UNTOLD}", needed=False, part=True)
 

@@ -1,4 +1,4 @@
-"""What a gang is: with how many of its workers a job is worth starting, and whether it goes on with fewer."""
+"""The size of a gang: the fewest workers to start a job with, and whether it can go on with fewer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def fewest(job: Job) -> int:
-    """With how many workers a job may start: `workers.min`; all, where the launcher's workers wait for each other."""
+    """The fewest workers a job may start with: `workers.min`, or all if the launcher's workers wait for each other."""
     return min(job.workers, job.spec.workers.at_least) if shrinks(job) else job.workers
 
 

@@ -1,8 +1,8 @@
-"""Kueue: why a job is not admitted, or was taken back. It says so in a Workload, one for each job that it queues.
+"""Kueue: why a job is not admitted, or was stopped. Kueue says so in a Workload, one for each queued job.
 
-Seen with Kueue 0.16: it suspends the job when it is created and when it is preempted, and answers each change of its
-size by ending all its pods and queueing it anew; only batch Jobs with ELASTIC_ANNOTATION, where the cluster's feature
-gate allows it, change in place.
+Seen with Kueue 0.16: it suspends the job when it is created and when it is preempted. On each change of its size it
+ends all pods and queues the job again. Only batch Jobs with ELASTIC_ANNOTATION change in place, if the cluster's
+feature gate allows it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload", needs
 
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 
-#: Of a batch Job: with how many of its pods it may begin.
+#: On a batch Job: the fewest of its pods that it may begin with.
 FEWEST_ANNOTATION = "kueue.x-k8s.io/job-min-parallelism"
 
-#: Of one that this lowers: `completions` follow.
+#: On a Job that is admitted with fewer pods: `completions` follow.
 _EQUAL_ANNOTATION = "kueue.x-k8s.io/job-completions-equal-parallelism"
 
-#: Of a Workload: the uid of the job that it is for.
+#: On a Workload: the uid of its job.
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 
-#: Of plain pods: whose group they are of, and how many it has.
+#: On plain pods: their group, and how many pods it has.
 GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 GROUP_COUNT_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
 
@@ -51,15 +51,15 @@ def changes_in_place(resource: Resource, options: KubeOptions) -> bool:
 def refuse_change(resource: Resource, options: KubeOptions, name: str, *, below: bool) -> None:
     """Refuse to change the size of a job that would lose all its pods, or of one `below` it. Raises EngineError."""
     if not changes_in_place(resource, options):
-        what = "not see it, nor count them" if below else "end all its pods and queue it anew"
+        what = "not see it, nor count them" if below else "end all its pods and queue it again"
         raise EngineError(f"if the workers of {name} changed, Kueue would {what}")
 
 
 def annotated(annotations: Mapping[str, str], job: Job, options: KubeOptions) -> dict[str, str]:
-    """A batch Job's annotations, with that by which Kueue admits it with fewer workers where there is no room for all.
+    """A batch Job's annotations. One of them lets Kueue admit it with fewer workers, if there is no room for all.
 
-    Kueue then lowers `parallelism`, and leaves it there. Only agents of ours train without those that are missing. A
-    user who gives it all workers, or has `completions` lowered too, goes without.
+    Kueue then lowers `parallelism`, and leaves it there. Only our own agents train without the missing workers. The
+    annotation is left out if the user requires all workers, or lets Kueue lower `completions` too.
     """
     in_place = changes_in_place(JOBS, options) or annotations.get(_EQUAL_ANNOTATION) == "true"
     begins_small = not in_place and find_launcher(job.spec.launcher).elastic
@@ -71,21 +71,21 @@ def annotated(annotations: Mapping[str, str], job: Job, options: KubeOptions) ->
 
 
 def has_taken(owner: dict[str, Any]) -> bool:
-    """Whether a (whole) job is queued, also where nobody has asked for it: a queue called default takes all jobs."""
+    """Whether a (whole) job is queued, even if no queue was named: a queue called default takes all jobs."""
     return QUEUE_LABEL in (owner["metadata"].get("labels") or {})
 
 
 def group(job: Job, options: KubeOptions) -> dict[str, dict[str, str]]:
-    """Labels and annotations of pods that are one group in a queue, where Kueue does not know what owns them.
+    """Labels and annotations of pods that are one group in a queue, if Kueue does not know their owner.
 
-    Its Workload has the job's name. There is none before all pods are there.
+    Its Workload has the job's name. It is made when all pods exist.
     """
     metadata = {"labels": {**queue_labels(options), GROUP_LABEL: job.name}}
     return {**metadata, "annotations": {GROUP_COUNT_ANNOTATION: str(job.workers)}}
 
 
 def slim(workload: dict[str, Any]) -> dict[str, Any]:
-    """What is read of a Workload."""
+    """The parts of a Workload that are read."""
     conditions = workload.get("status", {}).get("conditions", ())
     return {
         "active": workload["spec"].get("active", True),
@@ -101,14 +101,14 @@ def may_run(workload: dict[str, Any]) -> bool:
 
 
 def is_out(workload: dict[str, Any]) -> bool:
-    """Whether Kueue has seen that the job of this (slim) Workload is not to run, and will not start it any more."""
+    """Whether Kueue has seen that the job of this (slim) Workload must not run, and will not start it any more."""
     conditions = workload["conditions"]
     evicted = not workload["active"] and _holds(conditions, "Evicted", "True")
     return evicted or _holds(conditions, "Finished", "True")
 
 
 def why_held(workloads: Iterable[dict[str, Any]], owner: Mapping[str, Any]) -> str | None:
-    """What Kueue says of the job, or of the group of its name, that it does not let run; None where it says nothing."""
+    """Kueue's words about the job, or the group with its name, that it does not let run; None if there are none."""
     uid, name = owner["metadata"]["uid"], owner["metadata"]["name"]
     for workload in workloads:
         conditions = workload["conditions"]

@@ -1,8 +1,8 @@
-"""Kubernetes' own gangs, which a Job asks for in `spec.scheduling` (1.37, alpha).
+"""Kubernetes' own gangs, which a Job requests in `spec.scheduling` (1.37, alpha).
 
-Seen with 1.37.2: the scheduler starts nobody before `minCount` pods of a Job have room, and the rest as room comes.
-Pods that have ended do not count: where fewer than `minCount` are left that can start, they wait for ever, and nothing
-says so. Without a `minCount` it is the Job's `parallelism`, and follows it.
+Seen with 1.37.2: the scheduler starts no pod before `minCount` pods of a Job have room, and the rest when there is
+room. Ended pods do not count: if fewer than `minCount` pods can still start, they wait forever, and nothing reports it.
+The default of `minCount` is the Job's `parallelism`, and follows it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CONSTRAINTS = "scheduling.schedulingConstraints"
 
-#: The gates without which an API server drops what it is given, without a word.
+#: The feature gates without which an API server drops these fields silently.
 _GATES = {
     "scheduling": "GenericWorkload and WorkloadWithJob",
     _CONSTRAINTS: "TopologyAwareWorkloadScheduling",
@@ -29,7 +29,7 @@ _GATES = {
 
 
 def check(engine: str, options: KubeOptions) -> list[Problem]:
-    """What cannot be said of a gang of Kubernetes' own, or only of one."""
+    """The options that a gang of Kubernetes cannot have, or only such a gang can have."""
     problems = []
     if options.queueing != "native":
         if options.disruption_mode is not None:
@@ -46,7 +46,7 @@ def check(engine: str, options: KubeOptions) -> list[Problem]:
 
 
 def scheduling(job: Job, options: KubeOptions) -> dict[str, Any]:
-    """What a Job says of its gang, as part of its `spec`; nothing where it is none."""
+    """The gang of a Job, as part of its `spec`; empty if it has none."""
     if options.queueing != "native":
         return {}
     mode = options.disruption_mode or ("single" if shrinks(job) else "all")
@@ -57,12 +57,12 @@ def scheduling(job: Job, options: KubeOptions) -> dict[str, Any]:
 
 
 def is_gang(body: Mapping[str, Any]) -> bool:
-    """Whether this object asks Kubernetes for a gang."""
+    """Whether this object requests a gang of Kubernetes."""
     return "scheduling" in body.get("spec", {})
 
 
 def dropped(asked: Mapping[str, Any], made: Mapping[str, Any]) -> str | None:
-    """What the API server has not taken over of the gang that was asked for, and what it needs for that; or None."""
+    """The part of a requested gang that the API server has dropped, and what it needs for that; or None."""
     lacking = _lacking(
         "scheduling", asked.get("spec", {}).get("scheduling"), made.get("spec", {}).get("scheduling")
     )
@@ -76,7 +76,7 @@ def dropped(asked: Mapping[str, Any], made: Mapping[str, Any]) -> str | None:
 
 
 def unknown(said: str) -> str | None:
-    """What a cluster needs that refuses a Job with these words, as it is older than gangs; or None."""
+    """What a cluster needs that is older than gangs and refuses a Job with these words; or None."""
     return "queueing: native needs Kubernetes 1.37" if 'unknown field "spec.scheduling"' in said else None
 
 
@@ -92,9 +92,9 @@ def _lacking(path: str, asked: Any, made: Any) -> Iterator[str]:
 
 
 def gang_of(job: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What is kept of the gang of a (whole) Job, whoever has asked for it; None where it is none.
+    """The kept part of the gang of a (whole) Job, even if somebody else has requested it; None if it has none.
 
-    `least`: its `minCount`, None where that follows the Job's parallelism; `group`: one that somebody else has made.
+    `least`: its `minCount`, None if that follows the Job's parallelism; `group`: an existing group that the Job names.
     """
     spec = job["spec"]
     policy = (spec.get("scheduling") or {}).get("schedulingPolicy") or {}
@@ -105,7 +105,7 @@ def gang_of(job: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def scaled(job: Mapping[str, Any], workers: int) -> dict[str, Any]:
-    """What has to be said of a (whole) Job's gang together with this number of workers: it may not need more."""
+    """The change to a (whole) Job's gang for this number of workers: it must not need more."""
     gang = gang_of(job)
     if gang is None or gang["least"] is None or gang["least"] <= workers:
         return {}
@@ -113,15 +113,15 @@ def scaled(job: Mapping[str, Any], workers: int) -> dict[str, Any]:
 
 
 def lets_replace(gang: Mapping[str, Any] | None, job: Job) -> bool:
-    """Whether a pod can come for one that has failed: not in a gang that somebody has made larger than ours.
+    """Whether a pod can replace a failed one: not if somebody has made the gang larger than this run needs.
 
-    There the Job's size is raised, and with it what the gang needs, while the failed pod counts for nothing.
+    A replacement raises the Job's size, and so the size that the gang needs, while the failed pod does not count.
     """
     return gang is None or (gang["least"] is not None and gang["least"] <= fewest(job))
 
 
 def waits(gang: Mapping[str, Any] | None, pod: Mapping[str, Any]) -> str | None:
-    """What a (slim) pod waits for that the scheduler has not looked at, as its gang is not there; or None."""
+    """What a (slim) pod waits for if the scheduler ignores it because its gang is incomplete; or None."""
     group = pod["spec"].get("group")
     placed = pod["spec"]["nodeName"] is not None or pod["status"]["conditions"]
     if gang is None or group is None or placed or pod["status"]["phase"] != "Pending":
@@ -129,11 +129,11 @@ def waits(gang: Mapping[str, Any] | None, pod: Mapping[str, Any]) -> str | None:
     if gang["group"] is not None:
         return f"it waits for the pod group {group}, which its template names"
     least = gang["least"]
-    return f"it waits for its gang, of which {'all' if least is None else least} pods have to be there"
+    return f"it waits until {'all' if least is None else least} pods of its gang are there"
 
 
 def in_plain_words(workers: Sequence[WorkerStatus]) -> tuple[WorkerStatus, ...]:
-    """Have all that wait for room say why: of a gang only those pods say so that the scheduler has tried to place."""
+    """Let all workers that wait for room say why: in a gang only pods say so that the scheduler has tried to place."""
     reasons = [
         w.reason
         for w in workers

@@ -1,7 +1,7 @@
 """Volcano: the pods of a job are one gang in one queue.
 
-A PodGroup says how many of them are worth starting. Volcano's scheduler starts nobody before so many fit, and the rest
-as room comes: where `workers.min` is below the count, training may begin small and grow.
+A PodGroup has the fewest pods to start with. Volcano's scheduler starts no pod before so many fit, and the rest when
+there is room. With `workers.min` below the count, training may begin small and grow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_elastic.engines.api import Job
     from airflow_elastic.engines.kube.options import KubeOptions
 
-#: Fields of a PodGroup, and what they are called in a `schedulingPolicy`.
+#: Fields of a PodGroup, and their names in a `schedulingPolicy`.
 _POLICY = {
     "minMember": "minAvailable",
     "queue": "queue",
@@ -28,7 +28,7 @@ _POLICY = {
     "minResources": "minResources",
 }
 
-#: And what they are called in a run.
+#: And their names in a run.
 _SAID_AS = {
     "minAvailable": "it is workers.min",
     "queue": "say it as engine_options.queue",
@@ -40,7 +40,7 @@ PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"
 
 
 def objects(job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
-    """The gang of a job, which is made before the job; nothing where it is none."""
+    """The gang of a job, which is made before the job; empty if it has none."""
     if options.queueing != "volcano":
         return []
     head = {"apiVersion": PODGROUPS.api_version, "kind": PODGROUPS.kind}
@@ -48,16 +48,16 @@ def objects(job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, An
 
 
 def policy(job: Job, options: KubeOptions) -> dict[str, Any]:
-    """The gang in the words of a training-operator's `schedulingPolicy`; nothing where it is none.
+    """The gang in the form of a training-operator's `schedulingPolicy`; empty if there is none.
 
-    One that runs with `--gang-scheduler-name=volcano` writes it over the PodGroup.
+    An operator with `--gang-scheduler-name=volcano` writes it over the PodGroup.
     """
     gang = _gang(job, options) if options.queueing == "volcano" else {}
     return {_POLICY[name]: value for name, value in gang.items()}
 
 
 def check_policy(policy: Mapping[str, Any], options: KubeOptions) -> list[Problem]:
-    """What a `schedulingPolicy` of the user's may not say of a gang of ours: the PodGroup would not say the same."""
+    """The parts of a user's `schedulingPolicy` that would contradict the PodGroup of the run."""
     if options.queueing != "volcano":
         return []
     return [
@@ -77,7 +77,7 @@ def _gang(job: Job, options: KubeOptions) -> dict[str, Any]:
     if options.priority_class:
         spec["priorityClassName"] = options.priority_class
     if job.spec.workers.resources:
-        # The queue is asked for so much before a pod is looked at.
+        # The queue must have room for so much before a pod is looked at.
         spec["minResources"] = {
             name: times(count, amount) for name, amount in job.spec.workers.resources.items()
         }

@@ -1,9 +1,9 @@
-"""What Volcano tells in Events alone: which limit of a queue a gang waits for, and, up to 1.12, that it took pods back.
+"""Events of Volcano: the queue limit that a gang waits for, and, up to 1.12, the preemption of pods.
 
-A PodGroup that stays `Pending` was not let in by its queue, or there is too little room in the cluster for its least
-resources: an Event of it says which. A pod that Volcano takes back for others has an Event `Evict`, written before the
-pod is deleted; only since 1.13 it has the condition `DisruptionTarget`, too. Its PodGroup has an Event `Evict`, which
-names no pod: it is asked where nobody has seen the pod of a lost worker, as after a restart of the controller.
+A PodGroup stays `Pending` if its queue does not admit it, or the cluster has too little room for its least resources.
+An Event of it says which. A preempted pod has an Event `Evict`, written before the pod is deleted. Only since 1.13 it
+also has the condition `DisruptionTarget`. Its PodGroup has an Event `Evict` without the pod's name. That is used if
+nobody has seen the pod of a lost worker, as after a restart of the controller.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.kube import Client
 
-#: How soon a PodGroup that waits is looked at again, first and last.
+#: The shortest and longest interval between looks at a PodGroup that waits, in seconds.
 _SOON_SECONDS, _LATE_SECONDS = 2.0, 30.0
 
-#: What the plug-ins capacity, proportion and resourcequota say of a PodGroup that they do not let in.
+#: Words of the plug-ins capacity, proportion and resourcequota about a PodGroup that they do not admit.
 _LIMIT = "resource quota insufficient"
 
-#: And overcommit, where the cluster is full.
+#: Words of the plug-in overcommit, if the cluster is full.
 _FULL = "resource in cluster is overused"
 
 
 class EventReasons:
-    """What is told of one job, asked for when it matters.
+    """The reports about one job, read when they matter.
 
     Args:
-        client: of its cluster; without the right to read events nothing is told.
+        client: of its cluster; without the right to read events there are no reports.
         namespace: of the job.
         name: of the job, and so of its PodGroup.
 
     Attributes:
-        waited_for: whether workers waited when it was last asked: then it has to be asked again.
+        waited_for: whether workers waited at the last look: then another look is needed.
     """
 
     def __init__(self, client: Client, namespace: str, name: str) -> None:
@@ -52,10 +52,10 @@ class EventReasons:
         self._look_at, self._pause = 0.0, _SOON_SECONDS
 
     async def __call__(self, status: JobStatus, pods: Mapping[int, str]) -> JobStatus:
-        """The same with what Volcano has told of those that wait, and of those that are lost.
+        """The same with Volcano's words about the workers that wait, and about those that are lost.
 
         Args:
-            status: as owner and pods show it.
+            status: by owner and pods.
             pods: by the numbers of workers, the uids of their pods that have run.
         """
         workers = status.workers
@@ -91,10 +91,10 @@ class EventReasons:
         except Missing:
             self._wait = None
         except KubeError:
-            pass  # it is asked again
+            pass  # there will be another look
 
     async def _evicted(self) -> dict[str, str]:
-        """By uid, the pods that Volcano has taken back, and why."""
+        """The pods that Volcano has preempted, with the reasons, by uid."""
         try:
             events = await self._events("Pod", "reason=Evict")
         except KubeError:
@@ -102,7 +102,7 @@ class EventReasons:
         return {str(event["involvedObject"].get("uid")): str(event.get("message")) for event in events}
 
     async def _why_evicted(self) -> str | None:
-        """Why Volcano has taken pods of this attempt back, as its PodGroup tells; None where it has not."""
+        """Why Volcano has preempted pods of this attempt, by its PodGroup; None if it has not."""
         try:
             events = await self._events("PodGroup", f"involvedObject.name={self._name},reason=Evict")
         except KubeError:
@@ -115,9 +115,9 @@ class EventReasons:
 
 
 def why_pending(group: Mapping[str, Any], events: list[dict[str, Any]]) -> tuple[Waiting, str] | None:
-    """What a PodGroup waits for, with these events of it; None where it was let in, or nothing is told.
+    """What a PodGroup waits for, by these events; None if it was admitted, or there is no report.
 
-    Its events tell in turns that its pods cannot be placed, which they cannot before it is let in.
+    Some of its events say that its pods cannot be placed, but that is always so before it is admitted.
     """
     if (group.get("status") or {}).get("phase", "Pending") != "Pending":
         return None
@@ -131,12 +131,12 @@ def why_pending(group: Mapping[str, Any], events: list[dict[str, Any]]) -> tuple
 
 
 def held(worker: WorkerStatus, wait: tuple[Waiting, str] | None) -> WorkerStatus:
-    """A worker of a gang that waits for this."""
+    """A worker of a gang that waits."""
     return worker if wait is None else replace(worker, waiting=wait[0], reason=wait[1])
 
 
 def taken(worker: WorkerStatus, why: str | None) -> WorkerStatus:
-    """A worker whose pod Volcano has taken back, with this message; None: it has not."""
+    """A worker whose pod Volcano has preempted, with this message; None: it has not."""
     if why is None:
         return worker
     return replace(worker, phase=WorkerPhase.LOST, reason=f"preempted by Volcano: {why}", preempted=True)

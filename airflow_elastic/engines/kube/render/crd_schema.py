@@ -1,6 +1,6 @@
-"""What the schema of an installed kind has room for. Pure.
+"""Which fields the schema of an installed kind has. Pure.
 
-An API server refuses fields that its schema does not have, or drops them. Several versions of one kind may be about.
+An API server refuses fields that its schema lacks, or drops them. Clusters may have different versions of one kind.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def takes(schema: Mapping[str, Any], *path: str) -> bool:
-    """Whether objects of this OpenAPI schema keep the field at `path`. Of what nothing is known: yes."""
+    """Whether objects of this OpenAPI schema keep the field at `path`. Yes if the schema is unknown."""
     for name in path:
         if (
             not schema

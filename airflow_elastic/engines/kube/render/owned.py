@@ -1,7 +1,7 @@
-"""What the engines rely on in a pod, declared once: what happens to a user's own word in the same place.
+"""The parts of a pod that the engines rely on, declared once: what happens to a user's own value in the same place.
 
-`check` refuses by this list, and docs/reference/pods.md prints it. Whatever `check` has not seen, as options of a
-run that an earlier release began, does no harm either: `settled` has the engines' words hold.
+`check` refuses by this list, and docs/reference/pods.md prints it. Runs of an earlier release may have options that
+`check` has not seen. They do no harm: in `settled` the engines' values win.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Fate(StrEnum):
-    """What happens to a user's own word."""
+    """What happens to a user's own value."""
 
     REFUSED = "refused"
     KEPT = "kept"
@@ -27,12 +27,12 @@ class Fate(StrEnum):
 
 
 class Given(NamedTuple):
-    """What a user has said of pods.
+    """A user's settings for pods.
 
     Attributes:
         spec: of the run.
         options: of its engine.
-        container: the name that the training container has.
+        container: the name of the training container.
     """
 
     spec: RunSpec
@@ -46,7 +46,7 @@ class Given(NamedTuple):
 
     @property
     def trainer(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The training container of the pod template with its path; nothing where it is not named."""
+        """The training container of the pod template with its path; nothing if the template does not name it."""
         for i, one in enumerate(self.pod.get("containers") or ()):
             if one.get("name") == self.container:
                 yield f"{_POD}.containers.{i}", one
@@ -62,9 +62,9 @@ class Owned(NamedTuple):
 
     Attributes:
         what: as people write it in a manifest.
-        use: what for.
-        fate: of a user's own.
-        rule: what is allowed instead, or how both hold.
+        use: its purpose.
+        fate: what happens to a user's own value.
+        rule: what is allowed instead, or how both values combine.
         against: finds what is refused, by its path.
     """
 
@@ -79,7 +79,7 @@ class Owned(NamedTuple):
 
 
 def _metadata(given: Given, *words: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Labels, annotations, or both, wherever a user can say them; with their paths."""
+    """Labels, annotations, or both, at all places where a user can set them; with their paths."""
     of_pods = given.options.pod_template.get("metadata") or {}
     for word in words:
         yield f"engine_options.{word}", getattr(given.options, word)
@@ -87,7 +87,7 @@ def _metadata(given: Given, *words: str) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _named(*starts: str, words: tuple[str, ...] = ("labels", "annotations")) -> Callable[[Given], Found]:
-    """Labels and annotations that begin so."""
+    """Labels and annotations that begin with one of these."""
 
     def against(given: Given) -> Found:
         for path, found in _metadata(given, *words):
@@ -97,7 +97,7 @@ def _named(*starts: str, words: tuple[str, ...] = ("labels", "annotations")) -> 
 
 
 def _field(name: str, allowed: Callable[[Given, Any], bool]) -> Callable[[Given], Found]:
-    """A field of the pod that is not as allowed."""
+    """A field of the pod with a value that is not allowed."""
 
     def against(given: Given) -> Found:
         value = given.pod.get(name)
@@ -167,7 +167,7 @@ def _group(given: Given) -> Found:
 
 
 def grace_seconds(spec: RunSpec) -> int:
-    """What a worker's pod gets to end: what the run allows for saving, and a margin."""
+    """The grace period of a worker's pod: the run's time for saving, and a margin."""
     return round(spec.health.grace_seconds) + names.MARGIN_SECONDS
 
 
@@ -180,16 +180,16 @@ OF_OPERATORS = (
 OWNED: tuple[Owned, ...] = (
     Owned(
         f"labels and annotations `{names.PREFIX}…`",
-        "jobs and pods are found by them, and told from those of other runs",
+        "find a run's jobs and pods",
         Fate.REFUSED,
         "nothing: they are airflow-elastic's own",
         _named(names.PREFIX),
     ),
     Owned(
         ", ".join(f"`{one}…`" for one in OF_OPERATORS),
-        "operators find their pods by them, and the engines the number of a worker",
+        "operators find their pods by them, and the engines a worker's number",
         Fate.REFUSED,
-        "nothing: whoever makes the pods writes it",
+        "nothing: the controller that makes the pods writes it",
         _named(*OF_OPERATORS),
     ),
     Owned(
@@ -248,7 +248,8 @@ OWNED: tuple[Owned, ...] = (
         ),
     ),
     Owned(
-        "the training container's name: `trainer` (job), `pytorch`, `node` (trainjob), `main` (elasticjob), `python`",
+        "the training container's name: `trainer`, `pytorch`, `node`, `main`, `python` with the engines "
+        "`job`, `pytorchjob`, `trainjob`, `elasticjob`, `pytorchtrainingjob`",
         "phase, exit code, evidence and logs are this container's",
         Fate.REFUSED,
         "another name: the training container has this one",
@@ -263,7 +264,7 @@ OWNED: tuple[Owned, ...] = (
     ),
     Owned(
         f"variables `{names.VARIABLE_PREFIX}…` of the training container, and of the run's `env`",
-        "tell the agent which worker of which run it is",
+        "name the agent's worker and run",
         Fate.REFUSED,
         "any name but our own AIRFLOW_ELASTIC_*",
         _variables,
@@ -298,7 +299,7 @@ OWNED: tuple[Owned, ...] = (
 
 
 def refused(given: Given) -> list[Problem]:
-    """What a user has said that cannot be, as what the engines rely on is there."""
+    """The user's settings that are refused, because the engines rely on these parts."""
     return [
         Problem(path, value, one.rule)
         for one in OWNED
@@ -308,10 +309,12 @@ def refused(given: Given) -> list[Problem]:
 
 
 def refused_beside(template: Mapping[str, Any], path: str) -> list[Problem]:
-    """The same of a pod beside the workers, such as a job master: what it is found by, and that nobody restarts it."""
+    """The same for a pod beside the workers, such as a job master: only its labels, and that nobody restarts it."""
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     problems = [
-        Problem(f"{path}.metadata.{word}.{name}", value, "nothing: whoever makes the pods writes it")
+        Problem(
+            f"{path}.metadata.{word}.{name}", value, "nothing: the controller that makes the pods writes it"
+        )
         for word in ("labels", "annotations")
         for name, value in (metadata.get(word) or {}).items()
         if name.startswith((names.PREFIX, *OF_OPERATORS))

@@ -1,13 +1,13 @@
-"""Fields of a job's own object that a run has taken over, declared once: what is said instead, or why nothing can be.
+"""Fields of a job's own object that a run takes over, declared once: what to set instead, or why that is impossible.
 
-A manifest's reader refuses by it what it cannot keep, and docs/reference/pods.md prints it.
+The reader of manifests refuses by it, and docs/reference/pods.md prints it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Become words of the run.
+#: These become fields of the run.
 BECOME: Mapping[str, str] = {
     "parallelism, completions, replicas, numNodes": "`workers.count`; the run changes them as it scales",
     "backoffLimit, maxRestarts, restartCount": "`restart.backoff_limit`",
@@ -23,7 +23,7 @@ _DECIDES = "nothing: the run decides what follows a failure (restart)"
 _PATCHES = "nothing: say it of the run's own pods, as engine_options.pod_template"
 _SELECTS = "nothing: each attempt's job selects its own pods"
 
-#: Are refused, each with what is said instead.
+#: These are refused, each with what to set instead.
 REFUSED: Mapping[str, str] = {
     "backoffLimitPerIndex": _DECIDES,
     "maxFailedIndexes": _DECIDES,

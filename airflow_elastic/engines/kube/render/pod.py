@@ -1,4 +1,4 @@
-"""The pod of one worker, rendered purely: the same for every kind of job but for its container's name and its index."""
+"""The pod of one worker, rendered purely: only the container's name and the index differ between kinds of jobs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def labels(job: Job, options: KubeOptions) -> dict[str, str]:
-    """Of every object of a job: what it is found by, and what users add."""
+    """Labels of every object of a job: those that find it, and those of the user."""
     return {
         MANAGED_LABEL: MANAGED_BY,
         **options.labels,
@@ -61,12 +61,12 @@ def labels(job: Job, options: KubeOptions) -> dict[str, str]:
 
 
 def owner_labels(job: Job, options: KubeOptions) -> dict[str, str]:
-    """Of the object that owns a job: those of all its objects, and those that Kueue looks for."""
+    """Labels of the object that owns a job: those of all its objects, and those for Kueue."""
     return {**labels(job, options), **queue_labels(options)}
 
 
 def queue_labels(options: KubeOptions) -> dict[str, str]:
-    """What Kueue looks for; nothing where no queue of its is named."""
+    """The labels for Kueue; empty if no queue of Kueue is named."""
     if options.queueing != "kueue":
         return {}
     queue = {label: getattr(options, option) for label, option in QUEUE_LABELS.items()}
@@ -74,17 +74,17 @@ def queue_labels(options: KubeOptions) -> dict[str, str]:
 
 
 def marks(job: Job, options: KubeOptions) -> dict[str, str]:
-    """Of every object of a job: whose it is, so that somebody else's of the same name is never taken for it."""
+    """Annotations of every object of a job: its run, so that another run's object of the same name is never adopted."""
     return {**options.annotations, URI_ANNOTATION: job.run_uri, DIGEST_ANNOTATION: job.spec.digest}
 
 
 def marked(job: Job, options: KubeOptions) -> dict[str, Any]:
-    """Metadata of everything of a job."""
+    """Metadata of all objects of a job."""
     return {"labels": labels(job, options), "annotations": marks(job, options)}
 
 
 def named(job: Job, options: KubeOptions) -> dict[str, Any]:
-    """Metadata of the objects that bear the job's name."""
+    """Metadata of the objects with the job's name."""
     return {"name": job.name, "namespace": options.namespace, **marked(job, options)}
 
 
@@ -94,8 +94,8 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
     Args:
         job: the attempt.
         options: of its engine.
-        container: the name that the kind of job wants the training container to have.
-        index: where the number of the worker comes from, as the `value` or `valueFrom` of an environment variable.
+        container: the name of the training container in this kind of job.
+        index: the source of the worker's number, as the `value` or `valueFrom` of an environment variable.
     """
     metadata, volcano = marked(job, options), options.queueing == "volcano"
     metadata["annotations"].setdefault(DEFAULT_CONTAINER, container)
@@ -118,13 +118,13 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
                 "serviceAccountName": options.service_account,
                 "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets],
                 "hostNetwork": options.host_network or None,
-                # Without it a pod on the node's network could not look up the names of Services.
+                # Without it a pod on the node's network could not resolve the names of Services.
                 "dnsPolicy": "ClusterFirstWithHostNet" if options.host_network else None,
             }
         ),
     }
     over = dict(options.pod_template)
-    if "affinity" in (over.get("spec") or {}):  # it is in the template already
+    if "affinity" in (over.get("spec") or {}):  # the template has it already
         over["spec"] = {name: value for name, value in over["spec"].items() if name != "affinity"}
     return settled(overlay(template, over), template)
 
@@ -140,11 +140,11 @@ def _container(job: Job, options: KubeOptions, name: str, index: dict[str, Any])
             "workingDir": job.spec.working_dir,
             "env": _env(job, index),
             "envFrom": [dict(one) for one in options.env_from],
-            # Equal, as a GPU's must be: a worker has what it was promised, and is the last to be evicted.
+            # Requests equal limits, as is required for GPUs: a worker gets what it was promised, and is evicted last.
             "resources": {"requests": resources, "limits": resources} if resources else None,
             "volumeMounts": _mounts(options),
             "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}} if options.ipc_lock else None,
-            # Where the agent could not leave its own words, the last lines of the log stand in for them.
+            # If the agent could not leave a report, the last lines of the log replace it.
             "terminationMessagePolicy": "FallbackToLogsOnError",
         }
     )
@@ -223,12 +223,12 @@ def _mounts(options: KubeOptions) -> list[dict[str, Any]]:
 
 
 def _affinity(job: Job, options: KubeOptions) -> dict[str, Any]:
-    """Together where `topology` is equal, not on machines to avoid, and what the user says beside that."""
+    """Together on nodes with equal `topology`, not on machines to avoid, and with the user's own terms."""
     over = (options.pod_template.get("spec") or {}).get("affinity") or {}
     laid: dict[str, Any] = overlay(options.affinity, over)
-    if options.topology is not None and options.queueing != "native":  # which says it of the gang
+    if options.topology is not None and options.queueing != "native":  # there the gang has it
         term = {"labelSelector": {"matchLabels": {JOB_LABEL: job.name}}, "topologyKey": options.topology}
-        terms = [term, *laid.get("podAffinity", {}).get(_REQUIRED, ())]  # all of them are to hold
+        terms = [term, *laid.get("podAffinity", {}).get(_REQUIRED, ())]  # all terms must hold
         laid = overlay(laid, {"podAffinity": {_REQUIRED: terms}})
     last_choice = {job.suspect} if job.suspect else set()
     if not job.has_elsewhere:
@@ -252,5 +252,5 @@ def _none_of(machines: Iterable[str]) -> dict[str, Any]:
 
 
 def _without_nothing(plain: dict[str, Any]) -> dict[str, Any]:
-    """The fields that say something."""
+    """The fields that are not empty."""
     return {key: value for key, value in plain.items() if value not in (None, [], {})}

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities, such as `4`, `500m`, `8Gi`, `.5` or `12E8`: the grammar of `resource.Quantity`, whole."""
+"""Kubernetes' quantities, such as `4`, `500m`, `8Gi`, `.5` or `12E8`: the full grammar of `resource.Quantity`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _UNITS = {
 
 
 def is_quantity(value: str) -> bool:
-    """Whether Kubernetes would read this as an amount of something that a pod may ask for: none is below 0."""
+    """Whether Kubernetes would accept this as an amount of a resource: none is below 0."""
     found = _QUANTITY.fullmatch(value)
     return found is not None and Decimal(found[1]) >= 0
 
 
 def number_of(amount: str) -> Decimal:
-    """What a quantity amounts to: of `500m` 0.5. Raises ValueError."""
+    """The number of a quantity: 0.5 for `500m`. Raises ValueError."""
     found = _QUANTITY.fullmatch(amount)
     if found is None:
         raise ValueError(f"given {amount!r}; allowed: {ALLOWED}")
@@ -31,7 +31,7 @@ def number_of(amount: str) -> Decimal:
 
 
 def times(count: int, amount: str) -> str:
-    """A quantity so many times, in its own unit: 3 times `1.5Gi` is `4.5Gi`. Raises ValueError."""
+    """A multiple of a quantity, in its own unit: 3 times `1.5Gi` is `4.5Gi`. Raises ValueError."""
     found = _QUANTITY.fullmatch(amount)
     if found is None:
         raise ValueError(f"given {amount!r}; allowed: {ALLOWED}")
@@ -39,5 +39,5 @@ def times(count: int, amount: str) -> str:
 
 
 def written(amount: str | int | float) -> str:
-    """A quantity as text: YAML and JSON may hold a number."""
+    """A quantity as text: YAML and JSON may have a number."""
     return str(int(amount)) if isinstance(amount, float) and amount.is_integer() else str(amount)

@@ -1,4 +1,4 @@
-"""A pod template that a user's was laid over, with the engines' own words where these must hold."""
+"""A merged pod template, in which the engines' values win where they must."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from airflow_elastic.engines.kube.render import names
 
 
 def settled(template: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """A pod template that a user's was laid over, with the engines' words where they must hold.
+    """A merged pod template, in which the engines' values win where they must.
 
     Args:
-        template: the whole; not changed.
-        ours: what the engines wrote, with the training container alone, before anything was laid over it.
+        template: the merged one; not changed.
+        ours: the engines' own template before the merge, with only the training container.
     """
     metadata = settled_metadata(template.get("metadata") or {}, ours["metadata"])
     spec = {name: value for name, value in template["spec"].items() if name != "activeDeadlineSeconds"}
@@ -31,7 +31,7 @@ def settled(template: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
 
 
 def settled_metadata(metadata: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Labels and annotations of a pod that a user's were laid over, with the engines' where they must hold."""
+    """Merged labels and annotations of a pod, in which the engines' values win where they must."""
     marks = {
         word: {**(metadata.get(word) or {}), **_held(ours[word])}
         for word in ("labels", "annotations")
@@ -41,7 +41,7 @@ def settled_metadata(metadata: Mapping[str, Any], ours: Mapping[str, Any]) -> di
 
 
 def _held(marks: Mapping[str, str]) -> dict[str, str]:
-    """Those that must hold; a user's own may stand in place of the others."""
+    """The values that must win; a user's own may replace the others."""
     return {
         name: value
         for name, value in marks.items()

@@ -1,11 +1,11 @@
-"""Laying one manifest over another, as a strategic merge patch does it for pods."""
+"""Merges one manifest into another, as a strategic merge patch does it for pods."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-#: Lists whose items have an identity are merged item by item; by which fields, Kubernetes' own types say.
+#: The fields that identify the items of a list, by Kubernetes' own types: such lists are merged item by item.
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),
     "initContainers": ("name",),
@@ -20,16 +20,16 @@ MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
 
-#: What an identity's field is where it is not said.
+#: The default of an identity's field.
 _DEFAULTS = {"protocol": "TCP"}
 
 
 def overlay(base: Any, over: Any, field: str = "") -> Any:
-    """`over` laid over `base`; neither is changed.
+    """`over` merged into `base`; neither is changed.
 
     Mappings are merged key by key, and None removes a key. Lists with an identity (MERGE_KEYS) are merged item by item,
-    new items going last; all other lists, and plain values, are replaced. A variable replaces one of its name, and so
-    does a volume of another source: each is said in one of several ways (`value`, `valueFrom`), and never in two.
+    and new items go last. All other lists, and plain values, are replaced. A variable replaces one of its name, and a
+    volume one with another source: each has one of several forms (`value`, `valueFrom`), and never two.
     """
     if isinstance(base, Mapping) and isinstance(over, Mapping):
         merged = {
@@ -43,7 +43,7 @@ def overlay(base: Any, over: Any, field: str = "") -> Any:
 
 
 def _by_identity(base: Any, over: Any, field: str) -> list[Any]:
-    """Each item of `over` is laid over one of `base`; several of one identity stay several."""
+    """Each item of `over` is merged into one of `base`; several with one identity stay several."""
 
     def identity(item: Mapping[str, Any]) -> Hashable:
         return tuple(item.get(name, _DEFAULTS.get(name)) for name in MERGE_KEYS[field])

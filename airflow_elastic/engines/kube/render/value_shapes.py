@@ -1,7 +1,7 @@
-"""Which shape the values of pods and jobs have that are read here, as tables; and a reader that checks them all.
+"""The forms of the values of pods and jobs that are read here, as tables; and a reader that checks them all.
 
-A reader returns the value as Kubernetes would take it: a field that is null is one that was left out, and a number
-without a fraction is an integer. Fields that no table names may hold anything that JSON has.
+A reader returns the value as Kubernetes takes it. A field that is null counts as left out. A number without a fraction
+is an integer. Fields that are in no table may hold any JSON value.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def amount(value: Any, path: str, problems: list[Problem]) -> Any:
 
 
 def anything(value: Any, path: str, problems: list[Problem]) -> Any:
-    """What JSON has, in mappings whose keys are text; without fields that are null."""
+    """Any JSON value, with text as keys of mappings; without fields that are null."""
     if isinstance(value, Mapping):
         return _fields(value, path, problems, {})
     if isinstance(value, list | tuple):
@@ -77,7 +77,7 @@ def anything(value: Any, path: str, problems: list[Problem]) -> Any:
 
 
 def no_template(value: Any, path: str, problems: list[Problem]) -> Any:
-    """Containers that a pod gets while it runs."""
+    """Containers that a pod gets while it runs; not allowed."""
     if value != []:
         allowed = "none: kubectl debug adds them to a pod that runs, and Kubernetes takes none in a template"
         problems.append(Problem(path, len(value) if isinstance(value, list | tuple) else value, allowed))
@@ -110,7 +110,7 @@ def map_of(inner: Reader, nothing: Any = None) -> Reader:
 
 
 def fields(known: Mapping[str, Reader], *required: str) -> Reader:
-    """A mapping, some of whose keys are known, and some of these required."""
+    """A mapping with known keys; some of them are required."""
 
     def read(value: Any, path: str, problems: list[Problem]) -> Any:
         if not isinstance(value, Mapping):

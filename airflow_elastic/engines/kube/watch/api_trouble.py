@@ -1,4 +1,4 @@
-"""Why there is no job, or why it has no pods: the API server refuses them (rights, webhooks, a full quota)."""
+"""Why there is no job, or no pods for it: the API server refuses them, by rights, webhooks or a full quota."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 def refusal(error: KubeError) -> EngineError:
-    """What this answer means for a job that was to be made.
+    """The meaning of this answer to the creation of a job.
 
-    What the API server refuses for good it refuses by rules of the cluster: by rights, webhooks, queues, kinds that are
-    known. People change these, so that a job like others before it may be accepted again.
+    The API server's final refusals follow from rules of the cluster: rights, webhooks, queues, known kinds. People
+    change these, so a job like earlier ones may be accepted again.
     """
     if isinstance(error, OverQuota):
         return SubmitHeld(str(error))
@@ -33,7 +33,7 @@ def refusal(error: KubeError) -> EngineError:
     return SubmitRefused(said, for_now=True) if error.is_final else error
 
 
-#: An operator needs less than that from one object to the next, as a rule. What lasts is looked at less and less often.
+#: An operator usually needs less time from one object to the next. Lasting errors are looked at less and less often.
 LOOK_SECONDS, LONGEST_SECONDS = 2.0, 30.0
 
 
@@ -61,7 +61,7 @@ async def ticking(steps: AsyncIterator[T], still: asyncio.Event) -> AsyncGenerat
 
 
 async def trouble(client: Client, namespace: str, names: Iterable[str]) -> str | None:
-    """The newest warning about objects of these names; None where there is none, or where we may not know."""
+    """The newest warning about objects with these names; None if there is none, or without the right to read events."""
     events: list[dict[str, Any]] = []
     try:
         for name in names:

@@ -1,4 +1,4 @@
-"""Containers of a pod beside the one that trains: sidecars, whoever has put them there."""
+"""Containers of a pod beside the training container: sidecars of any origin."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 def still_held(pods: Iterable[dict[str, Any]], container: str) -> list[str]:
-    """The (slim) pods that a sidecar keeps on their nodes, with all that they have reserved, after training has ended.
+    """The (slim) pods that a sidecar keeps on their nodes, with all reserved resources, after training has ended.
 
     An ordinary container that has not ended keeps its pod, also one that cannot start. A native sidecar (an init
     container with `restartPolicy: Always`) and an ephemeral container do not: their node ends them after the others.
 
     Args:
         pods: of a job.
-        container: the one that trains.
+        container: the training container.
     """
     return [pod["metadata"]["name"] for pod in pods if _is_held(pod, container)]
 
@@ -32,5 +32,5 @@ def _is_held(pod: dict[str, Any], container: str) -> bool:
 
 
 def _goes_on(ended: dict[str, Any] | None, restarts: str | None) -> bool:
-    """Whether a container has not ended, or is started again by its policy (None: never)."""
+    """Whether a container has not ended, or will be restarted by its policy (None: never)."""
     return ended is None or restarts == "Always" or (restarts == "OnFailure" and bool(ended["exitCode"]))

@@ -1,7 +1,7 @@
-"""How workers ended whose pods have gone since: what was read of a pod last stands where its owner tells no more.
+"""How workers ended whose pods are gone: the last status of a pod counts if its owner says no more.
 
-A pod with a sidecar may go, with its node, after its worker has done all; and one that was preempted goes with the
-condition that says so.
+The pod of a finished worker may vanish because a sidecar keeps it on a node that is removed. A preempted pod vanishes
+together with the condition that says so.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ENDED = (WorkerPhase.SUCCEEDED, WorkerPhase.FAILED, WorkerPhase.LOST)
 
 
 class Ends:
-    """What was read last of each worker of one job, by their names."""
+    """The last status of each worker of one job, by name."""
 
     def __init__(self) -> None:
         self._last: dict[str, WorkerStatus] = {}
 
     def __call__(self, status: JobStatus, pods: Mapping[str, Mapping[str, Any]]) -> JobStatus:
-        """The same with how workers ended whose pods are gone, where no more is told of them than that they are lost.
+        """The same with how workers ended whose pods are gone, if the job only says that they are lost.
 
         Args:
             status: of the job now.

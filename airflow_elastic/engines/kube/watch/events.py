@@ -1,6 +1,6 @@
-"""What is told of pods in events alone: volumes that cannot be mounted, networks that fail, images on their way.
+"""What only events say about pods: volumes that cannot be mounted, networks that fail, images that are pulled.
 
-They are asked for where a pod that has its node says nothing itself.
+They are read if a pod with a node says nothing itself.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.kube import Client
 
-#: So many pods of a job are asked after: the first one that knows is told, and servers search all events for each.
+#: The most pods of a job to ask about: the first one with an answer counts, and servers search all events for each.
 _PODS = 3
 
-#: Those of before a pod had its node.
+#: Events from before a pod had its node.
 _EARLIER = ("Scheduled", "FailedScheduling", "Preempted", "TriggeredScaleUp", "NotTriggerScaleUp")
 
-#: What older nodes say of an image that they try again: why they cannot have it stands in an event.
+#: Older nodes say this about an image that they try again: an event has the reason.
 _BACK_OFF = re.compile(r"ImagePullBackOff: Back-off pulling image \S+$")
 
 Told = tuple[Waiting, str]
 
 
 def wants(worker: WorkerStatus) -> bool:
-    """Whether events may know more of a worker than its pod says."""
+    """Whether events may know more about a worker than its pod says."""
     if worker.phase is not WorkerPhase.PENDING or worker.node is None:
         return False
     silent = worker.waiting is Waiting.STARTING and worker.reason is None
@@ -41,10 +41,10 @@ def wants(worker: WorkerStatus) -> bool:
 
 
 class PodEvents:
-    """What the events of a job's silent pods tell, asked for when it is time.
+    """The events of a job's silent pods, read when it is time.
 
     Args:
-        client: of its cluster; without the right to list events nothing is told.
+        client: of its cluster; without the right to list events there are none.
         namespace: of the pods.
     """
 
@@ -53,7 +53,7 @@ class PodEvents:
         self._told: dict[str, Told] = {}
 
     async def __call__(self, status: JobStatus, silent: Mapping[str, str], *, ask: bool) -> JobStatus:
-        """The same with what events have told of workers whose pods say no more.
+        """The same with the words of events, for workers whose pods say no more.
 
         Args:
             status: as the pods show it.
@@ -61,7 +61,7 @@ class PodEvents:
             ask: whether to look for newer events of the first of them.
         """
         if ask and silent:
-            with contextlib.suppress(KubeError):  # then what is known stands
+            with contextlib.suppress(KubeError):  # then the last known events count
                 self._told = await self._of_pods([*silent.values()][:_PODS])
         return with_words(
             status, {name: self._told[uid] for name, uid in silent.items() if uid in self._told}
@@ -77,7 +77,7 @@ class PodEvents:
 
 
 def newest_of(events: Iterable[Mapping[str, Any]]) -> Told | None:
-    """What the newest of a pod's events tells of why it waits on its node; None where it is past that."""
+    """The newest event that says why a pod waits on its node; None if the pod is past that."""
     later = [one for one in events if one.get("reason") not in _EARLIER]
     if not later:
         return None
@@ -90,7 +90,7 @@ def newest_of(events: Iterable[Mapping[str, Any]]) -> Told | None:
 
 
 def with_words(status: JobStatus, told: Mapping[str, Told]) -> JobStatus:
-    """The same with what events tell of workers, by their names, where their pods still say no more."""
+    """The same with the words of events, by the names of workers, if their pods still say no more."""
     return replace(status, workers=tuple(_with_words(one, told.get(one.name)) for one in status.workers))
 
 

@@ -1,8 +1,8 @@
-"""What a pod says about its worker, read purely.
+"""The status of a worker, by its pod, read purely.
 
-A container's end is seen in its status about a second before the pod's phase says so, so containers are read first.
-What our own agent left in the termination message tells most; without it, exit code and reason; and where the platform
-took the pod away, its conditions.
+A container's status shows its end about a second before the pod's phase does, so containers are read first. The agent's
+report in the termination message says most. Without it, exit code and reason count; and the pod's conditions, if the
+platform took the pod away.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PHASES = {
     "succeeded": WorkerPhase.SUCCEEDED,
     "failed": WorkerPhase.FAILED,
     "left": WorkerPhase.LEFT,
-    "stopped": WorkerPhase.LOST,  # by somebody else: nobody watches a job that we have told to end
+    "stopped": WorkerPhase.LOST,  # by somebody else, because nobody watches a job that we have ended
     "unattended": WorkerPhase.FAILED,
     "lost": WorkerPhase.LOST,
 }
@@ -32,7 +32,7 @@ _DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def slim(pod: dict[str, Any]) -> dict[str, Any]:
-    """What is read of a pod; a triggerer may keep thousands."""
+    """The parts of a pod that are read; a triggerer may keep thousands."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     kept = ("name", "uid", "labels", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
     init = spec.get("initContainers") or ()
@@ -62,14 +62,14 @@ _CONDITIONS = ("PodScheduled", *CONDITIONS)
 
 
 def _restarts(spec: dict[str, Any]) -> dict[str, str]:
-    """By its name the policy of each ordinary container that its node may start again."""
+    """The restart policy of each ordinary container that its node may start again, by name."""
     whole = spec.get("restartPolicy", "Never")
     found = {one["name"]: one.get("restartPolicy", whole) for one in spec.get("containers") or ()}
     return {name: policy for name, policy in found.items() if policy != "Never"}
 
 
 def _limits(spec: dict[str, Any]) -> dict[str, str]:
-    """By its name the limit of memory of each container that has one."""
+    """The memory limit of each container that has one, by name."""
     limits = {
         one["name"]: ((one.get("resources") or {}).get("limits") or {}).get("memory")
         for one in spec.get("containers") or ()
@@ -90,7 +90,7 @@ def _container(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_pod(pod: dict[str, Any], container: str, name: str) -> WorkerStatus:
-    """The worker `name` as its (slim) pod shows it: as the container that trains does, whatever else is in the pod."""
+    """The worker `name`, by its (slim) pod: only the training container counts, whatever else is in the pod."""
     node, status = pod["spec"]["nodeName"], pod["status"]
     main = next((one for one in status["containers"] if one["name"] == container), None)
     ended, by_platform = None if main is None else main["ended"], taken(pod)
@@ -113,10 +113,10 @@ def read_pod(pod: dict[str, Any], container: str, name: str) -> WorkerStatus:
 
 
 def failed_silently(pod: dict[str, Any], container: str) -> list[str]:
-    """Its containers that failed and of which our agent has not said how: their own output is all the evidence.
+    """Its failed containers without a report of our agent: their own output is all the evidence.
 
-    They are the one that trains, or the init container that kept it from starting; what fails beside it is no matter of
-    the run's.
+    They are the training container, or the init container that kept it from starting. Failures of other containers do
+    not concern the run.
     """
     found = [one for one in pod["status"]["containers"] if one["name"] == container and one["ended"]]
     if not found and (init := _failed_init(pod)) is not None:
@@ -141,7 +141,7 @@ def _lost(name: str, node: str | None, why: Taken, errors: tuple[RankError, ...]
 
 
 def _failed_init(pod: dict[str, Any]) -> dict[str, Any] | None:
-    """The init container that has failed. Native sidecars are none: they are started again, and ended at the end."""
+    """The failed init container. Native sidecars do not count: they are restarted, and ended at the end."""
     init, sidecars = pod["status"]["init"], pod["spec"]["sidecars"]
     failed = (one for one in init if (one["ended"] or {}).get("exitCode") and one["name"] not in sidecars)
     return next(failed, None)
@@ -160,7 +160,7 @@ def _of_init(init: dict[str, Any]) -> RankError:
 
 
 def _killed(pod: dict[str, Any], container: str, ended: dict[str, Any]) -> str | None:
-    """In the cluster's words that a container was killed for memory, and its limit; None where it was not."""
+    """The cluster's words that a container was killed for memory, with its limit; None if it was not."""
     if ended.get("reason") != "OOMKilled":
         return None
     limit = pod["spec"]["limits"].get(container)
@@ -205,7 +205,7 @@ def _ended(
         error = RankError(exit_code=127, at=_when(ended), error=said)
         return WorkerStatus(name, WorkerPhase.FAILED, node=node, errors=(error,), reason=reason)
     if code == 137:
-        # The first process of the container was killed, which is ours: the worker is gone without a word.
+        # The first process of the container is our agent. It was killed, so the worker is gone without a report.
         return WorkerStatus(
             name, WorkerPhase.LOST, node=node, reason="its first process was killed (exit code 137)"
         )
@@ -214,7 +214,7 @@ def _ended(
 
 
 def _with_memory(errors: tuple[RankError, ...], killed: str | None) -> tuple[RankError, ...]:
-    """Reason and code of a container are independent: what was killed for memory may have been a child."""
+    """Reason and code of a container are independent: a child may have been killed for memory."""
     if killed is None:
         return errors
     if any(error.out_of_memory for error in errors):

@@ -1,7 +1,7 @@
-"""Why the platform ended a pod (preempted, evicted, its node lost): its conditions, and the reason in its status.
+"""Why the platform ended a pod (preempted, evicted, lost its node): by its conditions and the reason in its status.
 
-A pod that its node ends for using more than a limit of its own is told apart from one that is taken away for a better
-use: the first comes again with the same program, as memory that runs out does.
+A node may end a pod for using more than its own limit, which will happen again with the same program. That differs from
+a pod that is taken away for other work.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-#: Why the platform takes pods away: for a better use, or because their machine goes (condition DisruptionTarget).
+#: Why the platform takes pods away: for other work, or because their machine is removed (condition DisruptionTarget).
 _PREEMPTED = {
     "PreemptionByScheduler": "preempted by a pod of higher priority",
     "EvictionByEvictionAPI": "evicted",
     "TerminationByKubelet": "ended by its node, which is short of something or shuts down",
 }
 
-#: The same condition where the node does not answer, is tainted, or is no more: nobody can tell what a pod still does.
+#: The same condition if the node does not answer, is tainted, or is gone: the pod may still be running.
 _NODE_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
 
-#: What Kueue says of a plain pod before it deletes it.
+#: Kueue's words about a plain pod before it deletes it.
 _TAKEN_BY_KUEUE = "TerminationTarget"
 
-#: Conditions that are read here.
+#: The conditions that are read here.
 CONDITIONS = ("DisruptionTarget", _TAKEN_BY_KUEUE)
 
-#: Why a node refuses, or ends, a pod: its status' own reason.
+#: Why a node refuses, or ends, a pod: the reason in its status.
 _BY_NODE = (
     "Preempting",
     "Evicted",
@@ -38,8 +38,8 @@ _BY_NODE = (
     "OutOf",
 )
 
-#: What a kubelet says of a pod that it evicts for more than the pod itself was to have, up to 1.37: a volume's size, a
-#: container's local storage, that of all containers together. Its node is not short of anything.
+#: A kubelet's words, up to 1.37, about a pod that it evicts for exceeding its own limits. These are the size of a
+#: volume, a container's local storage, and that of all containers together. The node itself is not short of anything.
 _OVER_LIMIT = re.compile(
     r"exceeds the limit|exceeds the total limit of containers|exceeded its local ephemeral storage limit"
 )
@@ -50,9 +50,10 @@ class Taken(NamedTuple):
 
     Attributes:
         reason: in the cluster's words.
-        preempted: whether it was taken away for a better use, or its machine goes or refuses it: that costs nothing.
-        over_limit: whether the pod had used more than a limit of its own.
-        node_gone: whether its node is, so that the pod may still run.
+        preempted: whether it was taken away for other work, or its machine is removed or refuses it: that costs
+            nothing.
+        over_limit: whether the pod had used more than its own limit.
+        node_gone: whether its node is gone, so that the pod may still run.
     """
 
     reason: str
@@ -62,7 +63,7 @@ class Taken(NamedTuple):
 
 
 def taken(pod: dict[str, Any]) -> Taken | None:
-    """Why the platform ended this (slim) pod; None where it did not."""
+    """Why the platform ended this (slim) pod; None if it did not."""
     status, node = pod["status"], pod["spec"]["nodeName"]
     own = words(status["reason"], status["message"])
     if status["reason"] == "Evicted" and _OVER_LIMIT.search(status["message"] or ""):
@@ -80,13 +81,11 @@ def taken(pod: dict[str, Any]) -> Taken | None:
         return Taken(words(why, told) or why, preempted=True)
     if status["reason"] == "NodeLost":
         return Taken(f"its node {node} is gone", node_gone=True)
-    if (
-        status["phase"] == "Failed" and status["reason"]
-    ):  # its containers' ends are no reason of the pod's own
+    if status["phase"] == "Failed" and status["reason"]:  # its containers' ends are not the pod's own reason
         return Taken(own or status["reason"], preempted=status["reason"].startswith(_BY_NODE))
     return None
 
 
 def words(*parts: str | None) -> str | None:
-    """A reason and its message, as one line; None where both are missing."""
+    """A reason and its message, as one line; None if both are missing."""
     return ": ".join(" ".join(part.split()) for part in parts if part and part.strip()) or None

@@ -1,6 +1,6 @@
-"""What a pod waits for that has its node: images, init containers, sidecars that are to be there first.
+"""What a pod with a node waits for: images, init containers, and sidecars that start first.
 
-Containers start one after the other, so what the first of them that is not there says is what the pod waits for.
+Containers start one after the other, so the pod waits for the first one that has not started.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _PULLING = (
     "SignatureValidationFailed",
 )
 
-#: Reasons that say no more than that a container has not started.
+#: Reasons that only say that a container has not started.
 _NOTHING = (None, "ContainerCreating", "PodInitializing")
 
 
 def on_its_node(pod: dict[str, Any], container: str) -> tuple[Waiting, str | None]:
-    """What this (slim) pod waits for, and in which words; None where its containers say nothing.
+    """What this (slim) pod waits for, and the words for it; None if its containers say nothing.
 
     Args:
-        pod: which is on its node, and whose container that trains has not started.
-        container: the one that trains.
+        pod: on its node, with a training container that has not started.
+        container: the training container.
     """
     status, sidecars = pod["status"], pod["spec"]["sidecars"]
     for one in status["init"]:
@@ -53,7 +53,7 @@ def _has_passed(one: dict[str, Any], *, is_sidecar: bool) -> bool:
 
 
 def _told(one: dict[str, Any], whose: str) -> tuple[Waiting, str | None]:
-    """What a container that holds up the others says of itself."""
+    """The words of a container that holds up the others."""
     state = one["state"]
     if "running" in state:
         said = "is running" if one["started"] is not False else "is running, and has not started up yet"

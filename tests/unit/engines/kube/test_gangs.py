@@ -243,11 +243,11 @@ def test_a_pod_that_waits_for_its_gang_says_so(least: int | None, need: str) -> 
     status = read_gang(gang(2, least), pod(0))
     first, second = status.workers
     assert (first.waiting, second.waiting) == (Waiting.QUEUED, Waiting.STARTING)
-    assert first.reason == f"it waits for its gang, of which {need} have to be there"
+    assert first.reason == f"it waits until {need} of its gang are there"
     over = "FailedCreate: exceeded quota: q"
     first, second = read_gang(gang(2, least), pod(0), why=over).workers
     assert (first.reason, second.reason) == (
-        f"it waits for its gang, of which {need} have to be there: {over}",
+        f"it waits until {need} of its gang are there: {over}",
         over,
     )
 

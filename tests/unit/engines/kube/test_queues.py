@@ -188,7 +188,7 @@ def test_a_queue_of_another_scheduler_is_none_of_kueues() -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("job", "end all its pods and queue it anew"), ("trainjob", "not see it, nor count them")],
+    [("job", "end all its pods and queue it again"), ("trainjob", "not see it, nor count them")],
 )
 async def test_a_job_whose_change_kueue_would_not_bear_is_not_scaled_in_place(name: str, why: str) -> None:
     engine = find_engine(name)

@@ -249,7 +249,7 @@ def test_of_several_objects_that_one_is_run_that_is_named(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     path, uri = write(tmp_path, SERVICE, JOB % "fit", JOB % "other"), str(tmp_path / "run")
     assert typed("run", "--spec", str(path), "--object", "job/other", "--uri", uri) == 1
-    assert "which workers on a cluster do not see" in capsys.readouterr().out.replace("\n", " ")
+    assert "workers on a cluster do not see it" in capsys.readouterr().out.replace("\n", " ")
     state = replay(Journal(open_store(uri)).read())
     assert state is not None
     assert (state.spec.name, state.spec.engine, state.outcome) == ("other", "job", "failed")
