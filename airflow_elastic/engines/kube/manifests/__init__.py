@@ -1,7 +1,7 @@
-"""From a manifest that somebody has to the specification of a run: `from_manifest("job.yaml")`.
+"""Turns a user's manifest into the specification of a run: `from_manifest("job.yaml")`.
 
-In comes the text of a YAML file, or an object of one of five kinds; out goes a `RunSpec`, or an error that names what
-cannot be kept by its path in the manifest. Nothing here talks to a cluster or to a store.
+In: the text of a YAML file, or an object of one of five kinds. Out: a `RunSpec`, or an error with the paths of all
+parts of the manifest that cannot be kept. Nothing here talks to a cluster or to a store.
 """
 
 from airflow_elastic.engines.kube.manifests.documents import find_object, title

@@ -1,4 +1,4 @@
-"""Of all objects in a file: the one that is meant, and those beside it."""
+"""Finds the object that becomes a run among all objects of a file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from airflow_elastic.engines.kube.manifests.parts import name_of
 from airflow_elastic.engines.kube.manifests.yaml_files import read_documents
 from airflow_elastic.spec.errors import InvalidInput, Problem, SpecError
 
-#: What is to be done with kinds that people have, and that are no run of ours.
+#: What to do with common kinds that cannot become a run.
 _ADVICE = {
     ("batch.volcano.sh", "Job"): (
-        "a Job of batch/v1 with the same pod: the engine job makes a gang of its workers in a queue of Volcano, with "
+        "a Job of batch/v1 with the same pod: the engine job makes a gang of its workers in a queue of Volcano. Set "
         "engine_options queueing: volcano and queue"
     ),
     (
@@ -30,7 +30,7 @@ _ADVICE = {
 
 
 class Found(NamedTuple):
-    """What a file holds.
+    """The objects of a file.
 
     Attributes:
         body: the object that becomes a run.
@@ -44,16 +44,16 @@ class Found(NamedTuple):
 def find_object(
     manifest: str | Path | Mapping[str, Any], kind: str | None = None, name: str | None = None
 ) -> Found:
-    """The object that is meant.
+    """The object that becomes a run.
 
     Args:
         manifest: the path of a YAML or JSON file, or an object: of Kubernetes, or a List of some.
-        kind: of the object, in any case of letters, where there are several.
-        name: of the object, where there are several.
+        kind: of the object, in upper or lower case, if there are several.
+        name: of the object, if there are several.
 
     Raises:
-        InvalidInput: the file cannot be read, or holds no such object, or several; with all that it holds.
-        SpecError: it holds just one object, of a kind that no run is made of.
+        InvalidInput: the file cannot be read, or has no such object, or several; the text lists all its objects.
+        SpecError: it has just one object, of a kind that cannot become a run.
     """
     where = "the manifest" if isinstance(manifest, Mapping) else str(manifest)
     if isinstance(manifest, Mapping):
@@ -78,7 +78,7 @@ def find_object(
 
 
 def title(found: Mapping[str, Any]) -> str:
-    """What to call an object: `Job fit`."""
+    """The title of an object in messages: `Job fit`."""
     metadata = found.get("metadata")
     name = metadata.get("name", metadata.get("generateName")) if isinstance(metadata, Mapping) else None
     return " ".join(str(word) for word in (found.get("kind", "an object without kind"), name) if word)

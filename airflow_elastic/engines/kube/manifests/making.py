@@ -1,4 +1,4 @@
-"""A specification in the making: what a manifest says, in the words of a run, and where it said so."""
+"""A specification that is being built: the manifest's settings as fields of a run, with their paths in the manifest."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 
-#: More than 64 bits hold. Python itself refuses to read thousands.
+#: More than 64 bits hold. Python itself refuses to read thousands of digits.
 _MOST_DIGITS = 30
 
-#: Amounts of devices, of which each rank has one.
+#: Resources that are devices: each rank has one.
 _DEVICES = ("gpu", "mig-", "gaudi", "npu", "ascend", "mlu", "tpu", "neuron")
 
-#: What operators take for a number of ranks.
+#: The words that operators accept for a number of ranks.
 _RANKS = ("auto", "gpu", "cpu")
 
 
 class Run:
-    """A specification in the making.
+    """A specification that is being built.
 
     Attributes:
         plain: the plain values of the specification.
-        whence: by the paths of its fields, those of the manifest that said them.
+        whence: the paths in the manifest, by the paths of the fields that they have set.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Run:
         self.whence: dict[str, str] = {}
 
     def say(self, field: str, value: Any, whence: str) -> None:
-        """Set a field of the specification by its path, as the manifest has it at another; not where that has None."""
+        """Set a field of the specification by its path, from a path of the manifest; does nothing for None."""
         if value is None:
             return
         *parents, last = field.split(".")
@@ -54,10 +54,10 @@ class Run:
         self.say(f"engine_options.{name}", part.take(key), part.at(key))
 
     def spec(self) -> RunSpec:
-        """The finished one, which its engine and launcher can carry out.
+        """The finished specification, which its engine and launcher can carry out.
 
         Raises:
-            SpecError: they cannot; by the paths in the manifest where it said what is wrong.
+            SpecError: they cannot; with the paths in the manifest of the wrong values.
         """
         try:
             found = RunSpec.from_dict(
@@ -70,7 +70,7 @@ class Run:
         return found
 
     def _at_home(self, problem: Problem) -> Problem:
-        # In prose, names of one word are mere words.
+        # In a sentence, names of a single word are only words.
         names = {field: path for field, path in self.whence.items() if "." in field}
         return problem.renamed(self._path(problem.path), names)
 
@@ -91,13 +91,13 @@ class Run:
         most: int | None = None,
         bounds: tuple[str, str] = ("", ""),
     ) -> None:
-        """How many workers; and the fewest and the most, which the manifest has at these two paths."""
+        """The number of workers, and the fewest and the most, from these two paths of the manifest."""
         self.say("workers.count", count, whence)
         self.say("workers.min", least, bounds[0])
         self.say("workers.max", most, bounds[1])
 
     def policy(self, part: Part, cleanup: str) -> None:
-        """A `runPolicy`: restarts, deadline and what is removed at the end are the run's."""
+        """A `runPolicy`: restarts, deadline and cleanup become the run's."""
         self.limits(part)
         policy = part.take(cleanup)
         self.say("cleanup", {"Running": "Unfinished"}.get(policy, policy), part.at(cleanup))
@@ -111,7 +111,7 @@ class Run:
     # -- how ranks are started ---------------------------------------------------------------------------------------
 
     def launch(self, found: Launch, command: str, procs: Procs) -> None:
-        """Launcher and command, which the manifest has at this path, and ranks, for which others may have words."""
+        """Launcher and command, from this path of the manifest, and the ranks, which the manifest may also give."""
         self.say("launcher", found.launcher, command)
         self.say("command", list(found.command), command)
         self.say("engine_options.python", found.python, command)
@@ -133,7 +133,7 @@ class Run:
             self._agree(procs, procs.words, ranks, found)
 
     def _agree(self, procs: Procs, words: str, ranks: int, found: Launch) -> None:
-        """Refuse ranks that the manifest gives beside a command that starts others."""
+        """Refuse a number of ranks in the manifest that contradicts the command."""
         number = whole(words)
         if number not in (None, ranks):
             how = "as the command says" if found.procs or found.ranks else "as its program is one rank"
@@ -182,25 +182,25 @@ class Run:
         raise SpecError(Problem(path, words, allowed))
 
     def devices(self) -> int | None:
-        """How many GPUs, or other such devices, each worker has; None where that is not one amount."""
+        """How many GPUs, or other devices, each worker has; None if there is not one amount."""
         amounts = [amount for name, amount in self.workers.get("resources", {}).items() if is_device(name)]
         whole = [number_of(amount) for amount in amounts]
         return int(whole[0]) if len(whole) == 1 and whole[0] == int(whole[0]) and whole[0] else None
 
     def processors(self, resources: Mapping[str, Any]) -> int:
-        """The processors that a container asks for, rounded up, at least 1."""
+        """The processors that a container requests, rounded up, at least 1."""
         asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.get("cpu", "1")
         return max(1, math.ceil(number_of(str(asked))))
 
 
 class Procs:
-    """Ranks of each worker, as the manifest says them beside the command.
+    """Ranks of each worker, as the manifest gives them beside the command.
 
     Args:
-        words: a number, `auto`, `gpu` or `cpu`; None for as many as the launcher starts by itself.
-        path: where.
-        refusal: why there must be words, where there are none.
-        given: whether the manifest itself says so, and not what its operator would make of it.
+        words: a number, `auto`, `gpu` or `cpu`; None for the launcher's default.
+        path: its path.
+        refusal: why the words are required, if there are none.
+        given: whether they are in the manifest itself, and not the operator's default.
     """
 
     def __init__(self, words: object, path: str, *, refusal: str | None = None, given: bool = True) -> None:
@@ -208,15 +208,15 @@ class Procs:
         self.path, self.refusal, self.given = path, refusal, given
 
     def known(self) -> dict[str, str]:
-        """The variable of torchrun that an operator sets to them."""
+        """The variable of torchrun that an operator sets to this number."""
         return {} if self.words is None else {"PET_NPROC_PER_NODE": self.words}
 
 
 def is_device(name: str) -> bool:
-    """Whether a resource is one of which each rank has one."""
+    """Whether a resource is a device: each rank has one."""
     return any(part in name.lower() for part in _DEVICES)
 
 
 def whole(text: str) -> int | None:
-    """The number that a text is; None where it is none, or has more digits than any that is of use."""
+    """The number in a text; None if it is none, or has too many digits to be of use."""
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None

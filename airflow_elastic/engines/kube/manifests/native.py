@@ -1,4 +1,4 @@
-"""A gang of Kubernetes' own in a manifest: `spec.scheduling` of a Job (1.37)."""
+"""A gang of Kubernetes in a manifest: `spec.scheduling` of a Job (1.37)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from airflow_elastic.spec.errors import ABSENT
 
 
 def take_scheduling(part: Part, run: Run) -> None:
-    """What a Job asks for its gang becomes `queueing: native`, the fewest workers, `topology` and `disruption_mode`.
+    """A Job's gang becomes `queueing: native`, the fewest workers, `topology` and `disruption_mode`.
 
     Args:
         part: the `spec` of the Job.
-        run: what it becomes, whose number of workers is known, also what its command says of it.
+        run: the specification. It already has its number of workers, and the settings of the command.
     """
     if not part.data.get("scheduling"):
         part.drop("scheduling")
@@ -52,7 +52,7 @@ def take_scheduling(part: Part, run: Run) -> None:
 
 
 def _take_least(gang: Part, run: Run) -> None:
-    """`minCount`: the fewest workers, and so no other number than those of the command."""
+    """`minCount` is the fewest workers, so it must agree with those of the command."""
     count, fewest, key = run.workers["count"], run.workers.get("min"), "minCount"
     least = gang.take(key)
     if least is None:

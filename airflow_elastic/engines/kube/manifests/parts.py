@@ -1,4 +1,4 @@
-"""Taking a manifest apart: what is understood is taken out of it, and what is left over is an error."""
+"""Parses a manifest: known fields are taken out of it, and any field that is left over is an error."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _LOST = "nothing: a run has no word for this field, so it would be lost"
 
 
 def name_of(found: Mapping[str, Any]) -> str | None:
-    """The name of an object, whatever shape it has; None where it has none."""
+    """The name of an object of any form; None if it has none."""
     metadata = found.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     return name if isinstance(name, str) else None
 
 
 class Part:
-    """A part of a manifest, out of which what is understood is taken. Its values have been checked (`tables`).
+    """A part of a manifest. Known fields are taken out of it. Its values have been checked (`tables`).
 
     Args:
-        data: what it holds.
-        path: where in the manifest it stands.
-        problems: to which what cannot be kept is added; None for the outermost part, which raises it.
+        data: its content.
+        path: its path in the manifest.
+        problems: collects the parts that cannot be kept; None for the outermost part, which raises them.
     """
 
     def __init__(
@@ -41,42 +41,42 @@ class Part:
         return f"{self.path}.{key}".strip(".")
 
     def take(self, key: str, default: Any = None) -> Any:
-        """A field, which is then taken."""
+        """Take a field out, and return it."""
         value = self.data.pop(key, None)
         return default if value is None else value
 
     def drop(self, *keys: str) -> None:
-        """Fields that say nothing about what is to run."""
+        """Remove fields that do not matter for the run."""
         for key in keys:
             self.data.pop(key, None)
 
     def part(self, key: str) -> Part:
-        """A field that is a mapping itself; empty where there is none."""
+        """A field that is a mapping itself; empty if there is none."""
         return self.of(self.take(key, {}), key)
 
     def of(self, data: Mapping[str, Any], key: str | int) -> Part:
-        """Something that was taken, to be taken apart further."""
+        """A part of something that was taken out."""
         made = Part(data, self.at(key), self.problems)
         self._parts.append(made)
         return made
 
     def rest(self) -> dict[str, Any]:
-        """All that has not been taken."""
+        """All fields that have not been taken out."""
         rest, self.data = self.data, {}
         return rest
 
     def refuse(self, key: str, given: object, allowed: str) -> None:
-        """Note what cannot be kept."""
+        """Note a part that cannot be kept."""
         self.problems.append(Problem(self.at(key), given, allowed))
 
     def only(self, key: str, *allowed: Any, why: str) -> None:
-        """Take a field that must be absent, or one of these."""
+        """Take out a field that must be absent, or have one of these values."""
         value = self.take(key)
         if value is not None and value not in allowed:
             self.refuse(key, value, why)
 
     def end(self) -> None:
-        """Refuse what is left. The outermost raises it, with all else."""
+        """Refuse the fields that are left. The outermost part raises all problems."""
         for part in self._parts:
             part.end()
         for key, value in self.rest().items():

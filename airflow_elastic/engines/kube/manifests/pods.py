@@ -1,4 +1,4 @@
-"""Names and pods of a manifest: what our own options can say is taken out, all else becomes `pod_template`."""
+"""Names and pods of a manifest: fields with options of their own become these; the rest becomes `pod_template`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from airflow_elastic.engines.kube.render.names import MARGIN_SECONDS, QUEUE_LABE
 from airflow_elastic.engines.kube.render.quantities import written
 from airflow_elastic.spec.errors import ABSENT, SpecError
 
-#: Of an object's metadata: what an API server has written.
+#: Metadata that an API server writes.
 BY_SERVER = (
     *("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"),
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
 )
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
-#: Which a Job's controller has written, where a manifest came from a cluster.
+#: Labels that a Job's controller writes, in manifests that come from a cluster.
 BY_CONTROLLER = (
     *("controller-uid", "batch.kubernetes.io/controller-uid", "job-name", "batch.kubernetes.io/job-name"),
 )
 
-#: Of a pod: what our own options say, and their names there.
+#: Fields of a pod with options of their own, and the options' names.
 _POD_WORDS = {
     "nodeSelector": "node_selector",
     "tolerations": "tolerations",
@@ -35,7 +35,7 @@ _POD_WORDS = {
     "schedulerName": "scheduler",
 }
 
-#: Options of torchrun as variables, which the agent takes out of the environment: how workers meet is the run's.
+#: Options of torchrun as variables. The agent removes them from the environment: the run has its own rendezvous.
 _TORCHRUN_COUNTS = {
     "PET_NNODES": "nnodes",
     "PET_NPROC_PER_NODE": "nproc_per_node",
@@ -55,7 +55,7 @@ _TORCHRUN_MEETING = (
 
 
 def take_metadata(part: Part, run: Run) -> None:
-    """Names, labels and annotations; what an API server has written is not the manifest's own."""
+    """Names, labels and annotations; fields that an API server has written do not count."""
     part.drop(*BY_SERVER)
     key = "name" if part.data.get("name") else "generateName"
     run.say("name", str(part.take(key, "run")).rstrip("-"), part.at(key))
@@ -83,11 +83,11 @@ def take_template(
 
     Args:
         part: the template.
-        run: what it becomes.
-        container: the training container's name in what we render.
-        theirs: its name in the manifest, where its operator looks for one.
+        run: the specification.
+        container: the training container's name in the rendered pod.
+        theirs: its name in the manifest, if its operator looks for one.
         torchrun: the arguments are torchrun's.
-        procs: ranks of a worker, where the command does not say.
+        procs: ranks of a worker, if the command does not give them.
         operator: the variables that the kind's operator sets.
     """
     metadata = part.part("metadata")
@@ -124,21 +124,21 @@ def take_template(
 
 
 def _take_grace(spec: Part, run: Run) -> None:
-    """What a pod gets to end is what its ranks get, and some seconds of the agent's."""
+    """The pod's grace period is the time for its ranks, and some seconds for the agent."""
     key = "terminationGracePeriodSeconds"
     seconds = spec.take(key)
     if seconds is not None and seconds <= MARGIN_SECONDS:
         spec.refuse(
             key,
             seconds,
-            f"a number of seconds above {MARGIN_SECONDS}: workers save within it when they are to end",
+            f"a number of seconds above {MARGIN_SECONDS}: workers save within it before they end",
         )
     elif seconds is not None:
         run.say("health.grace_seconds", float(seconds - MARGIN_SECONDS), spec.at(key))
 
 
 def take_container(part: Part, run: Run, *, torchrun: bool, procs: Procs | None, operator: Scope) -> None:
-    """What our own words can say of the training container is taken out of it."""
+    """The fields of the training container that have options of their own become these."""
     part.drop("name")
     run.option("image", part, "image")
     run.option("image_pull_policy", part, "imagePullPolicy")
@@ -169,7 +169,7 @@ def take_launch(
     torchrun_words: Mapping[str, str],
     procs: Procs | None,
 ) -> None:
-    """The launcher in a command. Options of torchrun that are variables are read as if they stood in it."""
+    """The launcher in a command. Options of torchrun in variables are read as if they were in the command."""
     found = find_launch(words, path, scope)
     if found.launcher in ("torchrun", "dlrover-run"):
         _add(found, torchrun_words, path)
@@ -177,7 +177,7 @@ def take_launch(
 
 
 def _add(found: Launch, words: Mapping[str, str], path: str) -> None:
-    """What variables say of torchrun, where its own options do not."""
+    """Options of torchrun in variables, if the command does not have them."""
     said = find_launch(["torchrun", *(f"--{key}={value}" for key, value in words.items()), "any.py"], path)
     found.nodes = found.nodes or said.nodes
     found.procs = found.procs or said.procs
@@ -185,7 +185,7 @@ def _add(found: Launch, words: Mapping[str, str], path: str) -> None:
 
 
 def _take_env(part: Part, run: Run, operator: Scope) -> tuple[Scope, dict[str, str]]:
-    """The variables: those that are plain become `env`, others stay as they are; what is torchrun's comes back."""
+    """The variables. Plain ones become `env`, others stay as they are; those of torchrun are returned."""
     given = part.data.get("env", [])
     names = [one["name"] for one in given]
     torchrun: dict[str, str] = {}
@@ -223,12 +223,12 @@ def _take_env(part: Part, run: Run, operator: Scope) -> tuple[Scope, dict[str, s
 
 
 def _is_plain(variable: Mapping[str, object]) -> bool:
-    """Whether it has a name, and text or nothing for a value."""
+    """Whether it has a name, and text or nothing as its value."""
     return variable.keys() <= {"name", "value"}
 
 
 def _take_resources(part: Part, run: Run) -> None:
-    """Equal requests and limits are the run's; others stay as they are, and only devices are said."""
+    """Equal requests and limits become the run's; others stay as they are, and only devices are taken over."""
     resources = part.data.get("resources") or {}
     limits = {name: written(amount) for name, amount in (resources.get("limits") or {}).items()}
     requests = {name: written(amount) for name, amount in (resources.get("requests") or limits).items()}

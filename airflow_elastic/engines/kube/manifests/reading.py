@@ -1,9 +1,8 @@
-"""A manifest that somebody has becomes the specification of a run: `from_manifest("job.yaml")`.
+"""Turns a user's manifest into the specification of a run: `from_manifest("job.yaml")`.
 
-All that it says is kept: in our words where there are any, in `engine_options.pod_template` where not. What cannot be
-kept is refused. So the shape of every value is checked first, every field is taken out of the manifest where it is
-understood, and what is left over is an error. What the run does itself goes over to it: restarts, deadlines, and how
-workers meet.
+Everything in it is kept: as fields of the run if there are any, or else in `engine_options.pod_template`. Parts that
+cannot be kept are refused. So the form of every value is checked first, and every known field is taken out of the
+manifest. Any field that is left over is an error. The run takes over restarts, deadlines, and the rendezvous.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ def from_manifest(
     """The run that a manifest describes.
 
     Args:
-        manifest: a Job, PyTorchJob, TrainJob, ElasticJob or PyTorchTrainingJob, or the path of a YAML or JSON file with
-            one. A TrainJob may have its runtime beside it, and a gang of Volcano's its PodGroup. Other objects in the
-            file are no part of the run: a warning names them.
-        kind: of the object that is meant, where there are several.
-        name: of the object that is meant, where there are several.
+        manifest: an object, or the path of a YAML or JSON file with one. It is a Job, PyTorchJob, TrainJob, ElasticJob
+            or PyTorchTrainingJob. A TrainJob may have its runtime beside it, and a gang of Volcano its PodGroup. Other
+            objects in the file are no part of the run: a warning names them.
+        kind: of the object, if there are several.
+        name: of the object, if there are several.
 
     Raises:
-        SpecError: something in it cannot be kept: with all of it that is known, by its paths in the manifest.
+        SpecError: parts of it cannot be kept; with all known problems, by their paths in the manifest.
         InvalidInput: the file cannot be read, or does not hold one such object.
     """
     found = find_object(manifest, kind, name)
@@ -50,7 +49,7 @@ def from_manifest(
 
 
 def run_of(found: Found) -> RunSpec:
-    """The run that an object describes. Raises SpecError."""
+    """The run of an object. Raises SpecError."""
     group, called = str(found.body.get("apiVersion", "")).partition("/")[0], str(found.body.get("kind"))
     problems: list[Problem] = []
     whole = SHAPES[group, called](found.body, "", problems)
@@ -67,13 +66,13 @@ def run_of(found: Found) -> RunSpec:
 
 
 def left_out(found: Found) -> str:
-    """What is told of the objects beside the one that becomes a run; empty where there are none."""
+    """A sentence about the objects that are no part of the run; empty if there are none."""
     names = ", ".join(title(one) for one in found.others if not _is_taken(one, found.body))
     return f"no part of the run, so see to it that the cluster has it: {names}" if names else ""
 
 
 def _is_taken(one: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
-    """Whether an object beside the manifest is one that what the manifest leaves to it was taken from."""
+    """Whether settings of the run were taken from this object beside the manifest."""
     if is_group(one):
         return takes_group(body, one)
     return str(one.get("kind", "")).endswith("TrainingRuntime")

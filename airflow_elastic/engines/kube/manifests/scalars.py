@@ -1,4 +1,4 @@
-"""What a plain word of YAML is to kubectl, which reads YAML 1.1 as sigs.k8s.io/yaml does, and sends JSON.
+"""Plain words of YAML as kubectl reads them: YAML 1.1 as in sigs.k8s.io/yaml, sent as JSON.
 
 So `yes`, `y` and `on` are true, `0777` and `0o777` are 511, `1e3` is 1000; `1:30`, `2026-01-01` and `1e400` are text.
 """
@@ -24,7 +24,7 @@ Plain = str | int | float | bool | None
 
 
 def plain_word(word: str) -> Plain:
-    """The value of a word without quotes and tag; may be infinite or no number, which JSON has no words for."""
+    """The value of a word without quotes and tag; may be infinite or not a number, which JSON cannot express."""
     if word in _WORDS:
         return _WORDS[word]
     if word[0] not in "+-.0123456789":
@@ -33,7 +33,7 @@ def plain_word(word: str) -> Plain:
 
 
 def tagged_word(tag: str, word: str) -> Plain:
-    """The value of a word with a tag of YAML's own, such as `!!str`. Raises ValueError."""
+    """The value of a word with a tag of YAML, such as `!!str`. Raises ValueError."""
     if tag == "tag:yaml.org,2002:bool" and not isinstance(_WORDS.get(word), bool):
         raise ValueError(f"{word!r} is not true or false")
     if tag == "tag:yaml.org,2002:null":
@@ -41,8 +41,8 @@ def tagged_word(tag: str, word: str) -> Plain:
     if tag in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
         return plain_word(word)
     if tag == "tag:yaml.org,2002:binary":
-        return base64.b64decode(word).decode()  # whose errors are ValueErrors
-    return word  # dates and tags of one's own among them
+        return base64.b64decode(word).decode()  # its errors are ValueErrors
+    return word  # including dates and custom tags
 
 
 def _number(digits: str, word: str) -> Plain:
@@ -58,5 +58,5 @@ def _number(digits: str, word: str) -> Plain:
 
 
 def as_json(number: float) -> int | float:
-    """As JSON writes it: without a fraction that is none."""
+    """The number as JSON writes it: without an empty fraction."""
     return int(number) if number.is_integer() and abs(number) < 1e21 else number

@@ -1,4 +1,4 @@
-"""Which shape manifests have, kind by kind: what is read of them."""
+"""The form of manifests, kind by kind: the fields that are read."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ _PYTORCHTRAININGJOB = fields(
     },
     "replicaSpecs",
 )
-#: Of a TrainingRuntime or ClusterTrainingRuntime that is beside a TrainJob.
+#: For a TrainingRuntime or ClusterTrainingRuntime beside a TrainJob.
 RUNTIME = fields(
     {
         "spec": fields(
@@ -200,7 +200,7 @@ RUNTIME = fields(
     "spec",
 )
 
-#: Of a PodGroup of Volcano's that is beside a job.
+#: For a PodGroup of Volcano beside a job.
 PODGROUP = fields(
     {
         "metadata": metadata,

@@ -1,4 +1,4 @@
-"""Which container of a manifest's pod trains, where there are several."""
+"""Finds the training container of a manifest's pod, if it has several containers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from airflow_elastic.engines.kube.render.names import DEFAULT_CONTAINER
 def training_container(
     containers: Sequence[Mapping[str, Any]], theirs: str | None, metadata: Mapping[str, Any]
 ) -> int:
-    """Its position: the one that the operator looks for by name; that `kubectl.kubernetes.io/default-container` names;
-    the only one with devices among its limits (`vendor.com/gpu`); else the first.
+    """The position of the training container.
+
+    It is the one that the operator looks for by name, or the one that `kubectl.kubernetes.io/default-container` names.
+    Or it is the only one with devices among its limits (`vendor.com/gpu`), or else the first.
 
     Args:
         containers: of the pod, at least one.
@@ -29,7 +31,7 @@ def training_container(
 
 
 def renamed(metadata: dict[str, Any], theirs: str | None) -> dict[str, Any]:
-    """The pod's metadata without an annotation that names the training container, whose name becomes ours."""
+    """The pod's metadata without an annotation that names the training container, because that gets another name."""
     annotations = metadata.get("annotations") or {}
     if theirs is None or annotations.get(DEFAULT_CONTAINER) != theirs:
         return metadata

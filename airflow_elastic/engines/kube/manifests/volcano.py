@@ -1,6 +1,4 @@
-"""A gang of Volcano's in a manifest: annotations tell it, the name of the scheduler, what its operator is told, and a
-PodGroup in the same file.
-"""
+"""A gang of Volcano in a manifest: annotations, the scheduler's name, the operator's policy, and a PodGroup."""
 
 from __future__ import annotations
 
@@ -20,28 +18,28 @@ _LEAST = "scheduling.volcano.sh/group-min-member"
 _RESOURCES = "scheduling.volcano.sh/group-min-resources"
 _GROUPS = ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name")
 
-#: Where a manifest may say something of a gang, in the words of a run.
+#: Where a manifest may have settings of a gang, by the fields of a run.
 _ANNOTATIONS = ("annotations", "pod_template.metadata.annotations")
 _POLICY = "run_policy.schedulingPolicy"
 
-#: Kinds whose workers can be a gang of Volcano's, and whose manifests say it so, by the engine that takes them. A
-#: TrainJob's runtime says it.
+#: Kinds whose workers can be a gang of Volcano, by their engines; their manifests say so. For a TrainJob its runtime
+#: says it.
 _KINDS = {"job": "Job", "pytorchjob": "PyTorchJob"}
 
 
 Objects = Sequence[Mapping[str, Any]]
 
-#: What something is called as an annotation, in the operator's policy, and in a PodGroup.
+#: The names of a setting as an annotation, in the operator's policy, and in a PodGroup.
 _Words = tuple[str | None, str, str]
 
 
 def take_gang(part: Part, run: Run, others: Objects = ()) -> None:
-    """What makes the workers a gang of Volcano's becomes `queueing: volcano`, `queue`, and the fewest workers.
+    """A gang of Volcano becomes `queueing: volcano`, `queue`, and the fewest workers.
 
     Args:
-        part: the whole manifest, for what cannot be kept.
-        run: what was taken out of it.
-        others: what else the file holds: the PodGroup, if the manifest names one.
+        part: the whole manifest, for parts that cannot be kept.
+        run: the specification so far.
+        others: the other objects of the file, with the PodGroup if the manifest names one.
     """
     options = run.options
     annotated = any(
@@ -66,12 +64,12 @@ def take_gang(part: Part, run: Run, others: Objects = ()) -> None:
 
 
 def takes_group(body: Mapping[str, Any], group: Mapping[str, Any]) -> bool:
-    """Whether the gang of a manifest is taken from this PodGroup, which stands beside it."""
+    """Whether the gang of a manifest is taken from this PodGroup, which is beside it."""
     return body.get("kind") in _KINDS.values() and name_of(group) in _named_groups(body)
 
 
 def _named_groups(found: Any) -> set[str]:
-    """The names of the PodGroups that a manifest's pods are of."""
+    """The names of the PodGroups of a manifest's pods."""
     if isinstance(found, Mapping):
         notes = found.get("annotations")
         here = [notes.get(key) for key in _GROUPS] if isinstance(notes, Mapping) else []
@@ -80,13 +78,13 @@ def _named_groups(found: Any) -> set[str]:
 
 
 def is_group(found: Mapping[str, Any]) -> bool:
-    """Whether an object is a PodGroup of Volcano's."""
+    """Whether an object is a PodGroup of Volcano."""
     group = str(found.get("apiVersion", "")).partition("/")[0]
     return (group, found.get("kind")) == ("scheduling.volcano.sh", "PodGroup")
 
 
 def _take_groups(part: Part, run: Run, others: Objects) -> list[Part]:
-    """What the PodGroups say that the manifest names."""
+    """The PodGroups that the manifest names."""
     known = {name_of(one): one for one in others if is_group(one)}
     groups: dict[str, Part] = {}
     for where in _ANNOTATIONS:
@@ -95,8 +93,8 @@ def _take_groups(part: Part, run: Run, others: Objects) -> list[Part]:
                 continue
             if name not in known:
                 why = (
-                    "nothing: each attempt has a PodGroup of its own, of the fewest workers of the run; or the "
-                    f"PodGroup {name} in the same file, behind a line ---, from which it is then taken"
+                    "nothing: each attempt has its own PodGroup, with the fewest workers of the run. Or add the "
+                    f"PodGroup {name} to the same file, behind a line ---, and it is taken from there"
                 )
                 part.refuse(_path(run, where, key), name, why)
             elif name not in groups:
@@ -105,7 +103,7 @@ def _take_groups(part: Part, run: Run, others: Objects) -> list[Part]:
 
 
 def _group(part: Part, name: str, found: Mapping[str, Any]) -> Part:
-    """The `spec` of a PodGroup. Whose it is, the run says again: of its metadata only the name is needed."""
+    """The `spec` of a PodGroup. The run writes its own metadata: only the name is needed."""
     problems: list[Problem] = []
     body = PODGROUP(found, "", problems)
     title = f"PodGroup {name}"
@@ -123,7 +121,7 @@ def _group(part: Part, name: str, found: Mapping[str, Any]) -> Part:
 
 
 def _take_least(part: Part, run: Run, groups: Sequence[Part]) -> None:
-    """`minMember`: the fewest workers, and so no other number than those of an elastic policy."""
+    """`minMember` is the fewest workers, so it must agree with an elastic policy."""
     count, fewest = run.workers.get("count", 1), run.workers.get("min")
     known: tuple[str, int] | None = None
     for path, given in _given(run, groups, (_LEAST, "minAvailable", "minMember")):
@@ -141,7 +139,7 @@ def _take_least(part: Part, run: Run, groups: Sequence[Part]) -> None:
 
 
 def _take_resources(part: Part, run: Run, groups: Sequence[Part]) -> None:
-    """`minResources`: what the fewest workers ask for, which is what a gang of ours says."""
+    """`minResources` must be the requests of the fewest workers, as in the run's own PodGroup."""
     fewest = run.workers.get("min", run.workers.get("count", 1))
     ours = {name: times(fewest, amount) for name, amount in run.workers.get("resources", {}).items()}
     for path, given in _given(run, groups, (_RESOURCES, "minResources", "minResources")):
@@ -151,13 +149,13 @@ def _take_resources(part: Part, run: Run, groups: Sequence[Part]) -> None:
 
 
 def _amounts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Comparable: `1000m` is `1`. What is no quantity is as it stands."""
+    """Amounts that can be compared: `1000m` is `1`. Other values stay as they are."""
     texts = {name: written(amount) for name, amount in given.items()}
     return {name: number_of(text) if is_quantity(text) else text for name, text in texts.items()}
 
 
 def _say(part: Part, run: Run, groups: Sequence[Part], field: str, words: _Words) -> None:
-    """One word of a run, which may stand in several places, alike in all."""
+    """One field of a run, which may be in several places with the same value."""
     known: tuple[str, Any] | None = None
     for path, value in _given(run, groups, words):
         if known is not None and value != known[1]:
@@ -168,7 +166,7 @@ def _say(part: Part, run: Run, groups: Sequence[Part], field: str, words: _Words
 
 
 def _given(run: Run, groups: Sequence[Part], words: _Words) -> Iterator[tuple[str, Any]]:
-    """Takes what annotations, the operator's policy and PodGroups say, each with its path in the manifest."""
+    """Take the values out of annotations, the operator's policy and PodGroups, each with its path in the manifest."""
     annotation, in_policy, in_group = words
     for where, key in (*((where, annotation) for where in _ANNOTATIONS), (_POLICY, in_policy)):
         if key is not None and (value := _pop(run.options, where, key)) is not None:
@@ -186,7 +184,7 @@ def _at(options: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _pop(options: dict[str, Any], where: str, key: str) -> Any:
-    """Takes a value out of the options, and what is empty without it."""
+    """Take a value out of the options, and remove parts that are then empty."""
     head, _, tail = where.partition(".")
     inner = options.get(head)
     if not isinstance(inner, dict):
@@ -198,7 +196,7 @@ def _pop(options: dict[str, Any], where: str, key: str) -> Any:
 
 
 def _path(run: Run, where: str, key: str) -> str:
-    """Where the manifest says it."""
+    """The path of the value in the manifest."""
     fields = [field for field in run.whence if f"engine_options.{where}.".startswith(f"{field}.")]
     longest = max(fields, key=len)
     return f"{run.whence[longest]}{f'engine_options.{where}'.removeprefix(longest)}.{key}"

@@ -1,4 +1,4 @@
-"""A file of YAML or JSON, read as kubectl reads it, except for what that loses without a word: a key given twice."""
+"""Reads a file of YAML or JSON like kubectl, except that a repeated key is an error: kubectl loses one silently."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Document(NamedTuple):
     """One document of a file.
 
     Attributes:
-        value: as JSON would have it.
-        line: in which it begins, from 1.
+        value: as JSON has it.
+        line: its first line, from 1.
     """
 
     value: Any
@@ -30,10 +30,10 @@ class Document(NamedTuple):
 
 
 def read_documents(path: Path) -> list[Document]:
-    """All documents of a file that hold something.
+    """All documents of a file that are not empty.
 
     Raises:
-        InvalidInput: it cannot be read, is no YAML, or gives a key twice; with the line.
+        InvalidInput: it cannot be read, is no YAML, or has a key twice; with the line.
     """
     try:
         content = path.read_bytes()
@@ -53,11 +53,11 @@ def read_documents(path: Path) -> list[Document]:
 
 
 class _Refused(Exception):
-    """What YAML allows, and a manifest does not."""
+    """Something that YAML allows, and a manifest does not."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Leaves it open what words without quotes are, and lets tabs stand between words, as kubectl's does."""
+    """Does not resolve words without quotes, and allows tabs between words, like kubectl's loader."""
 
     def scan_to_next_token(self) -> None:
         super().scan_to_next_token()

@@ -1,7 +1,7 @@
-"""From the command of somebody's container to a launcher, a script, and what both are put behind, purely.
+"""Finds the launcher, the script, and the commands before them in the command of a user's container, purely.
 
-In go the words of `command` and `args`, and what is known of the container's variables; out comes a `Launch`, or a
-SpecError that says what to write instead. Nothing here knows of manifests, pods or engines.
+In: the words of `command` and `args`, and the known variables of the container. Out: a `Launch`, or a SpecError that
+says what to write instead. Nothing here knows of manifests, pods or engines.
 """
 
 from airflow_elastic.engines.kube.manifests.commands.found import find_launch

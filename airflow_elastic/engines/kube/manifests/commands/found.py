@@ -1,4 +1,4 @@
-"""Where in a container's command the launcher is, and what it is put behind."""
+"""Where the launcher is in a container's command, and which words come before it."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ def _find(words: list[str], path: str, scope: Scope) -> Launch:
     start = _start(words)
     if start:
         inner = _find(words[start:], path, scope)
-        if inner.launcher != "python":  # else it is a program of one rank, with all that is before it
+        if inner.launcher != "python":  # otherwise the inner program is one rank, with all words before it
             places, seconds = kept(words[:start], path)
             wrapper = (*(for_kubernetes(words[i]) for i in places), *inner.wrapper)
             return replace(inner, wrapper=wrapper, deadline=_least(seconds, inner.deadline))
     elif (named := next(filter(NAMED.fullmatch, _pairs(words)), None)) is not None:
         text = (
-            f"{named} at the beginning, or behind a program that is known to start it (env, numactl, nsys profile, "
-            f"uv run, …): what {words[0]} does with it is not known here"
+            f"{named} at the beginning, or behind a known program that starts it, such as env, numactl, "
+            f"nsys profile or uv run. What {words[0]} does with it is not known here"
         )
         raise SpecError(Problem(path, _shown(words), text))
     return _program(words, path)
 
 
 def _start(words: Sequence[str]) -> int | None:
-    """Where among these words a launcher begins, or a shell with a line; None where they start something else."""
+    """The position where a launcher begins, or a shell with a line; None if the words start something else."""
     if not words:
         return None
     if launcher_of(words) or is_one_of(OTHER_LAUNCHERS, words) or line_of(words) is not None:
@@ -93,7 +93,7 @@ def _behind_line(line: Line, path: str, scope: Scope) -> Launch:
 
 
 def _program(words: list[str], path: str) -> Launch:
-    """One rank is what these words start: a script of Python's, or any program."""
+    """The words are one rank: a Python script, or any other program."""
     refuse_marks(words, path)
     if is_python(words[0]):
         rest = words[1:]
@@ -105,7 +105,7 @@ def _program(words: list[str], path: str) -> Launch:
 
 
 def _pairs(words: Sequence[str]) -> list[str]:
-    """Each word, and each with the next one."""
+    """Each word, and each pair of neighbours."""
     names = [word.rpartition("/")[2] for word in words]
     return [*names, *(f"{a} {b}" for a, b in itertools.pairwise(names))]
 

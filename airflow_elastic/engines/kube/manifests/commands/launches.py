@@ -1,4 +1,4 @@
-"""Launchers' own options: what each says of the run, and what of it is the run's own anyway."""
+"""The launchers' own options: those that become fields of the run, and those that a run replaces."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MODULES = {
     "accelerate.commands.launch": "accelerate launch",
 }
 
-#: Where programs of several interpreters lie.
+#: Folders with programs of several interpreters.
 _SHARED = ("/bin", "/usr/bin", "/usr/local/bin", ".", "bin")
 
-#: How workers meet, and how the agent watches its ranks, is the run's own: these have no meaning in it.
+#: The run has its own rendezvous, and its agent watches the ranks: these options have no meaning in it.
 _MEETING = (
     *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "local_addr", "master_addr", "master_port"),
     *("node_rank", "monitor_interval", "start_method"),
@@ -39,19 +39,19 @@ _DLROVER_FLAGS = (
 
 @dataclass(slots=True)
 class Launch:
-    """What a command line says.
+    """The parts of a command line.
 
     Attributes:
         launcher: name of the launcher.
         command: the script, or the program, and its arguments.
-        python: the interpreter, where one is named.
-        procs: ranks of a worker, as the command says: a number, or `auto`, `gpu` and `cpu`.
-        ranks: of all workers together, where the command says that instead.
-        nodes: of a command that says how many, the least and the most.
-        max_restarts: as the command says.
+        python: the interpreter, if one is named.
+        procs: ranks of a worker, in the words of the command: a number, or `auto`, `gpu` and `cpu`.
+        ranks: of all workers together, if the command has that instead.
+        nodes: the fewest and the most workers, if the command has them.
+        max_restarts: as in the command.
         options: of the launcher.
-        wrapper: what all of it is put behind, as the words of a container's command.
-        deadline: in how many seconds all has to end.
+        wrapper: the command before the launcher, as the words of a container's command.
+        deadline: the time limit in seconds.
     """
 
     launcher: str
@@ -67,7 +67,7 @@ class Launch:
 
 
 def launcher_of(words: Sequence[str]) -> tuple[str, str | None, list[str]] | None:
-    """The launcher that these words start, the interpreter that they name, and what follows; None for any other."""
+    """The launcher in these words, its interpreter if named, and the words after it; None for any other program."""
     first, rest = words[0].rpartition("/")[2], list(words[1:])
     if first == "accelerate" and rest[:1] == ["launch"]:
         return "accelerate launch", _python_of(words[0]), rest[1:]
@@ -89,9 +89,9 @@ def launcher_of(words: Sequence[str]) -> tuple[str, str | None, list[str]] | Non
 
 
 def _python_of(launcher: str) -> str | None:
-    """The interpreter of a launcher that is named by its path: the one beside it, as in a virtual environment.
+    """The interpreter of a launcher with a path: the one beside it, as in a virtual environment.
 
-    In folders for programs of all kinds it may be any: None.
+    In shared folders for programs it may be any: None.
     """
     folder = launcher.rpartition("/")[0]
     shared = not folder or folder in _SHARED or folder.endswith("/.local/bin")
@@ -104,12 +104,12 @@ def is_python(word: str) -> bool:
 
 
 def launch_of(name: str, python: str | None, words: Sequence[str], path: str) -> Launch:
-    """What a launcher's options and the script behind them say.
+    """Read a launcher's options, and the script behind them.
 
     Args:
         name: of the launcher.
-        python: the interpreter that starts it, where one is named.
-        words: behind the launcher's name.
+        python: the interpreter that starts it, if one is named.
+        words: the words after the launcher's name.
         path: of the command, for errors.
 
     Raises:
@@ -120,7 +120,7 @@ def launch_of(name: str, python: str | None, words: Sequence[str], path: str) ->
         name, found.launcher = "torchrun", "torchrun"
         flags = [word.lstrip("-").replace("-", "_") for word in words]
         if "use_env" not in flags:
-            text = "torchrun, or --use-env behind it: without, each rank is given --local-rank, which a run does not do"
+            text = "torchrun, or --use-env behind it: otherwise each rank gets --local-rank, which a run does not do"
             raise SpecError(Problem(path, "torch.distributed.launch", text))
     rest = list(words)
     while rest and rest[0].startswith("-"):
@@ -135,12 +135,12 @@ def launch_of(name: str, python: str | None, words: Sequence[str], path: str) ->
 
 
 def refuse_marks(words: Sequence[str], path: str) -> Sequence[str]:
-    """The same words, in which nothing is left that only the pod would know. Raises SpecError."""
+    """The same words. Raises SpecError if only the pod would know a part of them."""
     for word in words:
         if (unknown := marked(word)) is not None:
             text = (
-                f"an argument without {unknown}, which only the pod knows: the agent starts the command there with no "
-                "shell between; write its value, set it in `env`, or read it in the script"
+                f"an argument without {unknown}, which only the pod knows: the agent starts the command "
+                "without a shell. Write its value, set it in `env`, or read it in the script"
             )
             raise SpecError(Problem(path, spelled(word), text))
     return words
@@ -177,7 +177,7 @@ def _option(name: str, rest: list[str], found: Launch, path: str) -> None:
 
 
 def _whole(key: str, known: Sequence[str]) -> str:
-    """An option that is written short, as argparse allows it, in full."""
+    """The full name of an option that is abbreviated, as argparse allows it."""
     longer = [one for one in known if one.startswith(key)]
     return longer[0] if key not in known and len(longer) == 1 and len(key) > 2 else key
 
@@ -202,7 +202,7 @@ def _max_restarts(found: Launch, value: str) -> None:
 
 
 def _nothing(found: Launch, value: str) -> None:
-    """The run's own."""
+    """Ignored: the run has its own."""
 
 
 def _keep(name: str, kind: type) -> Callable[[Launch, str], None]:
@@ -233,7 +233,7 @@ _TAKES: Mapping[str, _Takes] = {
         **dict.fromkeys(_ACCELERATE_MEETING, _nothing),
     },
 }
-#: Without a value. Programs are run as such anyway; devices follow from resources.
+#: Options without a value. Programs are run as such anyway; devices follow from resources.
 _FLAGS: Mapping[str, tuple[str, ...]] = {
     "torchrun": ("no_python", "standalone", "use_env"),
     "dlrover-run": ("no_python", "standalone", "use_env"),

@@ -1,7 +1,7 @@
 """A launcher within a shell's line: `bash -c "cd /app && export A=1; exec torchrun train.py"`.
 
-All that the line does before is kept: the agent is started by the same shell with the same line, in which it stands
-where the launcher stood. What a line does after its launcher is refused, as a run ends with its launcher.
+Everything before the launcher is kept: the same shell starts the agent with the same line, in the launcher's place.
+Commands after the launcher are refused, because a run ends with its launcher.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_elastic.spec.errors import Problem, SpecError
 
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
 
-#: Launchers by names that are nothing else.
+#: Launchers whose names have no other meaning.
 NAMED = re.compile(
     r"(?<![\w-])(torchrun|dlrover-run|accelerate launch|torch\.distributed\.(?:run|launch)|horovodrun|mpirun"
     r"|dlrover\.trainer\.torch\.elastic_run|accelerate\.commands\.launch)(?![\w-])"
@@ -34,16 +34,16 @@ Start = Callable[[Sequence[str]], "int | None"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What was found in a line.
+    """The parts of a line.
 
     Attributes:
         shell: the shell and its options.
-        before: the line up to the launcher's command, with the variables that it sets for that alone.
-        wrapper: the words between, as the launcher's own command has them.
+        before: the line up to the launcher's command, with the variables that it sets only for that.
+        wrapper: the words between, in the form of the launcher's own command.
         raw: the same as they are written, one for one.
-        launch: the launcher and all behind it.
+        launch: the launcher and everything behind it.
         after: redirections of the command.
-        needed: whether the shell does anything but start the launcher.
+        needed: whether the shell does more than start the launcher.
     """
 
     shell: tuple[str, ...]
@@ -55,7 +55,7 @@ class Line:
     needed: bool
 
     def around(self, places: Sequence[int]) -> list[str]:
-        """The words that start the agent by this line, behind those words of the wrapper; or none."""
+        """The words that start the agent by this line, behind these words of the wrapper; or none."""
         if not self.needed and not places:
             return []
         between = " ".join(dict.fromkeys(self.raw[i] for i in places))
@@ -64,7 +64,7 @@ class Line:
 
 
 def line_of(words: Sequence[str]) -> int | None:
-    """Where the line stands that these words give to a shell; None where they give none."""
+    """The position of the line that these words give to a shell; None if there is none."""
     if words[0].rpartition("/")[2] not in _SHELLS:
         return None
     has_line, skip = False, False
@@ -80,17 +80,17 @@ def line_of(words: Sequence[str]) -> int | None:
 
 
 def read_line(words: Sequence[str], at: int, path: str, scope: Scope, start: Start) -> Line | None:
-    """The launcher in the line of a shell; None where it has none.
+    """The launcher in the line of a shell; None if it has none.
 
     Args:
         words: the shell, its options, the line, and its arguments.
-        at: where the line stands.
+        at: the position of the line.
         path: of the command, for errors.
         scope: the container's variables.
-        start: says where a launcher begins in the words of a command.
+        start: finds the launcher in the words of a command.
 
     Raises:
-        SpecError: there is one, but it cannot be taken out of the line.
+        SpecError: there is a launcher, but it cannot be taken out of the line.
     """
     line = words[at]
     try:
@@ -116,12 +116,14 @@ def _starts(command: Command, scope: Scope, start: Start) -> bool:
 
 
 def _refuse_around(commands: list[Command], starting: list[int], line: str, path: str) -> None:
-    """Refuse a launcher that is not what the line ends in, once."""
+    """Refuse a line that does not end with its launcher, or has several."""
     one, why = commands[starting[0]], None
     if len(starting) > 1:
         why = "one launcher in the line: a run is one training"
     elif one.depth:
-        why = "the launcher outside of if, for, while, { } and ( ): whether it is started is not known here"
+        why = (
+            "the launcher outside of if, for, while and brackets: it is not known here whether it is started"
+        )
     elif one.before in ("|", "|&", "||"):
         why = f"the launcher without `{one.before}` before it"
     elif one.after == "&":
@@ -200,7 +202,7 @@ def _sets(command: Command, first: str | None) -> list[tuple[str, Word]]:
 
 
 class Known(dict[str, "str | None"]):
-    """Variables that a line has set; None for values that only the pod knows. It may have set any."""
+    """Variables that a line has set; None for values that only the pod knows. The line may have set any name."""
 
     anything = False
 

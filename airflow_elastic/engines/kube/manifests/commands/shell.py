@@ -1,7 +1,7 @@
-"""A shell's line, taken apart as far as is needed to find one command in it: words, what they are made of, and where.
+"""Parses a shell's line, as far as is needed to find one command in it: its words, their parts and positions.
 
-Nothing is run. What only a shell in the pod could know becomes a mark (`variables`): what a program prints, files that
-match a pattern, variables that nobody sets.
+Nothing is run. Parts that only a shell in the pod could know become marks (`variables`). They are the output of
+programs, patterns for files, and variables that nobody sets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BETWEEN = ("then", "do", "else", "elif", "!")
 
 
 class Unreadable(ValueError):
-    """A line that cannot be taken apart; says why."""
+    """A line that cannot be parsed; its text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Word:
     """One word of a line.
 
     Attributes:
-        start, end: where it stands.
+        start, end: its position.
         raw: as it is written.
-        pieces: its parts in order, each with whether it stands in quotes; those that begin with `$` or a back tick and
-            are not `literal` are to be filled in.
+        pieces: its parts in order, each with whether it is in quotes. Parts that begin with `$` or a back tick must be
+            filled in, unless they are `literal`.
     """
 
     start: int
@@ -46,7 +46,7 @@ class Word:
 
     @property
     def literal(self) -> str | None:
-        """The word, where nothing in it is to be filled in."""
+        """The word, if no part of it must be filled in."""
         return "".join(text for text, _, fixed in self.pieces) if all(f for _, _, f in self.pieces) else None
 
 
@@ -57,7 +57,7 @@ class Command:
     Attributes:
         words: its words, without redirections.
         before: the operator before it; empty for the first.
-        depth: within how many ifs, loops and parentheses it is.
+        depth: the number of ifs, loops and parentheses around it.
         redirects: where its redirections begin and end, if any.
         after: the operator behind it; empty for the last.
     """
@@ -69,7 +69,7 @@ class Command:
     after: str = ""
 
     def assignments(self) -> int:
-        """How many words before the program set variables for it."""
+        """The number of words before the program that set variables for it."""
         count = 0
         while count < len(self.words) and _ASSIGNMENT.match(self.words[count].raw):
             count += 1
@@ -105,18 +105,18 @@ def commands_of(line: str) -> list[Command]:
 
 
 def said(command: Command, known: Mapping[str, str | None], scope: Scope) -> list[str]:
-    """The words of a command as the shell would hand them to it.
+    """The words that the shell would pass to a command.
 
     Args:
-        command: which.
-        known: variables that the line has set before it; None for such whose values are not known.
+        command: the command.
+        known: variables that the line has set before it; None if their values are unknown.
         scope: the container's.
     """
     return [text for word in command.words for text in filled(word, known, scope)]
 
 
 def filled(word: Word, known: Mapping[str, str | None], scope: Scope) -> list[str]:
-    """One word as the shell would hand it on: as several where a variable without quotes holds several."""
+    """One word as the shell would pass it: several words if a variable without quotes holds several."""
     texts = [""]
     for piece, quoted, fixed in word.pieces:
         if fixed:
@@ -134,7 +134,7 @@ def filled(word: Word, known: Mapping[str, str | None], scope: Scope) -> list[st
 
 
 def value_of(piece: str, known: Mapping[str, str | None], scope: Scope) -> str:
-    """What the shell puts in place of `$NAME`, `${NAME:-word}` or `$((NAME * 2))`."""
+    """The value that the shell puts in place of `$NAME`, `${NAME:-word}` or `$((NAME * 2))`."""
     if arithmetic := re.fullmatch(r"\$\(\((.*)\)\)", piece, re.DOTALL):
         return _arithmetic(arithmetic[1], piece, known, scope)
     plain = _VARIABLE.fullmatch(piece)
@@ -172,7 +172,7 @@ def _arithmetic(text: str, piece: str, known: Mapping[str, str | None], scope: S
 
 
 def _patterns(text: str) -> str:
-    """Text without quotes: what a shell would replace by names of files, or write out, is known in the pod alone."""
+    """Text without quotes: only the pod knows the files that a pattern matches, or how it is expanded."""
     return mark(text) if re.search(r"[*?]|\[.*\]|^~|\{.*(,|\.\.).*\}", text) else text
 
 
@@ -251,7 +251,7 @@ def _double(line: str, at: int, pieces: list[tuple[str, bool, bool]]) -> int:
 
 
 def _expansion(line: str, at: int) -> int:
-    """Where what begins with `$` or a back tick ends; right behind it where it is just that letter."""
+    """The end of a part that begins with `$` or a back tick; the next position if it is only that letter."""
     if line[at] == "`":
         return _closing(line, at + 1, "`") + 1
     if line.startswith("$'", at):

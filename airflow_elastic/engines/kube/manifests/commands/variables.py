@@ -1,7 +1,7 @@
-"""Variables in a command: what Kubernetes (`$(NAME)`) and a shell (`$NAME`) would put there, as far as it is known.
+"""Variables in a command: the values that Kubernetes (`$(NAME)`) and a shell (`$NAME`) would insert, if known.
 
-What is known only in the pod stays in the text as a mark, with its own spelling within. Whoever uses the text decides
-whether that is any harm.
+Parts that only the pod knows stay in the text as a mark, which contains their own spelling. The user of the text
+decides whether that does any harm.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-_OPEN, _CLOSE = "\ue000", "\ue001"  # of Unicode's private use
+_OPEN, _CLOSE = "\ue000", "\ue001"  # Unicode's private use
 _MARK = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
 _SERVICE = re.compile(r"[A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[A-Z0-9_]+)?)")
 
@@ -20,8 +20,8 @@ class Scope:
     """The variables of a container.
 
     Attributes:
-        values: by their names, those whose values are known before the pod is there: of its `env`, and of its operator.
-        unknown: names of those whose values are not: of Secrets, of fields of the pod, of its operator.
+        values: the values that are known before the pod exists, by name: of its `env`, and of its operator.
+        unknown: names without known values: of Secrets, of fields of the pod, of its operator.
         others: whether there may be more (`envFrom`).
     """
 
@@ -30,7 +30,7 @@ class Scope:
     others: bool = False
 
     def get(self, name: str) -> str | None:
-        """The value; None where nothing sets it, as far as is known. Raises KeyError where only the pod knows it."""
+        """The value; None if nothing is known to set it. Raises KeyError if only the pod knows it."""
         if name in self.unknown:
             raise KeyError(name)
         if name in self.values:
@@ -41,23 +41,23 @@ class Scope:
 
 
 def mark(spelling: str) -> str:
-    """What stands for something that only the pod knows, e.g. for `$RANK`."""
+    """A mark for something that only the pod knows, e.g. `$RANK`."""
     return f"{_OPEN}{spelling}{_CLOSE}"
 
 
 def marked(text: str) -> str | None:
-    """The spelling of the first thing in a text that only the pod knows; None where all is known."""
+    """The spelling of the first part that only the pod knows; None if everything is known."""
     found = _MARK.search(text)
     return found[1] if found else None
 
 
 def spelled(text: str) -> str:
-    """The text, with what only the pod knows as it was written."""
+    """The text with the marked parts as they were written."""
     return _MARK.sub(lambda found: found[1], text)
 
 
 def filled_by_kubernetes(text: str, scope: Scope) -> str:
-    """A word of a container's command as Kubernetes starts it: `$(NAME)` filled in where NAME is set, `$$` is `$`."""
+    """A word of a container's command as Kubernetes starts it: `$(NAME)` filled in if NAME is set, `$$` is `$`."""
     return _filled(text, lambda name: _of_kubernetes(name, scope))
 
 
@@ -66,9 +66,9 @@ def values_of(pairs: list[tuple[str, str | None]], scope: Scope) -> tuple[dict[s
 
     Args:
         pairs: names and values; None for values that are elsewhere.
-        scope: what is known before them.
+        scope: the variables before them.
 
-    Returns: those whose values are known, and the names of those whose are not.
+    Returns: the known values, and the names of the unknown ones.
     """
     values, unknown = dict(scope.values), set(scope.unknown)
     for name, value in pairs:
@@ -83,7 +83,7 @@ def values_of(pairs: list[tuple[str, str | None]], scope: Scope) -> tuple[dict[s
 
 
 def for_kubernetes(text: str) -> str:
-    """A text that Kubernetes is to leave as it is, but for marks of its own variables."""
+    """A text that Kubernetes must leave as it is, except for marks of its own variables."""
     if "$$" not in text and "$(" not in _MARK.sub("", text):
         return spelled(text)
     pieces = _MARK.split(text)  # every other one was marked

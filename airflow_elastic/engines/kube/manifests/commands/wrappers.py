@@ -1,6 +1,6 @@
-"""Programs that people put before a launcher, and that start what is behind them: `env`, `numactl`, `uv run`, ….
+"""Programs before a launcher that start the command behind them: `env`, `numactl`, `uv run`, ….
 
-What stands between such a program and the launcher is its own, and is kept as it is.
+The words between such a program and the launcher belong to the program, and are kept.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _WRAPPERS = frozenset(
     )
 )
 
-#: Programs that start ranks, and that a run has no launcher for as they are.
+#: Programs that start ranks themselves, and for which there is no launcher.
 OTHER_LAUNCHERS = frozenset(
     (
         *("horovodrun", "deepspeed", "mpirun", "mpiexec", "mpiexec.hydra", "srun", "colossalai", "composer"),
@@ -75,21 +75,21 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def is_one_of(names: frozenset[str], words: Sequence[str]) -> bool:
-    """Whether words begin with one of these programs, wherever it lies."""
+    """Whether words begin with one of these programs, in whatever folder it is."""
     first = words[0].rpartition("/")[2]
     return first in names or " ".join((first, *words[1:2])) in names
 
 
 def is_wrapper(words: Sequence[str]) -> bool:
-    """Whether words begin with a program that starts what is behind it; entry points of images among them."""
+    """Whether words begin with a program that starts the command behind it, such as an image's entry point."""
     return is_one_of(_WRAPPERS, words) or re.search(r"(^|[/_-])entrypoint(\.sh)?$", words[0]) is not None
 
 
 def kept(wrapper: Sequence[str], path: str) -> tuple[list[int], float | None]:
-    """Which words before a launcher are put before the agent, by their places, and in how many seconds all has to end.
+    """The positions of the words before a launcher that are put before the agent, and the time limit in seconds.
 
     Raises:
-        SpecError: they would take from the agent what that needs.
+        SpecError: they would take something from the agent that it needs.
     """
     places: list[int] = []
     limits: list[float] = []
@@ -108,14 +108,14 @@ def kept(wrapper: Sequence[str], path: str) -> tuple[list[int], float | None]:
 def _check_env(words: Sequence[str], path: str) -> None:
     for word in words[1:]:
         if word in ("-", "-i", "--ignore-environment") or word.startswith(("-S", "--split-string")):
-            text = f"env without {word}: the agent is told by variables which worker it is"
+            text = f"env without {word}: the agent gets its worker's number in variables"
             raise SpecError(Problem(path, " ".join(words), text))
         if word.startswith("AIRFLOW_ELASTIC_"):
             raise SpecError(Problem(path, word, "any name but our own AIRFLOW_ELASTIC_*"))
 
 
 def _limit(wrapper: Sequence[str], path: str) -> float | None:
-    """Of `timeout -k 30 12h`, 43200: which becomes the run's own deadline."""
+    """The run's deadline by `timeout`: 43200 for `timeout -k 30 12h`."""
     rest = list(wrapper[1:])
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
@@ -125,7 +125,7 @@ def _limit(wrapper: Sequence[str], path: str) -> float | None:
             value = rest.pop(0)
         of_signal = (short and short[1] == "s") or (long and long[1] == "signal")
         if of_signal and value.upper().removeprefix("SIG") not in ("TERM", "15"):
-            text = "timeout with SIGTERM, upon which the agent saves; or active_deadline_seconds in its place"
+            text = "timeout with SIGTERM, at which the agent saves; or active_deadline_seconds in its place"
             raise SpecError(Problem(path, " ".join(wrapper), text))
     found = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([smhd]?)", rest[0]) if len(rest) == 1 else None
     if found is None:

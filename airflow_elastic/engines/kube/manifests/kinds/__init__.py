@@ -1,4 +1,4 @@
-"""What each kind of job says in a manifest, in the words of a run: a module for each, and the table of them."""
+"""Reads each kind of job in a manifest into the fields of a run: a module for each, and the table of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_elastic.engines.kube.manifests.parts import Part
 
 Objects = Sequence[Mapping[str, Any]]
 
-#: By group and kind: reads a `spec`, and may look at what else the file holds.
+#: By group and kind: reads a `spec`, and may look at the other objects of the file.
 READERS: Mapping[tuple[str, str], Callable[[Part, Run, Objects], None]] = {
     ("batch", "Job"): read_job,
     ("kubeflow.org", "PyTorchJob"): read_pytorchjob,

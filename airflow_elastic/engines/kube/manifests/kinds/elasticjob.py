@@ -24,7 +24,7 @@ _WORDS = {
 }
 _SCHEDULING = {"autoScale": "auto_scale", "restartTimeout": "restart_timeout", "priority": "priority"}
 
-#: What pods beside the workers have as the workers have it, where nothing else is said.
+#: Fields that pods beside the workers take over from the workers, if they do not set them.
 _OF_WORKERS = {
     "nodeSelector": "node_selector",
     "tolerations": "tolerations",
@@ -32,9 +32,9 @@ _OF_WORKERS = {
     "schedulerName": "scheduler",
 }
 
-_RESTARTS = 3  # DLRover's own
+_RESTARTS = 3  # DLRover's default
 
-#: What DLRover's master sets in a worker's pod, beside how many there are.
+#: Variables that DLRover's master sets in a worker's pod, except for the number of workers.
 _PER_POD = frozenset(
     (
         *("NODE_RANK", "NODE_ID", "NODE_TYPE", "WORKER_RANK", "WORKER_TYPE", "WORKER_ID", "RANK", "POD_IP"),
@@ -44,7 +44,7 @@ _PER_POD = frozenset(
 
 
 def read_elasticjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Workers train; the job master and processes of other kinds are beside them."""
+    """Workers train; the job master and other processes run beside them."""
     run.plain["engine"] = "elasticjob"
     if limits := part.data.get("resourceLimits"):
         part.data["resourceLimits"] = {name: written(amount) for name, amount in limits.items()}
@@ -78,7 +78,7 @@ def _take_workers(one: Part, run: Run) -> None:
 
 
 def _take_master(one: Part, run: Run) -> None:
-    """Its command is ours, and so is what follows its failure."""
+    """Our options set its command, and the run decides what follows its failure."""
     one.only("replicas", 0, 1, why="1: a job has one master")
     one.drop("restartCount")
     template = _named_main(one)
@@ -87,10 +87,10 @@ def _take_master(one: Part, run: Run) -> None:
     main = template["spec"]["containers"][0]
     for word in ("command", "args"):
         if words := main.pop(word, None):
-            why = "nothing: it names the job, of which each attempt has one of its own"
+            why = "nothing: it names the job, and each attempt has its own job"
             one.refuse(f"template.spec.containers.0.{word}", words, why)
     run.say("engine_options.master.pod_template", template, one.at("template"))
-    if main.get("resources"):  # in the template; ours would stand beside them
+    if main.get("resources"):  # they are in the template; our default would stand beside them
         run.say("engine_options.master.resources", {}, one.at("template.spec.containers.0.resources"))
 
 
@@ -111,7 +111,7 @@ def _take_others(one: Part, run: Run, name: str) -> None:
 
 
 def _set_apart(pod: dict[str, Any], run: Run) -> None:
-    """Have a pod beside the workers have nothing of theirs, which it would have where its template is silent."""
+    """Keep the workers' values out of a pod beside them, which it would get where its template is silent."""
     for theirs, ours in _OF_WORKERS.items():
         if ours in run.options:
             pod.setdefault(theirs, None)
@@ -122,7 +122,7 @@ def _set_apart(pod: dict[str, Any], run: Run) -> None:
 
 
 def _named_main(one: Part) -> dict[str, Any] | None:
-    """The template with its first container called as the operator wants it, and as ours is that it is laid over."""
+    """The template with the operator's name for its first container, as in the template that it is merged into."""
     template = one.part("template").rest()
     spec = template.get("spec", {})
     if not spec.get("containers"):

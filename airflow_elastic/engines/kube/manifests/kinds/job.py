@@ -16,7 +16,7 @@ NOT_NOW = "false: a run begins when it is submitted, and waits in a queue where 
 
 
 def read_job(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Its pods all train together, and are numbered."""
+    """All its pods train together, and have numbers."""
     run.plain["engine"] = "job"
     parallelism, completions = part.take("parallelism"), part.take("completions")
     count = 1 if parallelism is None else parallelism

@@ -12,7 +12,7 @@ from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_template
 from airflow_elastic.spec.errors import ABSENT
 
-#: What the operator's own code, and not its schema, fills in.
+#: Defaults that the operator's code sets, and not its schema.
 _RESTART_POLICY, _PROCS = "OnFailure", "auto"
 
 _PER_POD = frozenset(
@@ -87,7 +87,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _difference(templates: Mapping[str, Part]) -> str:
-    """The first path at which two templates differ."""
+    """The first path where two templates differ."""
     one, other, path = templates["Master"].data, templates["Worker"].data, ""
     while isinstance(one, Mapping | list) and type(one) is type(other):
         keys = [*one, *other] if isinstance(one, Mapping) else [*range(max(len(one), len(other)))]
@@ -103,7 +103,7 @@ def _get(found: Any, key: Any) -> Any:
 
 
 def _procs(part: Part, elastic: Part) -> Procs:
-    """`nprocPerNode`, or the elasticPolicy's older word for it; without both the operator says auto."""
+    """`nprocPerNode`, or the older field of the elasticPolicy; without both the operator takes auto."""
     procs, older = part.take("nprocPerNode"), elastic.take("nProcPerNode")
     if None not in (procs, older) and str(procs) != str(older):
         elastic.refuse("nProcPerNode", older, f"nothing beside spec.nprocPerNode, which is {procs}")
@@ -113,7 +113,7 @@ def _procs(part: Part, elastic: Part) -> Procs:
 
 
 def _take_elastic(elastic: Part, run: Run, count: int, before: int, whence: str) -> None:
-    """The fewest and the most; the operator takes one for both where only one is given."""
+    """The fewest and the most workers; the operator takes one for both if only one is given."""
     least, most = elastic.take("minReplicas"), elastic.take("maxReplicas")
     paths = [elastic.at("minReplicas"), elastic.at("maxReplicas")]
     if least is None and most is not None:
@@ -125,7 +125,7 @@ def _take_elastic(elastic: Part, run: Run, count: int, before: int, whence: str)
 
 
 def _scope(run: Run, count: int, procs: Procs) -> Scope:
-    """What the operator sets in every pod, as far as it is the same in all."""
+    """The variables that the operator sets in every pod with the same value."""
     values = {"PET_NPROC_PER_NODE": procs.words or _PROCS}
     if "min" in run.workers:
         values["PET_NNODES"] = f"{run.workers['min']}:{run.workers['max']}"

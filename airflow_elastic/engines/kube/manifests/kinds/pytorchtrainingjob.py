@@ -15,7 +15,7 @@ _PER_POD = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER
 
 
 def read_pytorchtrainingjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
-    """One kind of replicas, which train; behind the operator's own torchrun where that is on."""
+    """One kind of replicas, which train; behind the operator's own torchrun if that is on."""
     run.plain["engine"] = "pytorchtrainingjob"
     specs = part.take("replicaSpecs", [])
     if len(specs) != 1:

@@ -1,6 +1,6 @@
-"""A TrainJob of the Kubeflow Trainer 2 (trainer.kubeflow.org/v1alpha1), and the runtime that it takes the rest from.
+"""A TrainJob of the Kubeflow Trainer 2 (trainer.kubeflow.org/v1alpha1), and its runtime.
 
-What the runtime says is known where its object stands in the same file; else the TrainJob has to say it.
+The runtime's settings are known if its object is in the same file; otherwise the TrainJob must contain them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PER_POD = frozenset(("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "JO
 
 
 def read_trainjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
-    """What it leaves to its runtime stays there, but for image and command, which the agent takes the place of."""
+    """Fields that are only in its runtime stay there, except image and command, which the agent replaces."""
     run.plain["engine"] = "trainjob"
     ref = part.part("runtimeRef")
     ref.drop("apiGroup")
@@ -51,8 +51,8 @@ def read_trainjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()
     missing = [word for word in ("image", "command") if not trainer.data.get(word)]
     if missing and not runtime.known:
         text = (
-            f"this field is required, or the {kind} {name} in the same file, behind a line ---, from which it is then "
-            f"taken: kubectl get {kind.lower()} {name} -o yaml"
+            f"this field is required, or the {kind} {name} in the same file, behind a line ---. "
+            f"To get it: kubectl get {kind.lower()} {name} -o yaml"
         )
         for word in missing:
             trainer.refuse(word, ABSENT, text)
@@ -72,7 +72,7 @@ def read_trainjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()
 
 
 def _procs(trainer: Part, run: Run, runtime: _Runtime) -> Procs:
-    """`numProcPerNode`; else what the runtime says; else what Trainer does: GPUs, or the processors asked for."""
+    """`numProcPerNode`; or the runtime's number; or Trainer's default: GPUs, or the requested processors."""
     path, given = trainer.at("numProcPerNode"), trainer.take("numProcPerNode")
     resources = trainer.data["resources"] or runtime.container.get("resources", {})
     given = runtime.procs if given is None else given
@@ -90,7 +90,7 @@ def _procs(trainer: Part, run: Run, runtime: _Runtime) -> Procs:
 
 
 class _Runtime:
-    """What is known of a runtime: all, or nothing."""
+    """The known parts of a runtime: all, or nothing."""
 
     def __init__(self, body: Mapping[str, Any] | None, title: str) -> None:
         self.title, self.known = title, body is not None

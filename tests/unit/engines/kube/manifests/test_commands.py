@@ -148,7 +148,7 @@ def test_found(words: list[str], wanted: dict[str, Any]) -> None:
         (["sh", "-c", 'eval "torchrun t.py"'], "as a command of its own"),
         (["sh", "-c", "torchrun t.py", "--lr", "1"], "no words behind the shell's line"),
         (["sh", "-c", "cd $1 && torchrun t.py", "-", "/a"], "no words behind"),
-        (["./run.sh", "torchrun", "t.py"], "what ./run.sh does with it is not known"),
+        (["./run.sh", "torchrun", "t.py"], "What ./run.sh does with it is not known"),
         (["env", "-i", "torchrun", "t.py"], "env without -i"),
         (["timeout", "-s", "KILL", "1h", "torchrun", "t.py"], "timeout with SIGTERM"),
         (["timeout", "torchrun", "t.py"], "timeout with a duration"),

@@ -233,8 +233,8 @@ def test_amounts_of_a_container_that_are_not_alike_are_said_by_no_gang() -> None
         (
             with_group(job(template(**{GROUP: "mine"})), {}, name="other"),
             "spec.template.metadata.annotations.scheduling.k8s.io/group-name: given 'mine'; allowed: nothing: each "
-            "attempt has a PodGroup of its own, of the fewest workers of the run; or the PodGroup mine in the same "
-            "file, behind a line ---, from which it is then taken",
+            "attempt has its own PodGroup, with the fewest workers of the run. Or add the PodGroup mine to the same "
+            "file, behind a line ---, and it is taken from there",
         ),
     ],
 )
