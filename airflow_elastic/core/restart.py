@@ -1,4 +1,4 @@
-"""Decides about a restart: whether a run retries after an attempt has ended, and after which backoff.
+"""Decides about a restart (a retry of the run) after an attempt has ended, and about its backoff.
 
 Ordered rules, the first one that matches wins, as in JobSet's failure policy.
 """
