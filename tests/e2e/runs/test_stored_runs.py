@@ -27,7 +27,7 @@ from tests.support.cli import COMMAND, SCRIPTS
 from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.training import stored
 
-LOCAL = ["own", "sharded", "phases", "lightning"]
+LOCAL = ["own", "sharded", "phases", "lightning", "huggingface"]
 
 #: What is said in words may be said in better ones, and of a run that goes on, time goes on.
 WORDS = ("sentence", "level", "reason", "evidence")
@@ -106,10 +106,11 @@ def test_a_job_on_a_cluster_is_known_again() -> None:
         pytest.param("phases", marks=pytest.mark.slow),
         pytest.param("sharded", marks=pytest.mark.slow),
         pytest.param("lightning", marks=pytest.mark.slow),
+        pytest.param("huggingface", marks=pytest.mark.slow),
     ],
 )
 def test_interrupted_it_is_carried_on_to_the_same_end(name: str, tmp_path: Path) -> None:
-    package = {"lightning": "lightning"}.get(name, "torch")
+    package = {"lightning": "lightning", "huggingface": "transformers"}.get(name, "torch")
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     run, wanted = unpacked(name, tmp_path), stored.expected(name)
