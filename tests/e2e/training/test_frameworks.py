@@ -163,7 +163,7 @@ async def test_ranks_that_would_train_by_themselves_are_refused(framework: str, 
     async with driving(tmp_path / "run", fitting(framework, tmp_path, "--untold")) as driven:
         state = await driven.end()
     assert (state.outcome, len(state.attempts)) == ("failed", 1)
-    assert "train by itself; where there are no GPUs, say" in (state.reason or "")
+    assert "would train by itself. Without GPUs, use" in (state.reason or "")
 
 
 @pytest.mark.slow
