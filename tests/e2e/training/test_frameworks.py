@@ -84,7 +84,8 @@ async def undisturbed(framework: str, folder: Path, *arguments: str, **changes: 
 
 @pytest.mark.siblings
 async def test_killed_and_rescaled_each_sample_counts_once(framework: str, tmp_path: Path) -> None:
-    spec = fitting(framework, tmp_path, "--step-seconds=0.1", workers=Workers(1, min=1, max=2))
+    # Slow steps: a busy machine must not end the training before it is killed, and before it is scaled.
+    spec = fitting(framework, tmp_path, "--step-seconds=0.5", workers=Workers(1, min=1, max=2))
     async with driving(tmp_path / "run", spec) as driven:
         await driven.until(
             lambda: driven.state.checkpoint, "a checkpoint"

@@ -176,7 +176,7 @@ def test_samples_are_behind_though_lightnings_trainer_counts_no_step(
     assert [sorted(seen[at : at + 20]) for at in (0, 20, 40)] == [[*range(20)]] * 3
     assert (trainer.run.steps, stood, trainer.global_step) == (15, [(3, 0)], 6)
     (said,) = [one for one in caplog.messages if "without an optimizer step" in one]
-    assert "have a larger global_batch" in said
+    assert "use a larger global_batch" in said
 
 
 @LIGHTNING
