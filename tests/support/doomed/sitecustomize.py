@@ -135,7 +135,7 @@ def in_session(module: ModuleType) -> None:
 
 def in_restoring(module: ModuleType) -> None:
     """What ranks of a worker fetch for each other."""
-    begin, download, attempts = module.Restorer.__init__, module.Fetching._download, [0]
+    begin, download, attempts = module.Restorer.__init__, module.FetchOnce._download, [0]
 
     def begun(self: Any, *what: Any, **how: Any) -> None:
         begin(self, *what, **how)
@@ -147,7 +147,7 @@ def in_restoring(module: ModuleType) -> None:
         mine = death(attempts[0])
         mine.point("restoring", key, step=step, world=ranks.world_size, place=ranks.rank)
 
-    module.Restorer.__init__, module.Fetching._download = begun, fetched
+    module.Restorer.__init__, module.FetchOnce._download = begun, fetched
 
 
 class Staged:
@@ -200,15 +200,15 @@ def in_stage(module: ModuleType) -> None:
             point(part.key)
 
     copy._copy = one_by_one
-    module.Stage.put, module.Stage.put_beside = noted(module.Stage.put), noted(module.Stage.put_beside)
-    finish = module.Slot.finish
+    module.StagingArea.put, module.StagingArea.put_beside = noted(module.StagingArea.put), noted(module.StagingArea.put_beside)
+    finish = module.StagingSlot.finish
 
     def told(self: Any, *args: Any) -> None:
         point("copied")
         finish(self, *args)
         point("noted")
 
-    module.Slot.finish = told
+    module.StagingSlot.finish = told
 
 
 # -- agents ----------------------------------------------------------------------------------------------------
