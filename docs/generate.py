@@ -13,7 +13,7 @@ from pathlib import Path
 
 from generator.airflow import operator_page
 from generator.commands import cli_page
-from generator.diagrams import attempt_states, packages
+from generator.diagrams import attempt_states, packages, purposes
 from generator.index import contents
 from generator.kube import owned_names, owner_fields
 from generator.options import options_page
@@ -41,7 +41,11 @@ REGIONS: Mapping[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "index.md": (("contents", contents),),
     "reference/failures.md": (("classes", failure_classes), ("rules", restart_rules)),
     "reference/pods.md": (("owned", owned_names), ("owners", owner_fields)),
-    "explanation/architecture.md": (("packages", packages), ("attempts", attempt_states)),
+    "explanation/architecture.md": (
+        ("packages", packages),
+        ("purposes", purposes),
+        ("attempts", attempt_states),
+    ),
     "reference/journal.md": (("events", journal_events),),
     "reference/status.md": (
         ("example", status_example),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ from airflow_elastic.core.state import RunState
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus
-from generator.markdown import fence
+from generator.markdown import code, fence, table
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "airflow_elastic"
 
 # -- packages ------------------------------------------------------------------------------------------------------
 
@@ -28,6 +30,16 @@ def packages() -> str:
     lines += [f"    {name}" for layer in _layers() for name in layer]
     lines += [f"    {above} --> {below}" for above, below in sorted(_reduced(imports))]
     return fence("\n".join(lines), "mermaid")
+
+
+def purposes() -> str:
+    """Each package, and the first line of its docstring."""
+    rows = []
+    for name in (one for layer in _layers() for one in layer):
+        path = PACKAGE / name / "__init__.py"
+        module = ast.parse((path if path.exists() else PACKAGE / f"{name}.py").read_text())
+        rows.append((code(name), (ast.get_docstring(module) or "").splitlines()[0]))
+    return table(("package", "what it is"), rows)
 
 
 def _layers() -> list[list[str]]:
