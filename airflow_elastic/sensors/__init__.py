@@ -1,4 +1,4 @@
-"""Sensors."""
+"""Sensors: wait for a run."""
 
 from __future__ import annotations
 
