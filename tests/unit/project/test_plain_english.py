@@ -13,7 +13,7 @@ from scripts.plain_english.rules import check, offences
 from tests.support.runs.pages import DOCS, PAGES, ROOT
 
 EASE = 50
-WORDS_ALLOWED = 20_800  # may only fall
+WORDS_ALLOWED = 20_100  # may only fall
 WORDS_GOAL = 20_000
 
 
