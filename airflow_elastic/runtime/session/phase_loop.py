@@ -114,6 +114,13 @@ class PhaseLoop:
         epoch waits for the end of the body; where ranks have to end at that step, what is left of the body is done when
         the run goes on.
 
+        `break` in the body, after the last step of its epoch, ends that epoch. `break` in the inner loop leaves out the
+        rest of the epoch, and the account of samples shows it.
+
+        `for epoch in range(3): for batch in run.loader(data, global_batch=64, epochs=epoch + 1):` works, too. But its
+        body runs again for finished epochs, in which the loader gives nothing. Changes of saved objects there are
+        undone: the checkpoint is loaded again, with a warning.
+
         Args:
             number: epochs in all, from the beginning of the training.
 
