@@ -200,7 +200,10 @@ def in_stage(module: ModuleType) -> None:
             point(part.key)
 
     copy._copy = one_by_one
-    module.StagingArea.put, module.StagingArea.put_beside = noted(module.StagingArea.put), noted(module.StagingArea.put_beside)
+    module.StagingArea.put, module.StagingArea.put_beside = (
+        noted(module.StagingArea.put),
+        noted(module.StagingArea.put_beside),
+    )
     finish = module.StagingSlot.finish
 
     def told(self: Any, *args: Any) -> None:
