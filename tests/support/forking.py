@@ -55,6 +55,7 @@ class Zygote:
         return int(self._way.recv(100) or b"1")
 
     def close(self) -> None:
+        self._way.shutdown(socket.SHUT_RDWR)  # another fork of this process may have the socket, too
         self._way.close()
         self._process.wait()
 

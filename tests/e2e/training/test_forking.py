@@ -11,7 +11,7 @@ import pytest
 
 from airflow_elastic.spec.run import RestartPolicy, Workers
 from tests.support.driving import driving, left_over, training
-from tests.support.forking import Zygotes, forking
+from tests.support.forking import Zygote, Zygotes, forking
 from tests.support.training.parity import ARGUMENTS, Ground
 
 #: What shows that a rank was forked; and its port, which is another one each time.
@@ -52,3 +52,17 @@ async def test_a_forked_rank_sees_what_a_real_one_does(zygotes: Zygotes, tmp_pat
     differ = {name for name in real.keys() | forked.keys() if real.get(name) != forked.get(name)}
     odd = {name: (real.get(name), forked.get(name)) for name in sorted(differ - OF_FORKS)}
     assert odd == {}, "\n".join(f"{n}: {str(a)[:300]} {str(b)[:300]}" for n, (a, b) in odd.items())
+
+
+def test_it_closes_while_another_fork_of_this_process_lives() -> None:
+    zygote = Zygote(os.environ)
+    hold, release = os.pipe()
+    if (other := os.fork()) == 0:
+        os.close(release)
+        os.read(hold, 1)  # with a copy of the zygote's socket
+        os._exit(0)
+    try:
+        zygote.close()
+    finally:
+        os.close(release)
+        os.waitpid(other, 0)

@@ -53,7 +53,7 @@ def fetched(
     **order: int,
 ) -> list[Drawn]:
     """All that ranks are given of what is left of an epoch, by sample."""
-    options = {"num_workers": workers, "collate_fn": list, "multiprocessing_context": "fork"}
+    options = {"num_workers": workers, "collate_fn": list, "multiprocessing_context": "forkserver"}
     found = set()
     for rank in range(world):
         batches = ElasticBatches(LENGTH, global_batch=8, rank=rank, world_size=world, offset=offset, **order)
@@ -110,7 +110,9 @@ def open_it(worker: int) -> None:
     get_worker_info().dataset.opened = f"by worker {worker}"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("context", "account"), [("fork", False), ("fork", True), ("spawn", False)])
+@pytest.mark.parametrize(
+    ("context", "account"), [("forkserver", False), ("forkserver", True), ("spawn", False)]
+)
 def test_the_script_has_its_say_when_a_worker_begins(context: str, account: bool) -> None:
     options = {"num_workers": 1, "worker_init_fn": open_it, "multiprocessing_context": context}
     batches = ElasticBatches(2, global_batch=2)
@@ -131,7 +133,7 @@ def streamed(workers: int = 0, batches: int = 10**6, stream: ShardedStream | Non
     """What one rank is given of the next global batches of an epoch, by sample."""
     options: dict[str, Any] = {"num_workers": workers, "collate_fn": list}
     if workers:
-        options["multiprocessing_context"] = "fork"
+        options["multiprocessing_context"] = "forkserver"
     plan = Plan(4, None, seed=3, shuffle=True, options=options)
     stream = stream or ShardedStream(range(len(LENGTHS)), read, lanes=3)
     found: list[Drawn] = []
