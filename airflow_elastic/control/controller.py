@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, cast
 from airflow_elastic.adapters.records import reports
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.records.mailbox import Mailbox
-from airflow_elastic.control.beating import beating
+from airflow_elastic.control.job_watch import JobWatch
 from airflow_elastic.control.jobs import answered, job_of, tidy_up
-from airflow_elastic.control.look import Findings, events_of, look, new_checkpoints
 from airflow_elastic.control.observer import Observer
+from airflow_elastic.control.poll import Polled, events_of, new_checkpoints, poll
 from airflow_elastic.control.scaling import Scaling
 from airflow_elastic.control.stacks import with_stacks
+from airflow_elastic.control.status_refresh import refreshing_status
 from airflow_elastic.control.waits import Waits
-from airflow_elastic.control.watching import Watching
 from airflow_elastic.core.gang_size import regrouping
 from airflow_elastic.core.health.deadlines import overdue
 from airflow_elastic.core.health.settle_time import ALONE_SECONDS, settling
-from airflow_elastic.core.health.stragglers import Lagging
+from airflow_elastic.core.health.stragglers import StragglerTracker
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.state import Cause, Phase, RunState
 from airflow_elastic.core.status_document import document
@@ -87,10 +87,10 @@ class Controller:
         self._seq = 0
         self._progress: Progress | None = None
         self._waits = Waits()
-        self._lagging = Lagging(time.monotonic)
+        self._lagging = StragglerTracker(time.monotonic)
         self._failed_since: float | None = None
         self._wake = asyncio.Event()
-        self._watching = Watching(engine, self._wake, self._sit_out)
+        self._watching = JobWatch(engine, self._wake, self._sit_out)
         self._scaling = Scaling(engine, self._wake, now)
         self._troubles = 0
         self._published_at = -STATUS_SECONDS
@@ -110,7 +110,7 @@ class Controller:
                 raise RunMissing(f"{self._store.uri} holds no run: start one with `airflow-elastic run`")
             while not self.state.ended:
                 seconds = min(STATUS_SECONDS, self._longest_pause)
-                async with beating(self._publish, lambda: self._published_at, seconds):
+                async with refreshing_status(self._publish, lambda: self._published_at, seconds):
                     await self._advance()
             await self._publish()
             return self.state
@@ -319,8 +319,8 @@ class Controller:
             await self._note_checkpoints(found.steps)
         await self._record(*await with_stacks(self._by_the_clock, self._store, self.state, self._hear_again))
 
-    async def _look(self) -> Findings:
-        return await asyncio.to_thread(look, self._store, self._journal, self._seq, self._mailbox, self.state)
+    async def _look(self) -> Polled:
+        return await asyncio.to_thread(poll, self._store, self._journal, self._seq, self._mailbox, self.state)
 
     def _by_the_clock(self) -> list[Event]:
         now = self._now()

@@ -19,13 +19,13 @@ from airflow_elastic.core.state import (
     Attempt,
     Cause,
     Checkpoint,
+    CheckpointProblem,
     Ending,
     Failure,
     FailureKind,
     LeftOut,
     Phase,
     RunState,
-    Trouble,
     Unpruned,
 )
 from airflow_elastic.spec import events as ev
@@ -117,7 +117,9 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.PhaseCompleted():
             return with_completed(state, event)
         case ev.SaveFailed():
-            return replace(state, unsaved=Trouble(event.step, event.worker, event.reason, event.attempt))
+            return replace(
+                state, unsaved=CheckpointProblem(event.step, event.worker, event.reason, event.attempt)
+            )
         case ev.SaveLeftOut():
             return replace(state, left_out=LeftOut(event.step, event.reason, event.attempt))
         case ev.PruneRefused():
@@ -226,7 +228,7 @@ def _quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:
 def _copy_refused(state: RunState, event: ev.CopyRefused) -> RunState:
     if event.newest is not None and event.attempt == state.attempt.number:
         state = state.with_attempt(from_step=event.newest)
-    return replace(state, bad_copy=Trouble(event.step, event.worker, event.reason, event.attempt))
+    return replace(state, bad_copy=CheckpointProblem(event.step, event.worker, event.reason, event.attempt))
 
 
 def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:

@@ -204,7 +204,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class CheckpointProblem:
     """A problem with a checkpoint: its step, the worker that reported it, the reason, and the attempt."""
 
     step: int
@@ -288,10 +288,10 @@ class RunState:
     checkpoint: Checkpoint | None = None
     checkpoints: int = 0
     damaged: frozenset[int] = frozenset()
-    unsaved: Trouble | None = None
+    unsaved: CheckpointProblem | None = None
     left_out: LeftOut | None = None
     unpruned: Unpruned | None = None
-    bad_copy: Trouble | None = None
+    bad_copy: CheckpointProblem | None = None
     restarts_used: int = 0
     planned_steps: frozenset[str] = frozenset()
     saves: tuple[str, ...] = ()

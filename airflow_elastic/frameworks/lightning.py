@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from airflow_elastic.frameworks import lottery, missing
+from airflow_elastic.frameworks import lightning_pruning, missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
 from airflow_elastic.frameworks.lightning_counts import add, stand, steps_of_fit
 from airflow_elastic.frameworks.lightning_passes import Passes
@@ -349,13 +349,13 @@ class _Progress:
             "stopped": self._trainer.should_stop,
             "loaded": self._trainer.fit_loop._last_train_dl_reload_epoch,
             "shape": self._shape.state_dict(),
-            "first_weights": [lottery.shared(one) for one in self._pruning()],
+            "first_weights": [lightning_pruning.shared(one) for one in self._pruning()],
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         loop = self._loop
         for one, numbers in zip(self._pruning(), kept.get("first_weights", ()), strict=False):
-            lottery.share(one, numbers)
+            lightning_pruning.share(one, numbers)
         if self._trainer.lightning_module.automatic_optimization:
             stand(loop.automatic_optimization.optim_progress.optimizer.step, kept["steps"])
         else:

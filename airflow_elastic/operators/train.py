@@ -44,8 +44,8 @@ from airflow_elastic.spec.errors import (
 )
 from airflow_elastic.triggers import ElasticRunTrigger
 from airflow_elastic.triggers.driving import stop
+from airflow_elastic.triggers.json_kwargs import require_json
 from airflow_elastic.triggers.observer import TaskObserver
-from airflow_elastic.triggers.plain import require_plain
 from airflow_elastic.triggers.task import task_key, xcom_pusher
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ class ElasticTrainOperator(BaseOperator):
             poll_seconds=self.poll_interval,
         )
         try:
-            require_plain(trigger.serialize()[1])
+            require_json(trigger.serialize()[1])
         except InvalidInput as error:
             raise AirflowFailException(str(error)) from error
         # No timeout: the trigger enforces the run's own deadline, in time, and lets the run save.

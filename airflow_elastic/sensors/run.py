@@ -14,7 +14,7 @@ from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.parameters import interval_problem, is_templated, uri_problem
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, SpecError
 from airflow_elastic.spec.validation import finite_positive
-from airflow_elastic.triggers.plain import require_plain
+from airflow_elastic.triggers.json_kwargs import require_json
 from airflow_elastic.triggers.reached import ElasticRunReachedTrigger
 from airflow_elastic.triggers.target import Target, reached
 
@@ -97,7 +97,7 @@ class ElasticRunSensor(BaseSensorOperator):
             poll_seconds=self.poke_interval,
         )
         try:
-            require_plain(trigger.serialize()[1])
+            require_json(trigger.serialize()[1])
         except InvalidInput as error:
             raise AirflowFailException(str(error)) from error
         self.defer(trigger=trigger, method_name="resume", timeout=self.timeout)

@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.errors import InvalidInput, StoreError
-from airflow_elastic.triggers.plain import require_plain
+from airflow_elastic.triggers.json_kwargs import require_json
 from airflow_elastic.triggers.run import EARLIEST_EVENT_SECONDS
 from airflow_elastic.triggers.target import OutOfReach, Target, reached
 
@@ -52,7 +52,7 @@ class ElasticRunReachedTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and its arguments: names of connections, never their content."""
-        kwargs = require_plain(self.kwargs)
+        kwargs = require_json(self.kwargs)
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

@@ -15,8 +15,8 @@ from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.triggers import task
 from airflow_elastic.triggers.abandoned import end_if_abandoned
 from airflow_elastic.triggers.driving import drive, stop
+from airflow_elastic.triggers.json_kwargs import require_json
 from airflow_elastic.triggers.observer import TaskObserver
-from airflow_elastic.triggers.plain import require_plain
 
 #: Shortest time in seconds from a deferral to its event. After an earlier event the scheduler may still have the task
 #: as queued, and fail it ("Executor reported success, but its state is queued").
@@ -58,7 +58,7 @@ class ElasticRunTrigger(BaseTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and its arguments. Airflow's database stores them as plain text: no content of connections."""
         names = ("run_uri", "owner", "elastic_conn_id", "aws_conn_id", "poll_seconds")
-        kwargs = require_plain({name: getattr(self, name) for name in names})
+        kwargs = require_json({name: getattr(self, name) for name in names})
         return f"{ElasticRunTrigger.__module__}.{ElasticRunTrigger.__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_elastic.engines.kube.render.owned import OWNED
-from airflow_elastic.engines.kube.render.owners import BECOME, REFUSED
+from airflow_elastic.engines.kube.render.job_fields import BECOME, REFUSED
+from airflow_elastic.engines.kube.render.reserved_fields import RESERVED_FIELDS
 from generator.markdown import code, table
 
 
 def owned_names() -> str:
-    rows = ((one.what, one.use, str(one.fate), one.rule) for one in OWNED)
+    rows = ((one.what, one.use, str(one.fate), one.rule) for one in RESERVED_FIELDS)
     return table(("what", "what for", "your own is", "allowed, or what holds"), rows)
 
 

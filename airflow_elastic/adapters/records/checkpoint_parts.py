@@ -32,7 +32,7 @@ _NAME = "part-"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CheckpointPart:
     """The part of a checkpoint that one worker has written.
 
     Attributes:
@@ -90,7 +90,7 @@ def _missing(store: Store) -> StoreError:
     return StoreError(f"there is no run at {store.uri} any more: it was removed, or is out of sight")
 
 
-def tell(store: Store, part: Part) -> bool:
+def tell(store: Store, part: CheckpointPart) -> bool:
     """Record a part, and commit the checkpoint if it was the last one; returns whether this call has committed it.
 
     Raises:
@@ -111,7 +111,7 @@ def _check_fence(store: Store, attempt: int) -> None:
         raise Superseded(f"attempt {fence} has begun: attempt {attempt} commits nothing any more")
 
 
-def _commit_if_whole(store: Store, part: Part) -> bool:
+def _commit_if_whole(store: Store, part: CheckpointPart) -> bool:
     keys = [replace(part, node=node).key for node in range(part.of)]
     if not {entry.key for entry in store.list(f"{part.manifest.data}{_NAME}")}.issuperset(keys):
         return False
@@ -119,7 +119,7 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
     if None in told:
         return False  # another worker was last at the same time: it has committed and has removed the records
     try:
-        parts = [decode(Part, json.loads(data)) for data in told if data is not None]
+        parts = [decode(CheckpointPart, json.loads(data)) for data in told if data is not None]
     except (ValueError, SpecError) as error:  # after a power loss: the writer or its buddy records it again
         log.warning(
             "records of the parts of %s cannot be read, it is no checkpoint: %s", part.manifest.data, error
@@ -138,7 +138,7 @@ def _commit_if_whole(store: Store, part: Part) -> bool:
     return committed
 
 
-def _commit(store: Store, parts: list[Part]) -> bool:
+def _commit(store: Store, parts: list[CheckpointPart]) -> bool:
     """Commit the checkpoint from all its parts, unless a newer attempt or another run has begun."""
     files = sorted((file for one in parts for file in one.manifest.files), key=lambda file: file.key)
     first = min(parts, key=lambda one: one.node)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Age:
+class StateVersion:
     """When a state was saved. A step alone does not say: later attempts and generations may repeat earlier steps."""
 
     attempt: int = 0
@@ -17,7 +17,7 @@ class Age:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PartOnDisk:
     """One worker's part of a state, found on a disk.
 
     Attributes:
@@ -29,13 +29,13 @@ class Offer:
     """
 
     by: int
-    age: Age
+    age: StateVersion
     reason: str
     part: int
     of: int
 
 
-def choose(found: Iterable[Offer], newest: Age, now: Age) -> tuple[Offer, ...]:
+def choose(found: Iterable[PartOnDisk], newest: StateVersion, now: StateVersion) -> tuple[PartOnDisk, ...]:
     """The newest complete state that is newer than the checkpoints in storage; one offer for each of its parts.
 
     The state must follow the newest checkpoint in storage. A state of an earlier attempt than that checkpoint's may
@@ -51,7 +51,7 @@ def choose(found: Iterable[Offer], newest: Age, now: Age) -> tuple[Offer, ...]:
     Returns:
         The offers in the order of the parts; empty if there is no such state.
     """
-    states: defaultdict[tuple[Age, str, int], defaultdict[int, list[Offer]]]
+    states: defaultdict[tuple[StateVersion, str, int], defaultdict[int, list[PartOnDisk]]]
     states = defaultdict(lambda: defaultdict(list))
     for one in found:
         descends = (newest.attempt, newest.generation) <= (one.age.attempt, one.age.generation)

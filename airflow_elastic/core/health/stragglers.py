@@ -30,8 +30,8 @@ def stragglers(ranks: Iterable[RankReport]) -> tuple[RankReport, ...]:
     return tuple(found)
 
 
-class Lagging:
-    """Ranks that are slow for a while, from report to report.
+class StragglerTracker:
+    """Finds ranks that stay slow, from report to report.
 
     Args:
         clock: seconds, monotonic.

@@ -14,8 +14,8 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines.api import Finding
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.queues import native
-from airflow_elastic.engines.kube.render.owned import Given, refused
 from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity
+from airflow_elastic.engines.kube.render.reserved_fields import PodSettings, refused
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 
@@ -44,7 +44,7 @@ def check_spec(kind: Kind, spec: RunSpec) -> None:
             allowed = "kubernetes (key: secret/key) or file: workers on a cluster do not see variables of this process"
             problems.append(Problem(f"secrets.{i}.source", secret.source, allowed))
     problems += [*kind.check(spec, options), *native.check(kind.name, options)]
-    problems += refused(Given(spec, options, kind.container))
+    problems += refused(PodSettings(spec, options, kind.container))
     if problems:
         raise SpecError(*problems)
 

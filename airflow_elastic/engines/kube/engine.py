@@ -41,12 +41,12 @@ from airflow_elastic.engines.kube.queues import kueue
 from airflow_elastic.engines.kube.queues.volcano_events import EventReasons
 from airflow_elastic.engines.kube.render.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.resize import Workers, resize
-from airflow_elastic.engines.kube.scale_steps import Place, Steps
+from airflow_elastic.engines.kube.scale_steps import JobPods, Steps
 from airflow_elastic.engines.kube.watch import pod_status
 from airflow_elastic.engines.kube.watch.api_trouble import refusal, ticking, trouble
-from airflow_elastic.engines.kube.watch.beside import still_held
 from airflow_elastic.engines.kube.watch.ends import Ends
 from airflow_elastic.engines.kube.watch.events import PodEvents
+from airflow_elastic.engines.kube.watch.sidecars import held_by_sidecars
 from airflow_elastic.engines.kube.worker_places import Shown, meet_anew, of_all
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
@@ -239,7 +239,7 @@ class KubeEngine:
         async with hub(self._reach(options)) as shared:
             pods, grace = partial(self._pods, shared, job, options), job.spec.health.grace_seconds
             where = shared.client, options.namespace, kind, name
-            place = Place(*where, pods, self.kind.index, grace, self.awaits_all)
+            place = JobPods(*where, pods, self.kind.index, grace, self.awaits_all)
             await self._steps.change(place, self._files(job), job.name, workers)
 
     async def resize(self, job: Job, resources: Mapping[str, str]) -> tuple[Resized, ...]:
@@ -282,7 +282,7 @@ class KubeEngine:
             return
         keep = owner is not None and job.spec.cleanup != "All"
         if owner is not None and keep and await self._has_succeeded(shared, job, options, owner, pods):
-            if not (held := still_held(pods, self.kind.container)):
+            if not (held := held_by_sidecars(pods, self.kind.container)):
                 await self._keep_logs(shared, job, options, pods)
                 return
             log.info("%s is removed: other containers run on in its pods (%s)", job.name, ", ".join(held))

@@ -38,8 +38,8 @@ _LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The pods of a job, and where they are.
+class JobPods:
+    """The pods of a job, and how to list them.
 
     Attributes:
         client: of the cluster.
@@ -128,7 +128,7 @@ class Steps:
             del seen[index]
         return [pod for pod in pods if pod["metadata"]["uid"] not in former]
 
-    async def change(self, place: Place, files: JobFiles, job: str, workers: int) -> None:
+    async def change(self, place: JobPods, files: JobFiles, job: str, workers: int) -> None:
         """Change a job to so many workers, once the cluster has finished the last step.
 
         Raises:
@@ -145,7 +145,7 @@ class Steps:
             await place.client.patch(place.kind.resource, place.namespace, place.name, body, part)
         self._former.setdefault(job, {}).update(going)
 
-    async def _settle(self, place: Place, job: str, members: Members, workers: int) -> dict[str, int]:
+    async def _settle(self, place: JobPods, job: str, members: Members, workers: int) -> dict[str, int]:
         """Wait until the step can begin; returns the uids and numbers of the pods that will leave."""
         now, then = set(members.all), set(sized(members, workers)[0])
         if now == then:
@@ -164,7 +164,7 @@ class Steps:
         found = await self._settled(place, waits, again=again)
         return {uid: index for uid, index in found.items() if index in waits.goes}
 
-    async def _settled(self, place: Place, waits: _Waits, *, again: bool) -> dict[str, int]:
+    async def _settled(self, place: JobPods, waits: _Waits, *, again: bool) -> dict[str, int]:
         """Wait until the pods are as required; returns the uids and numbers of all pods.
 
         Args:

@@ -19,15 +19,15 @@ from airflow_elastic.spec.validation import MOST_COUNT
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What a rank gets at once: all of its share of a global batch, or a part of that.
+class MicroBatch:
+    """The samples that a rank gets at once: its share of a global batch, or a part of this share.
 
     Attributes:
         start: where in the epoch's order the global batch begins.
         size: samples of the global batch.
-        low, high: this piece is from there to there in the global batch; none where they are the same.
-        weight: what its mean loss counts, so that the average over ranks of the sums is the mean over the global batch.
-        last: whether the rank's share ends with it, and an optimizer step is due.
+        low, high: its samples are `[low, high)` of the global batch; none if the two are equal.
+        weight: factor of its mean loss. With it the average over ranks of the sums is the mean over the global batch.
+        last: whether it ends the rank's share, so that an optimizer step is due.
     """
 
     start: int
@@ -122,13 +122,13 @@ class ElasticBatches:
                 low, high = self.pieces(piece.size)[0]
             yield self.indices(piece.start + low, piece.start + max(high, low + 1))
 
-    def plan(self) -> Iterator[Piece]:
+    def plan(self) -> Iterator[MicroBatch]:
         """What is yielded, in other words."""
         for start, size in self.starts():
             share = self.pieces(size)
             for number, (low, high) in enumerate(share, 1):
                 weight = (high - low) * self._world_size / size
-                yield Piece(start, size, low, high, weight, last=number == len(share))
+                yield MicroBatch(start, size, low, high, weight, last=number == len(share))
 
     def starts(self) -> Iterator[tuple[int, int]]:
         """Where in the epoch's order global batches begin, and how many samples they have."""

@@ -23,7 +23,7 @@ def block_count(size: int, each: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TensorChunk:
     """A tensor, or a rank's part of one, as it is in memory: row by row, little-endian.
 
     Attributes:
@@ -72,7 +72,7 @@ class Index:
             name was stored separately, tied or not, as former releases did.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorChunk, ...]
     blobs: tuple[Blob, ...]
     block_bytes: int | None = None
     ties: dict[str, str] | None = None

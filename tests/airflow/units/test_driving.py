@@ -26,7 +26,7 @@ from airflow_elastic.triggers import ElasticRunReachedTrigger, ElasticRunTrigger
 from airflow_elastic.triggers import run as run_trigger
 from airflow_elastic.triggers.abandoned import end_if_abandoned
 from airflow_elastic.triggers.driving import drive, stop
-from airflow_elastic.triggers.plain import require_plain
+from airflow_elastic.triggers.json_kwargs import require_json
 from airflow_elastic.triggers.task import GONE
 from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.runs.surface import OWN_TASK, FakeHook, FakeTask, Log, begun, ended, operator
@@ -44,7 +44,7 @@ class Colour(StrEnum):
 )
 def test_what_is_no_plain_json_is_named_and_refused(poison: object) -> None:
     with pytest.raises(InvalidInput, match=r"run_uri.*allowed: only types that JSON has"):
-        require_plain({"run_uri": poison})
+        require_json({"run_uri": poison})
 
 
 def test_the_operator_refuses_to_defer_with_poison(hook: FakeHook) -> None:

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_elastic.adapters.records.journal import Journal
-from airflow_elastic.core.state import Cause, Failure, FailureKind, Trouble, Unpruned
+from airflow_elastic.core.state import Cause, CheckpointProblem, Failure, FailureKind, Unpruned
 from airflow_elastic.core.status_document import document
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.link import ElasticRunLink
@@ -214,7 +214,7 @@ def test_the_page_says_why_old_checkpoints_stay(hook: FakeHook, tmp_path: Path) 
 def test_the_page_says_whose_copy_was_refused(hook: FakeHook, tmp_path: Path) -> None:
     from airflow_elastic.web.app import _pages
 
-    bad = Trouble(20, "node-1", "its bytes <have> changed", attempt=1)
+    bad = CheckpointProblem(20, "node-1", "its bytes <have> changed", attempt=1)
     status = document("/r", replace(begun(hook, tmp_path).state, bad_copy=bad), None, time.time())
     page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
     assert (

@@ -21,7 +21,7 @@ from airflow_elastic.adapters.records.reports import raise_fence
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.s3 import client
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.control.look import events_of
+from airflow_elastic.control.poll import events_of
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.state import RunState
 from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
-from airflow_elastic.adapters.records.checkpoint_parts import Part, tell
+from airflow_elastic.adapters.records.checkpoint_parts import CheckpointPart, tell
 from airflow_elastic.adapters.records.reports import raise_fence
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
@@ -68,7 +68,7 @@ def test_a_part_that_stands_there_twice_is_one_part(of: str, tmp_path: Path) -> 
         part = first.store.get(f"{told}part-0000.json") or b""
         for name in ("part-0001.json", "part-0007.json", "part-0000 (copy).json"):
             first.store.put(f"{told}{name}", part)
-        assert not tell(first.store, decode(Part, json.loads(part)))
+        assert not tell(first.store, decode(CheckpointPart, json.loads(part)))
     assert checkpoints.steps(first.store) == []
     _save(second, 8)
     assert checkpoints.steps(first.store) == [8]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters.records import checkpoint_parts, checkpoints, journal
-from airflow_elastic.adapters.records.checkpoint_parts import Part, Superseded, tell
+from airflow_elastic.adapters.records.checkpoint_parts import CheckpointPart, Superseded, tell
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.runs import start_run
@@ -29,12 +29,12 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def part(store: Store, node: int = 0, of: int = 1) -> Part:
+def part(store: Store, node: int = 0, of: int = 1) -> CheckpointPart:
     """What a worker tells of, and its one file."""
     data = layout.checkpoint_data(STEP, 1, 1)
     file = StoredFile(f"{data}rank-{node}", 3, {})
     store.put(file.key, b"abc")
-    return Part(node, of, Manifest(STEP, 1, 1, of, 0.0, data, (file,), run=journal.identity(store)))
+    return CheckpointPart(node, of, Manifest(STEP, 1, 1, of, 0.0, data, (file,), run=journal.identity(store)))
 
 
 def meanwhile(

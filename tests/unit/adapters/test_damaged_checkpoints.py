@@ -14,7 +14,7 @@ from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.control.look import events_of
+from airflow_elastic.control.poll import events_of
 from airflow_elastic.control.runs import start_run
 from airflow_elastic.runtime.checkpoint.read.load import ProgressCallback, StateLoader
 from airflow_elastic.runtime.checkpoint.save.save import Position

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_elastic.core.health.deadlines import overdue
 from airflow_elastic.core.machine import due, evolve
-from airflow_elastic.core.state import Trouble, Unpruned
+from airflow_elastic.core.state import CheckpointProblem, Unpruned
 from airflow_elastic.core.status_document import document
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Finish, OrderSave, Submit
@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_that_nobody_knew_of_is_news() -> None:
 def test_a_copy_that_was_refused_stays_known() -> None:
     state = story(*LIVE, ev.CheckpointCommitted(1.5, 1, 20, "k"), ev.CheckpointCommitted(1.6, 1, 10, "k"))
     refused = evolve(state, ev.CopyRefused(2.0, 1, 20, "node-1", "its bytes have changed"))
-    assert refused.bad_copy == Trouble(20, "node-1", "its bytes have changed", attempt=1)
+    assert refused.bad_copy == CheckpointProblem(20, "node-1", "its bytes have changed", attempt=1)
     assert (refused.attempt, refused.checkpoint) == (state.attempt, state.checkpoint)
     assert evolve(refused, ev.CheckpointCommitted(3.0, 1, 30, "k")).bad_copy == refused.bad_copy
     older = evolve(state, ev.CopyRefused(2.0, 1, 20, "node-1", "its bytes have changed", newest=10))
@@ -128,7 +128,7 @@ def test_a_copy_that_was_refused_stays_known() -> None:
 
 def test_a_save_that_failed_is_known_until_another_one_succeeds() -> None:
     state = story(*LIVE, ev.SaveFailed(2.0, 1, 10, "node-1", "no space left"))
-    assert state.unsaved == Trouble(10, "node-1", "no space left", attempt=1)
+    assert state.unsaved == CheckpointProblem(10, "node-1", "no space left", attempt=1)
     assert evolve(state, ev.CheckpointCommitted(3.0, 1, 20, "k")).unsaved is None
 
 
@@ -136,7 +136,7 @@ def test_what_the_last_flush_of_an_attempt_could_not_write_is_known_to_the_next_
     over = story(*LIVE, ev.WorkersEnded(2.0, 1, failed()), ev.AttemptGone(3.0, 1))
     state = evolve(over, ev.SaveFailed(3.1, 1, 10, "node-1", "no space left"))
     assert state.attempt == over.attempt, "it is nothing that the next one has met"
-    assert state.unsaved == Trouble(10, "node-1", "no space left", attempt=1)
+    assert state.unsaved == CheckpointProblem(10, "node-1", "no space left", attempt=1)
     assert evolve(state, ev.CheckpointCommitted(4.0, 2, 5, "k")).unsaved is None
 
 

@@ -292,7 +292,7 @@ def test_pruning_resets_a_restarted_attempt_to_no_other_weights() -> None:
     from lightning.pytorch import LightningModule
     from lightning.pytorch.callbacks import ModelPruning
 
-    from airflow_elastic.frameworks import lottery
+    from airflow_elastic.frameworks import lightning_pruning
     from airflow_elastic.runtime.model_changes.callback_changes import ModelShape
 
     def begun() -> tuple[Any, Any, ModelShape]:
@@ -312,14 +312,14 @@ def test_pruning_resets_a_restarted_attempt_to_no_other_weights() -> None:
         pruning._run_pruning(0)
 
     module, pruning, shape = begun()
-    assert lottery.shared(pruning) == []
+    assert lightning_pruning.shared(pruning) == []
     epoch(module, pruning)
-    kept, numbers = shape.state_dict(), lottery.shared(pruning)
+    kept, numbers = shape.state_dict(), lightning_pruning.shared(pruning)
     assert sorted(numbers) == [0, 1, 2, 3]
     again, other, rebuilt = begun()
     rebuilt.load_state_dict(kept)
     again.load_state_dict(module.state_dict())
-    lottery.share(other, numbers)
+    lightning_pruning.share(other, numbers)
     for _ in range(2):
         epoch(module, pruning)
         epoch(again, other)

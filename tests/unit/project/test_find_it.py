@@ -36,7 +36,7 @@ ANSWERS = {
     "straggler": ["core/health/stragglers.py"],
     "hang": ["core/health/deadlines.py", "core/health/stack_comparison.py"],
     "goodput": ["core/goodput.py"],
-    "preempt": ["engines/kube/watch/taken.py"],
+    "preempt": ["engines/kube/watch/disruption.py"],
     "retention": ["adapters/records/checkpoint_retention.py", "core/checkpoints/retention.py"],
     "rendezvous": ["runtime/agent/rendezvous.py"],
     "checkpoint commit": ["adapters/records/checkpoint_parts.py", "adapters/records/checkpoints.py"],

@@ -15,12 +15,12 @@ from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.checkpoints.index import Index, Piece
+from airflow_elastic.spec.checkpoints.index import Index, TensorChunk
 from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 from airflow_elastic.spec.codec import encode
 
 
-def checkpoint_of(files: dict[str, list[Piece]], block: int = 16) -> tuple[Manifest, dict[str, bytes]]:
+def checkpoint_of(files: dict[str, list[TensorChunk]], block: int = 16) -> tuple[Manifest, dict[str, bytes]]:
     """A checkpoint whose ranks' files hold these pieces."""
     indexes = {
         f"{name}.json": json.dumps(encode(Index(tuple(one), (), block))).encode()
@@ -33,9 +33,9 @@ def checkpoint_of(files: dict[str, list[Piece]], block: int = 16) -> tuple[Manif
     return Manifest(1, 1, 1, 1, 0.0, "", tuple(stored)), indexes
 
 
-def row(at: int) -> Piece:
+def row(at: int) -> TensorChunk:
     """A row of a matrix of 3."""
-    return Piece("model.weight", "float32", (3, 4), (at, 0), (1, 4), 0, 16, ("0" * 16,))
+    return TensorChunk("model.weight", "float32", (3, 4), (at, 0), (1, 4), 0, 16, ("0" * 16,))
 
 
 def test_a_piece_that_several_ranks_have_written_is_there_once() -> None:
@@ -93,7 +93,7 @@ def test_parts_of_several_tensors_are_none_of_one(other: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("dtype", ["qint8", "quint4x2", "no such", "Tensor"])
 def test_an_index_of_what_is_no_plain_number_is_damage(dtype: str) -> None:
-    piece = Piece("optimizer.norm", dtype, (4,), (0,), (4,), 0, 4, ("0" * 16,))
+    piece = TensorChunk("optimizer.norm", dtype, (4,), (0,), (4,), 0, 4, ("0" * 16,))
     with pytest.raises(CheckpointDamaged, match=r"optimizer\.norm is of no type of torch's"):
         CheckpointReader(*checkpoint_of({"rank-0": [piece]}))
 
@@ -109,7 +109,7 @@ def test_what_was_written_before_an_index_told_the_size_of_its_blocks_is_read(tm
     saved, folder = torch.rand(600, 600), layout.checkpoint_data(1, 1, 1)
     data = saved.numpy().tobytes()  # 1.44 MB: three blocks of 512 KiB
     sums = tuple(checksums.of(data[at : at + (512 << 10)]) for at in range(0, len(data), 512 << 10))
-    piece = Piece("weight", "float32", (600, 600), (0, 0), (600, 600), 0, len(data), sums)
+    piece = TensorChunk("weight", "float32", (600, 600), (0, 0), (600, 600), 0, len(data), sums)
     plain = encode(Index((piece,), ()))
     assert "block_bytes" not in plain
     store, told = FolderStore(tmp_path), json.dumps(plain).encode()

@@ -23,9 +23,9 @@ from airflow_elastic.engines.kube.kinds.elasticjob_crd import ELASTICJOBS, findi
 from airflow_elastic.engines.kube.kinds.elasticjob_options import MASTER_OPTIONS, ElasticJobOptions, Replicas
 from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.engines.kube.queues import kueue
-from airflow_elastic.engines.kube.render.owned import refused_beside
+from airflow_elastic.engines.kube.render.engine_values import metadata_with_engine_values
 from airflow_elastic.engines.kube.render.pod import marked, named, pod_template
-from airflow_elastic.engines.kube.render.settled import settled_metadata
+from airflow_elastic.engines.kube.render.reserved_fields import refused_beside
 from airflow_elastic.engines.kube.render.strategic_merge import overlay
 from airflow_elastic.engines.kube.watch.pod_status import read_pod
 from airflow_elastic.spec.errors import Problem
@@ -251,7 +251,7 @@ def _template(
         "spec": _said(spec),
     }
     laid: dict[str, Any] = overlay(template, over)
-    metadata = settled_metadata(laid.get("metadata") or {}, template["metadata"])
+    metadata = metadata_with_engine_values(laid.get("metadata") or {}, template["metadata"])
     return {**laid, "metadata": metadata, "spec": {**laid["spec"], "restartPolicy": "Never"}}
 
 

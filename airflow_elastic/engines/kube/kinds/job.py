@@ -19,7 +19,7 @@ from airflow_elastic.engines.kube.checks import doctor
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
-from airflow_elastic.engines.kube.queues import found, kueue, native
+from airflow_elastic.engines.kube.queues import gang_findings, kueue, native
 from airflow_elastic.engines.kube.render.pod import JOB_LABEL, named, owner_labels, pod_template
 from airflow_elastic.engines.kube.worker_places import fresh, size_of
 from airflow_elastic.spec.errors import Problem, SubmitRefused
@@ -155,7 +155,7 @@ class JobEngine(KubeEngine):
 
     def doctor(self, namespace: str | None = None) -> list[Finding]:
         """The findings of every kind; and the gangs of Jobs that the cluster supports."""
-        return doctor(self.kind, self._access, namespace, look=found.findings)
+        return doctor(self.kind, self._access, namespace, look=gang_findings.findings)
 
     def _may_replace(self, job: Job, options: KubeOptions, owner: Object) -> bool:
         """Not in a queue that has admitted a number of pods: one more may be too many.

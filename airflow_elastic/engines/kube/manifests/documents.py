@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from airflow_elastic.engines.kube.manifests.kinds import READERS
-from airflow_elastic.engines.kube.manifests.parts import name_of
+from airflow_elastic.engines.kube.manifests.section import name_of
 from airflow_elastic.engines.kube.manifests.yaml_files import read_documents
 from airflow_elastic.spec.errors import InvalidInput, Problem, SpecError
 

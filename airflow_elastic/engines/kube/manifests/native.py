@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_elastic.engines.kube.manifests.making import Run
-from airflow_elastic.engines.kube.manifests.parts import Part
+from airflow_elastic.engines.kube.manifests.run_builder import RunBuilder
+from airflow_elastic.engines.kube.manifests.section import Section
 from airflow_elastic.engines.kube.render.names import DISRUPTION_MODES
 from airflow_elastic.spec.errors import ABSENT
 
 
-def take_scheduling(part: Part, run: Run) -> None:
+def take_scheduling(part: Section, run: RunBuilder) -> None:
     """A Job's gang becomes `queueing: native`, the fewest workers, `topology` and `disruption_mode`.
 
     Args:
@@ -21,7 +21,7 @@ def take_scheduling(part: Part, run: Run) -> None:
     scheduling = part.part("scheduling")
     policy = scheduling.part("schedulingPolicy")
     if "gang" in policy.data:
-        run.say("engine_options.queueing", "native", scheduling.path)
+        run.set_field("engine_options.queueing", "native", scheduling.path)
         _take_least(policy.part("gang"), run)
     elif "basic" in policy.data:
         why = (
@@ -47,11 +47,11 @@ def take_scheduling(part: Part, run: Run) -> None:
         scheduling.refuse("disruptionMode", ", ".join(modes), f"one of {', '.join(DISRUPTION_MODES)}")
     elif modes:
         (mode,) = modes
-        run.say("engine_options.disruption_mode", mode, scheduling.at("disruptionMode"))
+        run.set_field("engine_options.disruption_mode", mode, scheduling.at("disruptionMode"))
         scheduling.of(modes[mode], f"disruptionMode.{mode}")
 
 
-def _take_least(gang: Part, run: Run) -> None:
+def _take_least(gang: Section, run: RunBuilder) -> None:
     """`minCount` is the fewest workers, so it must agree with those of the command."""
     count, fewest, key = run.workers["count"], run.workers.get("min"), "minCount"
     least = gang.take(key)
@@ -62,4 +62,4 @@ def _take_least(gang: Part, run: Run) -> None:
     elif fewest is not None and least != fewest:
         gang.refuse(key, least, f"{fewest}, the fewest workers of the run: its gang needs these")
     elif least < count:
-        run.say("workers.min", least, gang.at(key))
+        run.set_field("workers.min", least, gang.at(key))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from airflow_elastic.engines.kube.manifests.commands import Launch, Scope, find_launch
 from airflow_elastic.engines.kube.manifests.commands.launches import is_python
 from airflow_elastic.engines.kube.manifests.commands.variables import values_of
-from airflow_elastic.engines.kube.manifests.making import Procs, Run, is_device
-from airflow_elastic.engines.kube.manifests.parts import Part
+from airflow_elastic.engines.kube.manifests.run_builder import Procs, RunBuilder, is_device
+from airflow_elastic.engines.kube.manifests.section import Section
 from airflow_elastic.engines.kube.manifests.trainer import renamed, training_container
 from airflow_elastic.engines.kube.render.names import MARGIN_SECONDS, QUEUE_LABELS
 from airflow_elastic.engines.kube.render.quantities import written
@@ -54,24 +54,24 @@ _TORCHRUN_MEETING = (
 )
 
 
-def take_metadata(part: Part, run: Run) -> None:
+def take_metadata(part: Section, run: RunBuilder) -> None:
     """Names, labels and annotations; fields that an API server has written do not count."""
     part.drop(*BY_SERVER)
     key = "name" if part.data.get("name") else "generateName"
-    run.say("name", str(part.take(key, "run")).rstrip("-"), part.at(key))
+    run.set_field("name", str(part.take(key, "run")).rstrip("-"), part.at(key))
     part.drop("generateName")
-    run.say("engine_options.namespace", part.take("namespace", "default"), part.at("namespace"))
+    run.set_field("engine_options.namespace", part.take("namespace", "default"), part.at("namespace"))
     annotations = {k: v for k, v in part.take("annotations", {}).items() if k != LAST_APPLIED}
     labels = {k: v for k, v in part.take("labels", {}).items() if k not in BY_CONTROLLER}
     for label, option in QUEUE_LABELS.items():
-        run.say(f"engine_options.{option}", labels.pop(label, None), f"{part.at('labels')}.{label}")
-    run.say("engine_options.labels", labels or None, part.at("labels"))
-    run.say("engine_options.annotations", annotations or None, part.at("annotations"))
+        run.set_field(f"engine_options.{option}", labels.pop(label, None), f"{part.at('labels')}.{label}")
+    run.set_field("engine_options.labels", labels or None, part.at("labels"))
+    run.set_field("engine_options.annotations", annotations or None, part.at("annotations"))
 
 
 def take_template(
-    part: Part,
-    run: Run,
+    part: Section,
+    run: RunBuilder,
     container: str,
     *,
     theirs: str | None = None,
@@ -102,7 +102,7 @@ def take_template(
         return
     at = training_container(containers, theirs, told)
     told = renamed(told, containers[at].get("name"))
-    run.say("engine_options.pod_template.metadata", told or None, metadata.path)
+    run.set_field("engine_options.pod_template.metadata", told or None, metadata.path)
     main = spec.of(containers.pop(at), f"containers.{at}")
     for i, one in enumerate(containers):
         path = f"containers.{i + (i >= at)}.name"
@@ -116,14 +116,14 @@ def take_template(
     take_container(main, run, torchrun=torchrun, procs=procs, operator=operator or Scope())
     mine = main.rest()
     if mine:
-        run.whence[f"engine_options.pod_template.spec.containers.{0}"] = main.path
+        run.source[f"engine_options.pod_template.spec.containers.{0}"] = main.path
     rest = spec.rest()
     if mine or containers:
         rest["containers"] = [{"name": container, **mine}, *containers]
-    run.say("engine_options.pod_template.spec", rest or None, spec.path)
+    run.set_field("engine_options.pod_template.spec", rest or None, spec.path)
 
 
-def _take_grace(spec: Part, run: Run) -> None:
+def _take_grace(spec: Section, run: RunBuilder) -> None:
     """The pod's grace period is the time for its ranks, and some seconds for the agent."""
     key = "terminationGracePeriodSeconds"
     seconds = spec.take(key)
@@ -134,15 +134,17 @@ def _take_grace(spec: Part, run: Run) -> None:
             f"a number of seconds above {MARGIN_SECONDS}: workers save within it before they end",
         )
     elif seconds is not None:
-        run.say("health.grace_seconds", float(seconds - MARGIN_SECONDS), spec.at(key))
+        run.set_field("health.grace_seconds", float(seconds - MARGIN_SECONDS), spec.at(key))
 
 
-def take_container(part: Part, run: Run, *, torchrun: bool, procs: Procs | None, operator: Scope) -> None:
+def take_container(
+    part: Section, run: RunBuilder, *, torchrun: bool, procs: Procs | None, operator: Scope
+) -> None:
     """The fields of the training container that have options of their own become these."""
     part.drop("name")
     run.option("image", part, "image")
     run.option("image_pull_policy", part, "imagePullPolicy")
-    run.say("working_dir", part.take("workingDir"), part.at("workingDir"))
+    run.set_field("working_dir", part.take("workingDir"), part.at("workingDir"))
     scope, torchrun_words = _take_env(part, run, operator)
     _take_resources(part, run)
     command, arguments = part.take("command", []), part.take("args", [])
@@ -164,7 +166,7 @@ def take_container(part: Part, run: Run, *, torchrun: bool, procs: Procs | None,
 def take_launch(
     words: list[str],
     path: str,
-    run: Run,
+    run: RunBuilder,
     scope: Scope,
     torchrun_words: Mapping[str, str],
     procs: Procs | None,
@@ -184,7 +186,7 @@ def _add(found: Launch, words: Mapping[str, str], path: str) -> None:
     found.max_restarts = said.max_restarts if found.max_restarts is None else found.max_restarts
 
 
-def _take_env(part: Part, run: Run, operator: Scope) -> tuple[Scope, dict[str, str]]:
+def _take_env(part: Section, run: RunBuilder, operator: Scope) -> tuple[Scope, dict[str, str]]:
     """The variables. Plain ones become `env`, others stay as they are; those of torchrun are returned."""
     given = part.data.get("env", [])
     names = [one["name"] for one in given]
@@ -216,9 +218,9 @@ def _take_env(part: Part, run: Run, operator: Scope) -> tuple[Scope, dict[str, s
     part.drop("env")
     if raw:
         part.data["env"] = raw
-    run.say("env", plain or None, part.at("env"))
+    run.set_field("env", plain or None, part.at("env"))
     for i, one in enumerate(given):
-        run.whence[f"env.{one['name']}"] = part.at(f"env.{i}.name")
+        run.source[f"env.{one['name']}"] = part.at(f"env.{i}.name")
     return scope, torchrun
 
 
@@ -227,7 +229,7 @@ def _is_plain(variable: Mapping[str, object]) -> bool:
     return variable.keys() <= {"name", "value"}
 
 
-def _take_resources(part: Part, run: Run) -> None:
+def _take_resources(part: Section, run: RunBuilder) -> None:
     """Equal requests and limits become the run's; others stay as they are, and only devices are taken over."""
     resources = part.data.get("resources") or {}
     limits = {name: written(amount) for name, amount in (resources.get("limits") or {}).items()}
@@ -236,4 +238,4 @@ def _take_resources(part: Part, run: Run) -> None:
         part.drop("resources")
     else:
         limits = {name: amount for name, amount in limits.items() if is_device(name)}
-    run.say("workers.resources", limits or None, f"{part.at('resources')}.limits")
+    run.set_field("workers.resources", limits or None, f"{part.at('resources')}.limits")

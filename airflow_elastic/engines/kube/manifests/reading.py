@@ -14,9 +14,9 @@ from typing import Any
 
 from airflow_elastic.engines.kube.manifests.documents import Found, find_object, title
 from airflow_elastic.engines.kube.manifests.kinds import READERS
-from airflow_elastic.engines.kube.manifests.making import Run
-from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_metadata
+from airflow_elastic.engines.kube.manifests.run_builder import RunBuilder
+from airflow_elastic.engines.kube.manifests.section import Section
 from airflow_elastic.engines.kube.manifests.tables import SHAPES
 from airflow_elastic.engines.kube.manifests.volcano import is_group, take_gang, takes_group
 from airflow_elastic.spec.errors import Problem, SpecError
@@ -55,9 +55,9 @@ def run_of(found: Found) -> RunSpec:
     whole = SHAPES[group, called](found.body, "", problems)
     if problems:
         raise SpecError(*problems)
-    part = Part(whole)
+    part = Section(whole)
     part.drop("apiVersion", "kind", "status")
-    run = Run()
+    run = RunBuilder()
     take_metadata(part.part("metadata"), run)
     READERS[group, called](part.part("spec"), run, found.others)
     take_gang(part, run, found.others)

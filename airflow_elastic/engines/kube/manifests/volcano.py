@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_elastic.engines.kube.manifests.making import Run, whole
-from airflow_elastic.engines.kube.manifests.parts import Part, name_of
 from airflow_elastic.engines.kube.manifests.pods import BY_SERVER, LAST_APPLIED
+from airflow_elastic.engines.kube.manifests.run_builder import RunBuilder, whole
+from airflow_elastic.engines.kube.manifests.section import Section, name_of
 from airflow_elastic.engines.kube.manifests.tables import PODGROUP
 from airflow_elastic.engines.kube.render.quantities import is_quantity, number_of, times, written
 from airflow_elastic.spec.errors import Problem
@@ -33,7 +33,7 @@ Objects = Sequence[Mapping[str, Any]]
 _Words = tuple[str | None, str, str]
 
 
-def take_gang(part: Part, run: Run, others: Objects = ()) -> None:
+def take_gang(part: Section, run: RunBuilder, others: Objects = ()) -> None:
     """A gang of Volcano becomes `queueing: volcano`, `queue`, and the fewest workers.
 
     Args:
@@ -49,10 +49,10 @@ def take_gang(part: Part, run: Run, others: Objects = ()) -> None:
         return
     if "queue" in options:
         part.refuse(
-            run.whence["engine_options.queue"], options["queue"], "nothing beside a gang of Volcano's"
+            run.source["engine_options.queue"], options["queue"], "nothing beside a gang of Volcano's"
         )
     if "queueing" in options:
-        part.refuse(run.whence["engine_options.queueing"], "a gang", "nothing beside a gang of Volcano's")
+        part.refuse(run.source["engine_options.queueing"], "a gang", "nothing beside a gang of Volcano's")
     run.options["queueing"] = "volcano"
     if options.get("scheduler") == _SCHEDULER:
         del options["scheduler"]
@@ -83,10 +83,10 @@ def is_group(found: Mapping[str, Any]) -> bool:
     return (group, found.get("kind")) == ("scheduling.volcano.sh", "PodGroup")
 
 
-def _take_groups(part: Part, run: Run, others: Objects) -> list[Part]:
+def _take_groups(part: Section, run: RunBuilder, others: Objects) -> list[Section]:
     """The PodGroups that the manifest names."""
     known = {name_of(one): one for one in others if is_group(one)}
-    groups: dict[str, Part] = {}
+    groups: dict[str, Section] = {}
     for where in _ANNOTATIONS:
         for key in _GROUPS:
             if (name := _pop(run.options, where, key)) is None:
@@ -102,7 +102,7 @@ def _take_groups(part: Part, run: Run, others: Objects) -> list[Part]:
     return [*groups.values()]
 
 
-def _group(part: Part, name: str, found: Mapping[str, Any]) -> Part:
+def _group(part: Section, name: str, found: Mapping[str, Any]) -> Section:
     """The `spec` of a PodGroup. The run writes its own metadata: only the name is needed."""
     problems: list[Problem] = []
     body = PODGROUP(found, "", problems)
@@ -120,7 +120,7 @@ def _group(part: Part, name: str, found: Mapping[str, Any]) -> Part:
     return part.of(body.get("spec", {}), f"{title}: spec")
 
 
-def _take_least(part: Part, run: Run, groups: Sequence[Part]) -> None:
+def _take_least(part: Section, run: RunBuilder, groups: Sequence[Section]) -> None:
     """`minMember` is the fewest workers, so it must agree with an elastic policy."""
     count, fewest = run.workers.get("count", 1), run.workers.get("min")
     known: tuple[str, int] | None = None
@@ -135,10 +135,10 @@ def _take_least(part: Part, run: Run, groups: Sequence[Part]) -> None:
         else:
             known = known or (path, least)
             if fewest is None and least < count:
-                run.say("workers.min", least, path)
+                run.set_field("workers.min", least, path)
 
 
-def _take_resources(part: Part, run: Run, groups: Sequence[Part]) -> None:
+def _take_resources(part: Section, run: RunBuilder, groups: Sequence[Section]) -> None:
     """`minResources` must be the requests of the fewest workers, as in the run's own PodGroup."""
     fewest = run.workers.get("min", run.workers.get("count", 1))
     ours = {name: times(fewest, amount) for name, amount in run.workers.get("resources", {}).items()}
@@ -154,7 +154,7 @@ def _amounts(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: number_of(text) if is_quantity(text) else text for name, text in texts.items()}
 
 
-def _say(part: Part, run: Run, groups: Sequence[Part], field: str, words: _Words) -> None:
+def _say(part: Section, run: RunBuilder, groups: Sequence[Section], field: str, words: _Words) -> None:
     """One field of a run, which may be in several places with the same value."""
     known: tuple[str, Any] | None = None
     for path, value in _given(run, groups, words):
@@ -162,10 +162,10 @@ def _say(part: Part, run: Run, groups: Sequence[Part], field: str, words: _Words
             part.refuse(path, value, f"{known[1]}, as at {known[0]}")
         known = known or (path, value)
     if known is not None:
-        run.say(field, known[1], known[0])
+        run.set_field(field, known[1], known[0])
 
 
-def _given(run: Run, groups: Sequence[Part], words: _Words) -> Iterator[tuple[str, Any]]:
+def _given(run: RunBuilder, groups: Sequence[Section], words: _Words) -> Iterator[tuple[str, Any]]:
     """Take the values out of annotations, the operator's policy and PodGroups, each with its path in the manifest."""
     annotation, in_policy, in_group = words
     for where, key in (*((where, annotation) for where in _ANNOTATIONS), (_POLICY, in_policy)):
@@ -195,8 +195,8 @@ def _pop(options: dict[str, Any], where: str, key: str) -> Any:
     return value
 
 
-def _path(run: Run, where: str, key: str) -> str:
+def _path(run: RunBuilder, where: str, key: str) -> str:
     """The path of the value in the manifest."""
-    fields = [field for field in run.whence if f"engine_options.{where}.".startswith(f"{field}.")]
+    fields = [field for field in run.source if f"engine_options.{where}.".startswith(f"{field}.")]
     longest = max(fields, key=len)
-    return f"{run.whence[longest]}{f'engine_options.{where}'.removeprefix(longest)}.{key}"
+    return f"{run.source[longest]}{f'engine_options.{where}'.removeprefix(longest)}.{key}"

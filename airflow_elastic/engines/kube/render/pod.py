@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.options import KubeOptions, Volume
+from airflow_elastic.engines.kube.render.engine_values import with_engine_values
 from airflow_elastic.engines.kube.render.names import (
     AGENT,
     ATTEMPT_LABEL,
@@ -23,8 +24,7 @@ from airflow_elastic.engines.kube.render.names import (
     URI_ANNOTATION,
     VOLUME_PREFIX,
 )
-from airflow_elastic.engines.kube.render.owned import grace_seconds
-from airflow_elastic.engines.kube.render.settled import settled
+from airflow_elastic.engines.kube.render.reserved_fields import grace_seconds
 from airflow_elastic.engines.kube.render.strategic_merge import overlay
 from airflow_elastic.launchers.api import BY_NAME
 
@@ -126,7 +126,7 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
     over = dict(options.pod_template)
     if "affinity" in (over.get("spec") or {}):  # the template has it already
         over["spec"] = {name: value for name, value in over["spec"].items() if name != "affinity"}
-    return settled(overlay(template, over), template)
+    return with_engine_values(overlay(template, over), template)
 
 
 def _container(job: Job, options: KubeOptions, name: str, index: dict[str, Any]) -> dict[str, Any]:

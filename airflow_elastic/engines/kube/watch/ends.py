@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.engines.kube.watch.taken import taken
+from airflow_elastic.engines.kube.watch.disruption import disruption_of
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Ends:
         self._last.pop(worker.name, None)
         if worker.phase in _ENDED:
             self._last[worker.name] = worker
-        elif (why := taken(dict(pod))) is not None:
+        elif (why := disruption_of(dict(pod))) is not None:
             self._last[worker.name] = replace(
                 worker, phase=WorkerPhase.LOST, waiting=None, reason=why.reason, preempted=why.preempted
             )

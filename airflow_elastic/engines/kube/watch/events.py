@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube import KubeError
 from airflow_elastic.adapters.kube.resources import EVENTS
-from airflow_elastic.engines.kube.watch.taken import words
+from airflow_elastic.engines.kube.watch.disruption import words
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_elastic.adapters.records.job_files import Result
-from airflow_elastic.engines.kube.watch.taken import CONDITIONS, Taken, taken, words
+from airflow_elastic.engines.kube.watch.disruption import CONDITIONS, Disruption, disruption_of, words
 from airflow_elastic.engines.kube.watch.waits import on_its_node
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
@@ -93,7 +93,7 @@ def read_pod(pod: dict[str, Any], container: str, name: str) -> WorkerStatus:
     """The worker `name`, by its (slim) pod: only the training container counts, whatever else is in the pod."""
     node, status = pod["spec"]["nodeName"], pod["status"]
     main = next((one for one in status["containers"] if one["name"] == container), None)
-    ended, by_platform = None if main is None else main["ended"], taken(pod)
+    ended, by_platform = None if main is None else main["ended"], disruption_of(pod)
     if ended is not None:
         return _ended(name, node, ended, by_platform, _killed(pod, container, ended))
     if by_platform is not None and (by_platform.node_gone or status["phase"] == "Failed"):
@@ -128,7 +128,7 @@ def failed_silently(pod: dict[str, Any], container: str) -> list[str]:
     ]
 
 
-def _lost(name: str, node: str | None, why: Taken, errors: tuple[RankError, ...] = ()) -> WorkerStatus:
+def _lost(name: str, node: str | None, why: Disruption, errors: tuple[RankError, ...] = ()) -> WorkerStatus:
     return WorkerStatus(
         name,
         WorkerPhase.LOST,
@@ -170,7 +170,7 @@ def _killed(pod: dict[str, Any], container: str, ended: dict[str, Any]) -> str |
 
 
 def _ended(
-    name: str, node: str | None, ended: dict[str, Any], by_platform: Taken | None, killed: str | None
+    name: str, node: str | None, ended: dict[str, Any], by_platform: Disruption | None, killed: str | None
 ) -> WorkerStatus:
     result = _result(ended.get("message"))
     code, reason = ended["exitCode"], ended.get("reason")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_elastic.engines.kube.watch.taken import words
+from airflow_elastic.engines.kube.watch.disruption import words
 from airflow_elastic.spec.status import Waiting
 
 _PULLING = (

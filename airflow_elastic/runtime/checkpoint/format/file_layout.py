@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from airflow_elastic.runtime.checkpoint.format.row_bands import cuts
-from airflow_elastic.spec.checkpoints.index import Piece
+from airflow_elastic.spec.checkpoints.index import TensorChunk
 
 _ALIGN = 64
 
@@ -66,7 +66,7 @@ class FileLayout:
         end: the byte behind the last one.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorChunk, ...]
     places: tuple[Location, ...]
     end: int
 
@@ -82,7 +82,7 @@ def lay_out_file(extents: tuple[Extent, ...], begin: int = 0) -> FileLayout:
         # Between bands nobody has to read what is nothing.
         at = aligned(at, band.dtype.itemsize if len(cut[number]) > 1 else _ALIGN)
         name, size = _name(band.dtype), band.size
-        pieces.append(Piece(band.key, name, band.shape, band.offsets, band.lengths, at, size))
+        pieces.append(TensorChunk(band.key, name, band.shape, band.offsets, band.lengths, at, size))
         begins[number].append(at)
         at += size
     rows = (tuple(band.lengths[0] for band in mine) if len(mine) > 1 else () for mine in cut)

@@ -23,7 +23,7 @@ from airflow_elastic.runtime.checkpoint.tensors.sharding import (
     offsets_of,
 )
 from airflow_elastic.runtime.checkpoint.tensors.shared_storage import ties_among
-from airflow_elastic.spec.checkpoints.index import Blob, Piece
+from airflow_elastic.spec.checkpoints.index import Blob, TensorChunk
 from airflow_elastic.spec.errors import InvalidInput
 
 
@@ -32,13 +32,13 @@ class StoredEntry:
     """An entry of a checkpoint, the key of the file that it lies in, and the size of the blocks that have checksums."""
 
     file: str
-    entry: Piece | Blob
+    entry: TensorChunk | Blob
     block_bytes: int
 
     @property
     def part(self) -> tuple[str, tuple[int, ...]]:
         """Its name, and where in the tensor of that name it begins."""
-        return self.entry.key, self.entry.offsets if isinstance(self.entry, Piece) else ()
+        return self.entry.key, self.entry.offsets if isinstance(self.entry, TensorChunk) else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from airflow_elastic.runtime.checkpoint.read.load import StateLoader
 from airflow_elastic.runtime.checkpoint.read.read_plan import StoredEntry, plan_reads
 from airflow_elastic.runtime.environment import PROCESSORS
 from airflow_elastic.runtime.tiers.shared_memory import Memory
-from airflow_elastic.spec.checkpoints.index import FORMER_BLOCK_BYTES, Blob, Index, Piece, block_count
+from airflow_elastic.spec.checkpoints.index import FORMER_BLOCK_BYTES, Blob, Index, TensorChunk, block_count
 from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 
 
@@ -53,7 +53,7 @@ class CheckpointReader:
         for file in index_files(manifest):
             key = file.key.removesuffix(".json") + ".bin"
             index, each = _index(file, indexes[file.key], sizes.get(key, 0))
-            entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
+            entries: list[TensorChunk | Blob] = [*index.pieces, *index.blobs]
             self._tells_ties |= index.ties is not None
             ties |= index.ties or {}
             for entry in entries:
@@ -75,7 +75,7 @@ class CheckpointReader:
         """What is stored, by its name: a tensor's kind; None for what is no tensor."""
         firsts = {key: entries[0].entry for key, entries in self._stored.items()}
         return {
-            key: TensorKind(one.shape, getattr(torch, one.dtype)) if isinstance(one, Piece) else None
+            key: TensorKind(one.shape, getattr(torch, one.dtype)) if isinstance(one, TensorChunk) else None
             for key, one in firsts.items()
         }
 
@@ -108,7 +108,7 @@ class CheckpointReader:
     def _check_whole(self, name: str) -> None:
         """Here, where all ranks find the same, and not where each looks for its own part."""
         entries = [one.entry for one in self._stored[name]]
-        pieces = [entry for entry in entries if isinstance(entry, Piece)]
+        pieces = [entry for entry in entries if isinstance(entry, TensorChunk)]
         if len({(piece.shape, piece.dtype) for piece in pieces}) > 1 or 0 < len(pieces) < len(entries):
             raise CheckpointDamaged(f"{name} is stored as several things that are no parts of one tensor")
         have, all_ = sum(prod(one.lengths) for one in pieces), prod(pieces[0].shape) if pieces else 0
@@ -175,7 +175,7 @@ def _index(file: StoredFile, data: bytes, size: int) -> tuple[Index, int]:
         index = _decode(data)
         for piece in index.pieces:
             _check(piece)
-        entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
+        entries: list[TensorChunk | Blob] = [*index.pieces, *index.blobs]
         each = FORMER_BLOCK_BYTES if index.block_bytes is None else index.block_bytes
         if each not in _BLOCK_BYTES:
             raise ValueError(f"blocks of {each} bytes")
@@ -191,7 +191,7 @@ def _index(file: StoredFile, data: bytes, size: int) -> tuple[Index, int]:
     return index, each
 
 
-def _check(piece: Piece) -> None:
+def _check(piece: TensorChunk) -> None:
     """Raises ValueError where it is no part of a tensor: its checksum says only that somebody wrote it so."""
     each = _item_bytes(piece.dtype)
     if each is None:

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records import checksums
-from airflow_elastic.adapters.records.checkpoint_parts import Part
+from airflow_elastic.adapters.records.checkpoint_parts import CheckpointPart
 from airflow_elastic.adapters.records.checkpoints import seal_of
 from airflow_elastic.adapters.storage.durable_files import make_folder
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.adapters.storage.keys import key_problem
-from airflow_elastic.core.checkpoints.recovery_choice import Age
+from airflow_elastic.core.checkpoints.recovery_choice import StateVersion
 from airflow_elastic.runtime.tiers.shared_memory import bytes_of
 from airflow_elastic.runtime.tiers.storage.checkpoint_files import manifest_of, write_files
 from airflow_elastic.runtime.tiers.storage.throttle import SendThrottle
@@ -73,7 +73,7 @@ class DiskManifest:
         accounts: what its ranks told of their samples.
     """
 
-    part: Part
+    part: CheckpointPart
     accounts: tuple[StoredFile, ...] = ()
 
 
@@ -95,7 +95,7 @@ class DiskCopy:
         return self.word.part.manifest
 
     @property
-    def age(self) -> Age:
+    def age(self) -> StateVersion:
         """When it was saved."""
         return age_of(self.manifest)
 
@@ -160,7 +160,9 @@ class WorkerDisk:
             try:
                 files, accounts = write_files(self._mine, held, data, attempt, pace=self._throttling.pace)
                 self._tell(
-                    DiskManifest(Part(part, of, manifest_of(note, attempt, data, files)), tuple(accounts))
+                    DiskManifest(
+                        CheckpointPart(part, of, manifest_of(note, attempt, data, files)), tuple(accounts)
+                    )
                 )
             except StoreError:
                 self._check()  # the folder may have gone meanwhile
@@ -318,9 +320,9 @@ def _damage(folder: FolderStore, file: StoredFile) -> str | None:
     return None
 
 
-def age_of(manifest: Manifest) -> Age:
+def age_of(manifest: Manifest) -> StateVersion:
     """When it was saved."""
-    return Age(manifest.attempt, manifest.generation, manifest.step)
+    return StateVersion(manifest.attempt, manifest.generation, manifest.step)
 
 
 def _heard(data: bytes) -> DiskManifest:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, journal
 from airflow_elastic.adapters.records.checkpoint_parts import Superseded, tell
 from airflow_elastic.adapters.records.mailbox import CheckpointTrouble
-from airflow_elastic.core.checkpoints.recovery_choice import Age, Offer, choose
+from airflow_elastic.core.checkpoints.recovery_choice import PartOnDisk, StateVersion, choose
 from airflow_elastic.runtime.tiers.disk.copies import age_of
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
@@ -48,7 +48,7 @@ class NotRecovered(ElasticError):
 class _Stored:
     """A checkpoint in storage, and the folder of its data."""
 
-    age: Age
+    age: StateVersion
     data: str
 
 
@@ -57,7 +57,7 @@ class _Found:
     """What an agent has found: the newest checkpoint in storage, what it offers, and why its disk cannot be used."""
 
     stored: _Stored
-    offers: tuple[Offer, ...]
+    offers: tuple[PartOnDisk, ...]
     unusable: str | None = None
 
 
@@ -65,11 +65,11 @@ class _Found:
 class _Chosen:
     """Who is to write what, and what may stay on disks beside that; or why the run does not begin."""
 
-    offers: tuple[Offer, ...]
+    offers: tuple[PartOnDisk, ...]
     kept: str
     refused: str | None = None
 
-    def by(self, node: TierWorker) -> list[Offer]:
+    def by(self, node: TierWorker) -> list[PartOnDisk]:
         """What this worker is to write."""
         return [one for one in self.offers if one.by == node.index]
 
@@ -156,9 +156,9 @@ def _agree(
         if is_lead:
             everybody = together.hear_all(f"found/{number}", _Found)
             newest = max((one.stored for one in everybody), key=lambda one: one.age)
-            now = Age(node.attempt, members.generation)
+            now = StateVersion(node.attempt, members.generation)
             complete = choose((offer for one in everybody for offer in one.offers), newest.age, now)
-            is_new = node.attempt == 1 and newest.age == Age()
+            is_new = node.attempt == 1 and newest.age == StateVersion()
             refused = _refused(everybody) if is_new else None
             together.say(f"chosen/{number}", _Chosen(complete, newest.data, refused))
         chosen = together.hear(f"chosen/{number}", _Chosen)
@@ -201,7 +201,7 @@ def _newest(node: TierWorker) -> _Stored:
         if not is_ours(manifest):
             continue  # ranks refuse it, and nothing is removed for it
         return _Stored(age_of(manifest), manifest.data)
-    return _Stored(Age(), "")
+    return _Stored(StateVersion(), "")
 
 
 def _make_way(node: TierWorker, step: int, newest: int) -> None:
@@ -238,27 +238,27 @@ class _Copies:
         unusable: why it cannot be used; None where it can.
     """
 
-    def __init__(self, disk: WorkerDisk, node: TierWorker, newest: Age) -> None:
+    def __init__(self, disk: WorkerDisk, node: TierWorker, newest: StateVersion) -> None:
         self._refused = node.tell_refused
-        self._copies: defaultdict[Offer, list[DiskCopy]] = defaultdict(list)
-        self._whole: set[Offer] = set()
+        self._copies: defaultdict[PartOnDisk, list[DiskCopy]] = defaultdict(list)
+        self._whole: set[PartOnDisk] = set()
         self.unusable: str | None = None
         try:
             for copy in disk.found(self._refused):
                 part = copy.word.part
                 if copy.age.step > newest.step:
-                    offer = Offer(node.index, copy.age, copy.manifest.reason, part.node, part.of)
+                    offer = PartOnDisk(node.index, copy.age, copy.manifest.reason, part.node, part.of)
                     self._copies[offer].append(copy)
         except (ElasticError, OSError) as error:
             log.warning("this machine's disk cannot be read, and is done without: %s", error)
             self.unusable = str(error)
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[PartOnDisk, ...]:
         """What this worker can offer."""
         return tuple(offer for offer, copies in self._copies.items() if copies)
 
-    def has_whole(self, offer: Offer) -> bool:
+    def has_whole(self, offer: PartOnDisk) -> bool:
         """Whether there is one that is what was written. Others, before it, are not offered again."""
         copies = self._copies[offer]
         while copies and offer not in self._whole:
@@ -270,7 +270,7 @@ class _Copies:
                 del copies[0]
         return bool(copies)
 
-    def first(self, offer: Offer) -> DiskCopy:
+    def first(self, offer: PartOnDisk) -> DiskCopy:
         """The one that was found to be whole."""
         return self._copies[offer][0]
 

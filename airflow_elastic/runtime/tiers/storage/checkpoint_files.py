@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters.records import checksums
 from airflow_elastic.adapters.storage.store import at_once
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.checkpoints.index import BLOCK_BYTES, Blob, Index, Piece, blocks
+from airflow_elastic.spec.checkpoints.index import BLOCK_BYTES, Blob, Index, TensorChunk, blocks
 from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 from airflow_elastic.spec.codec import encode
 
@@ -113,7 +113,7 @@ def _checked(index: Index, data: memoryview) -> tuple[Index, str]:
     """The same, with checksums of each entry: readers check what they read, and read only what they need. And that of
     all the data, which is gone through once.
     """
-    entries: list[Piece | Blob] = [*index.pieces, *index.blobs]
+    entries: list[TensorChunk | Blob] = [*index.pieces, *index.blobs]
     whole, done = checksums.Crc64(), 0
     of: dict[int, tuple[str, ...]] = {}
     for entry in sorted(entries, key=lambda one: one.at):

@@ -14,7 +14,7 @@ from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.host.processes import readable
 from airflow_elastic.adapters.host.shared_page import Page
 from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, checksums
-from airflow_elastic.adapters.records.checkpoint_parts import Part, Superseded, check_there, tell
+from airflow_elastic.adapters.records.checkpoint_parts import CheckpointPart, Superseded, check_there, tell
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.records.job_files import attempt_of
 from airflow_elastic.adapters.storage.store import at_once
@@ -257,7 +257,7 @@ class StorageWriter:
         is_own = worker == node.index  # a lost one's is awaited
         pace, by = (self._throttling.pace, None) if is_own else (at_once, node.index)
         manifest = replace(manifest_of(note, attempt, data, ()), run=node.run)
-        part = Part(members.nodes.index(worker), len(members.nodes), manifest)
+        part = CheckpointPart(members.nodes.index(worker), len(members.nodes), manifest)
         keys = tuple(key for _, one in held for key in file_keys(data, one.rank, by))
         written = WrittenSave(note.step, data, part.key, keys)
         try:

@@ -7,34 +7,43 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.core.checkpoints.recovery_choice import Age, Offer, choose
+from airflow_elastic.core.checkpoints.recovery_choice import PartOnDisk, StateVersion, choose
 
-NOW = Age(3, 1)
+NOW = StateVersion(3, 1)
 STATES = [
-    (Age(1, 1, 10), "disk", 2),
-    (Age(1, 1, 20), "disk", 2),
-    (Age(1, 1, 20), "steps", 2),
-    (Age(1, 2, 20), "disk", 3),
-    (Age(2, 1, 15), "disk", 2),
-    (Age(3, 1, 99), "disk", 1),  # of another run: this generation has not begun
+    (StateVersion(1, 1, 10), "disk", 2),
+    (StateVersion(1, 1, 20), "disk", 2),
+    (StateVersion(1, 1, 20), "steps", 2),
+    (StateVersion(1, 2, 20), "disk", 3),
+    (StateVersion(2, 1, 15), "disk", 2),
+    (StateVersion(3, 1, 99), "disk", 1),  # of another run: this generation has not begun
 ]
 OFFERS = st.lists(
     st.builds(
-        lambda by, state, part: Offer(by, state[0], state[1], part % state[2], state[2]),
+        lambda by, state, part: PartOnDisk(by, state[0], state[1], part % state[2], state[2]),
         st.integers(0, 4),
         st.sampled_from(STATES),
         st.integers(0, 5),
     ),
     max_size=40,
 )
-STORED = st.sampled_from([Age(), Age(1, 1, 5), Age(1, 1, 10), Age(1, 2, 10), Age(2, 1, 14), Age(2, 1, 20)])
+STORED = st.sampled_from(
+    [
+        StateVersion(),
+        StateVersion(1, 1, 5),
+        StateVersion(1, 1, 10),
+        StateVersion(1, 2, 10),
+        StateVersion(2, 1, 14),
+        StateVersion(2, 1, 20),
+    ]
+)
 
 
 @given(OFFERS, STORED)
 def test_what_is_chosen_is_whole_and_goes_on_from_storage_and_is_the_newest_of_these(
-    found: list[Offer], stored: Age
+    found: list[PartOnDisk], stored: StateVersion
 ) -> None:
-    def is_whole(age: Age, reason: str, of: int) -> bool:
+    def is_whole(age: StateVersion, reason: str, of: int) -> bool:
         parts = {one.part for one in found if (one.age, one.reason, one.of) == (age, reason, of)}
         return parts == set(range(of))
 
@@ -59,14 +68,23 @@ def test_what_is_chosen_is_whole_and_goes_on_from_storage_and_is_the_newest_of_t
 
 def test_workers_that_share_a_disk_share_the_work() -> None:
     """Four workers were there, and two machines have two each of their parts; on one of them are two workers now."""
-    age = Age(1, 1, 7)
-    found = [Offer(by, age, "disk", part, 4) for by, parts in ((0, (0, 1)), (1, (2, 3))) for part in parts]
-    found += [Offer(2, age, "disk", part, 4) for part in (2, 3)]
-    assert Counter(one.by for one in choose(found, Age(), NOW)) == {0: 2, 1: 1, 2: 1}
+    age = StateVersion(1, 1, 7)
+    found = [
+        PartOnDisk(by, age, "disk", part, 4) for by, parts in ((0, (0, 1)), (1, (2, 3))) for part in parts
+    ]
+    found += [PartOnDisk(2, age, "disk", part, 4) for part in (2, 3)]
+    assert Counter(one.by for one in choose(found, StateVersion(), NOW)) == {0: 2, 1: 1, 2: 1}
 
 
 def test_a_part_that_cannot_be_counts_for_nothing() -> None:
     assert (
-        choose([Offer(0, Age(1, 1, 7), "disk", 5, 1), Offer(0, Age(1, 1, 7), "disk", -1, 1)], Age(), NOW)
+        choose(
+            [
+                PartOnDisk(0, StateVersion(1, 1, 7), "disk", 5, 1),
+                PartOnDisk(0, StateVersion(1, 1, 7), "disk", -1, 1),
+            ],
+            StateVersion(),
+            NOW,
+        )
         == ()
     )

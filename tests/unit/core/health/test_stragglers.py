@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from airflow_elastic.core.event_sentences import lagging
-from airflow_elastic.core.health.stragglers import LASTING_SECONDS, Lagging, stragglers
+from airflow_elastic.core.health.stragglers import LASTING_SECONDS, StragglerTracker, stragglers
 from airflow_elastic.runtime.session.forward_timer import ForwardTimer
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
 
@@ -47,7 +47,7 @@ def test_more_than_twice_the_median_of_the_others(seconds: tuple[float, ...], sl
 
 def test_it_is_told_once_it_lasts_and_again_when_it_is_over() -> None:
     clock, steps = [0.0], count()
-    lag = Lagging(lambda: clock[0])
+    lag = StragglerTracker(lambda: clock[0])
 
     def after(seconds: float, *of_ranks: float, generation: int = 1) -> frozenset[int] | None:
         clock[0] += seconds
@@ -69,7 +69,7 @@ def test_it_is_told_once_it_lasts_and_again_when_it_is_over() -> None:
 def test_who_makes_no_step_is_not_slow() -> None:
     """What was told last stands there for as long as ranks of another generation take to start."""
     clock = [0.0]
-    lag = Lagging(lambda: clock[0])
+    lag = StragglerTracker(lambda: clock[0])
     for clock[0] in (0.0, LASTING_SECONDS / 2, LASTING_SECONDS, 2 * LASTING_SECONDS):
         assert lag.news(progress(0.5, 0.1, step=190)) is None
     assert lag.news(progress(0.5, 0.1, step=191)) == {0}, "it is slow still"

@@ -12,7 +12,7 @@ import pytest
 from airflow_elastic.adapters.kube import Client, Forbidden, Invalid, Resource
 from airflow_elastic.adapters.kube.resources import EVENTS
 from airflow_elastic.engines.api import Finding
-from airflow_elastic.engines.kube.queues.found import findings
+from airflow_elastic.engines.kube.queues.gang_findings import findings
 from airflow_elastic.engines.kube.queues.volcano import PODGROUPS
 
 

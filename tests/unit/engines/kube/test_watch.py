@@ -14,9 +14,9 @@ from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.kinds.job import JobEngine
 from airflow_elastic.engines.kube.watch import api_trouble, pod_status
-from airflow_elastic.engines.kube.watch.beside import still_held
 from airflow_elastic.engines.kube.watch.ends import Ends
 from airflow_elastic.engines.kube.watch.events import newest_of, with_words
+from airflow_elastic.engines.kube.watch.sidecars import held_by_sidecars
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 from tests.support.builders import spec
@@ -396,7 +396,7 @@ def test_nodes_that_only_say_that_an_image_is_tried_again_are_helped_out() -> No
 def test_an_ordinary_sidecar_keeps_its_pod_and_no_other_does() -> None:
     def held(phase: str, *statuses: dict[str, Any], **fields: Any) -> bool:
         found = pod(phase, containerStatuses=list(statuses), **fields)
-        return bool(still_held([pod_status.slim(found)], "trainer"))
+        return bool(held_by_sidecars([pod_status.slim(found)], "trainer"))
 
     done = ended("trainer", 0)
     assert held("Running", done, running("proxy"))

@@ -4,7 +4,7 @@ In: the words of `command` and `args`, and the known variables of the container.
 says what to write instead. Nothing here knows of manifests, pods or engines.
 """
 
-from airflow_elastic.engines.kube.manifests.commands.found import find_launch
+from airflow_elastic.engines.kube.manifests.commands.find_launch import find_launch
 from airflow_elastic.engines.kube.manifests.commands.launches import Launch
 from airflow_elastic.engines.kube.manifests.commands.variables import Scope
 

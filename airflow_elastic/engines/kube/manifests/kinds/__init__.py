@@ -10,13 +10,13 @@ from airflow_elastic.engines.kube.manifests.kinds.job import read_job
 from airflow_elastic.engines.kube.manifests.kinds.pytorchjob import read_pytorchjob
 from airflow_elastic.engines.kube.manifests.kinds.pytorchtrainingjob import read_pytorchtrainingjob
 from airflow_elastic.engines.kube.manifests.kinds.trainjob import read_trainjob
-from airflow_elastic.engines.kube.manifests.making import Run
-from airflow_elastic.engines.kube.manifests.parts import Part
+from airflow_elastic.engines.kube.manifests.run_builder import RunBuilder
+from airflow_elastic.engines.kube.manifests.section import Section
 
 Objects = Sequence[Mapping[str, Any]]
 
 #: By group and kind: reads a `spec`, and may look at the other objects of the file.
-READERS: Mapping[tuple[str, str], Callable[[Part, Run, Objects], None]] = {
+READERS: Mapping[tuple[str, str], Callable[[Section, RunBuilder, Objects], None]] = {
     ("batch", "Job"): read_job,
     ("kubeflow.org", "PyTorchJob"): read_pytorchjob,
     ("trainer.kubeflow.org", "TrainJob"): read_trainjob,

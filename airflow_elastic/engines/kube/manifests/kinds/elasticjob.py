@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_elastic.engines.kube.manifests.commands import Scope
-from airflow_elastic.engines.kube.manifests.making import Run
-from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_template
+from airflow_elastic.engines.kube.manifests.run_builder import RunBuilder
+from airflow_elastic.engines.kube.manifests.section import Section
 from airflow_elastic.engines.kube.render.quantities import written
 from airflow_elastic.spec.errors import ABSENT
 
@@ -43,7 +43,7 @@ _PER_POD = frozenset(
 )
 
 
-def read_elasticjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
+def read_elasticjob(part: Section, run: RunBuilder, others: Sequence[Mapping[str, Any]] = ()) -> None:
     """Workers train; the job master and other processes run beside them."""
     run.plain["engine"] = "elasticjob"
     if limits := part.data.get("resourceLimits"):
@@ -67,17 +67,17 @@ def read_elasticjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = 
             _set_apart(beside["pod_template"]["spec"], run)
 
 
-def _take_workers(one: Part, run: Run) -> None:
+def _take_workers(one: Section, run: RunBuilder) -> None:
     count = one.take("replicas", 1)
     run.number(count, one.at("replicas"))
-    run.say("restart.backoff_limit", one.take("restartCount"), one.at("restartCount"))
+    run.set_field("restart.backoff_limit", one.take("restartCount"), one.at("restartCount"))
     for theirs, ours in _SCHEDULING.items():
         run.option(ours, one, theirs)
     scope = Scope({"WORKER_NUM": str(count), "NODE_NUM": str(count)}, _PER_POD)
     take_template(one.part("template"), run, "main", theirs="main", operator=scope)
 
 
-def _take_master(one: Part, run: Run) -> None:
+def _take_master(one: Section, run: RunBuilder) -> None:
     """Our options set its command, and the run decides what follows its failure."""
     one.only("replicas", 0, 1, why="1: a job has one master")
     one.drop("restartCount")
@@ -89,12 +89,12 @@ def _take_master(one: Part, run: Run) -> None:
         if words := main.pop(word, None):
             why = "nothing: it names the job, and each attempt has its own job"
             one.refuse(f"template.spec.containers.0.{word}", words, why)
-    run.say("engine_options.master.pod_template", template, one.at("template"))
+    run.set_field("engine_options.master.pod_template", template, one.at("template"))
     if main.get("resources"):  # they are in the template; our default would stand beside them
-        run.say("engine_options.master.resources", {}, one.at("template.spec.containers.0.resources"))
+        run.set_field("engine_options.master.resources", {}, one.at("template.spec.containers.0.resources"))
 
 
-def _take_others(one: Part, run: Run, name: str) -> None:
+def _take_others(one: Section, run: RunBuilder, name: str) -> None:
     template = _named_main(one)
     if template is None:
         return
@@ -106,11 +106,11 @@ def _take_others(one: Part, run: Run, name: str) -> None:
         "pod_template": template,
         **{ours: value for theirs, ours in _SCHEDULING.items() if (value := one.take(theirs)) is not None},
     }
-    run.say(f"engine_options.replicas.{name}", told, one.path)
-    run.whence[f"engine_options.replicas.{name}.command"] = one.at("template.spec.containers.0.command")
+    run.set_field(f"engine_options.replicas.{name}", told, one.path)
+    run.source[f"engine_options.replicas.{name}.command"] = one.at("template.spec.containers.0.command")
 
 
-def _set_apart(pod: dict[str, Any], run: Run) -> None:
+def _set_apart(pod: dict[str, Any], run: RunBuilder) -> None:
     """Keep the workers' values out of a pod beside them, which it would get where its template is silent."""
     for theirs, ours in _OF_WORKERS.items():
         if ours in run.options:
@@ -121,7 +121,7 @@ def _set_apart(pod: dict[str, Any], run: Run) -> None:
         pod["containers"][0].setdefault("imagePullPolicy", None)
 
 
-def _named_main(one: Part) -> dict[str, Any] | None:
+def _named_main(one: Section) -> dict[str, Any] | None:
     """The template with the operator's name for its first container, as in the template that it is merged into."""
     template = one.part("template").rest()
     spec = template.get("spec", {})

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_elastic.engines.kube.manifests.commands import Scope
-from airflow_elastic.engines.kube.manifests.making import Run
 from airflow_elastic.engines.kube.manifests.native import take_scheduling
-from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import BY_CONTROLLER, take_template
+from airflow_elastic.engines.kube.manifests.run_builder import RunBuilder
+from airflow_elastic.engines.kube.manifests.section import Section
 from airflow_elastic.spec.errors import ABSENT
 
 NOT_NOW = "false: a run begins when it is submitted, and waits in a queue where one is named"
 
 
-def read_job(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
+def read_job(part: Section, run: RunBuilder, others: Sequence[Mapping[str, Any]] = ()) -> None:
     """All its pods train together, and have numbers."""
     run.plain["engine"] = "job"
     parallelism, completions = part.take("parallelism"), part.take("completions")

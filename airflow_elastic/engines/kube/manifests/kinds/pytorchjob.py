@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_elastic.engines.kube.manifests.commands import Scope
-from airflow_elastic.engines.kube.manifests.making import Procs, Run, whole
-from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_template
+from airflow_elastic.engines.kube.manifests.run_builder import Procs, RunBuilder, whole
+from airflow_elastic.engines.kube.manifests.section import Section
 from airflow_elastic.spec.errors import ABSENT
 
 #: Defaults that the operator's code sets, and not its schema.
@@ -23,7 +23,7 @@ _PER_POD = frozenset(
 )
 
 
-def read_pytorchjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
+def read_pytorchjob(part: Section, run: RunBuilder, others: Sequence[Mapping[str, Any]] = ()) -> None:
     """Master and Worker must be alike: the Master is worker 0."""
     run.plain["engine"] = "pytorchjob"
     replicas = part.part("pytorchReplicaSpecs")
@@ -32,14 +32,14 @@ def read_pytorchjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = 
         replicas.refuse("Worker", ABSENT, "this field is required: a Worker or a Master")
         return
     counts: dict[str, int] = {}
-    templates: dict[str, Part] = {}
+    templates: dict[str, Section] = {}
     policies: dict[str, str] = {}
     for name in names:
         one = replicas.part(name)
         counts[name] = one.take("replicas", 1)
         policies[name] = one.take("restartPolicy", _RESTART_POLICY)
         templates[name] = one.part("template")
-        run.say("restart.policy", policies[name], one.at("restartPolicy"))
+        run.set_field("restart.policy", policies[name], one.at("restartPolicy"))
     if counts.get("Master", 1) != 1:
         replicas.refuse("Master.replicas", counts["Master"], "1")
     if len(names) == 2:
@@ -59,18 +59,18 @@ def read_pytorchjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = 
     limit = elastic.data.get("maxRestarts")
     run.policy(policy, "cleanPodPolicy")
     if limit is not None and "backoff_limit" not in run.plain["restart"]:
-        run.say("restart.backoff_limit", limit, elastic.at("maxRestarts"))
+        run.set_field("restart.backoff_limit", limit, elastic.at("maxRestarts"))
     told = elastic.rest()
     if told or "min" in run.workers:
-        run.say("engine_options.elastic_policy", told, elastic.path)
+        run.set_field("engine_options.elastic_policy", told, elastic.path)
         run.options.setdefault("elastic_policy", {})
     run.option("ttl_seconds", policy, "ttlSecondsAfterFinished")
-    run.say("engine_options.run_policy", policy.rest() or None, policy.path)
+    run.set_field("engine_options.run_policy", policy.rest() or None, policy.path)
     scope = _scope(run, count, procs)
     take_template(templates[names[-1]], run, "pytorch", theirs="pytorch", procs=procs, operator=scope)
 
 
-def _refuse_unlike(replicas: Part, templates: Mapping[str, Part], policies: Mapping[str, str]) -> None:
+def _refuse_unlike(replicas: Section, templates: Mapping[str, Section], policies: Mapping[str, str]) -> None:
     if policies["Master"] != policies["Worker"]:
         allowed = f"{policies['Worker']}, as of the Worker: one policy holds for the whole run"
         replicas.refuse("Master.restartPolicy", policies["Master"], allowed)
@@ -86,7 +86,7 @@ def _alike(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _difference(templates: Mapping[str, Part]) -> str:
+def _difference(templates: Mapping[str, Section]) -> str:
     """The first path where two templates differ."""
     one, other, path = templates["Master"].data, templates["Worker"].data, ""
     while isinstance(one, Mapping | list) and type(one) is type(other):
@@ -102,7 +102,7 @@ def _get(found: Any, key: Any) -> Any:
     return found[key] if key < len(found) else None
 
 
-def _procs(part: Part, elastic: Part) -> Procs:
+def _procs(part: Section, elastic: Section) -> Procs:
     """`nprocPerNode`, or the older field of the elasticPolicy; without both the operator takes auto."""
     procs, older = part.take("nprocPerNode"), elastic.take("nProcPerNode")
     if None not in (procs, older) and str(procs) != str(older):
@@ -112,7 +112,7 @@ def _procs(part: Part, elastic: Part) -> Procs:
     return Procs(_PROCS if procs is None else procs, part.at("nprocPerNode"))
 
 
-def _take_elastic(elastic: Part, run: Run, count: int, before: int, whence: str) -> None:
+def _take_elastic(elastic: Section, run: RunBuilder, count: int, before: int, source: str) -> None:
     """The fewest and the most workers; the operator takes one for both if only one is given."""
     least, most = elastic.take("minReplicas"), elastic.take("maxReplicas")
     paths = [elastic.at("minReplicas"), elastic.at("maxReplicas")]
@@ -121,10 +121,10 @@ def _take_elastic(elastic: Part, run: Run, count: int, before: int, whence: str)
     elif most is None and least is not None:
         most, paths[1] = least, paths[0]
     bounds = [None if n is None else n + before for n in (least, most)]
-    run.number(count, whence, bounds[0], bounds[1], (paths[0], paths[1]))
+    run.number(count, source, bounds[0], bounds[1], (paths[0], paths[1]))
 
 
-def _scope(run: Run, count: int, procs: Procs) -> Scope:
+def _scope(run: RunBuilder, count: int, procs: Procs) -> Scope:
     """The variables that the operator sets in every pod with the same value."""
     values = {"PET_NPROC_PER_NODE": procs.words or _PROCS}
     if "min" in run.workers:

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_elastic.engines.kube.manifests.commands import Scope
-from airflow_elastic.engines.kube.manifests.making import Procs, Run
-from airflow_elastic.engines.kube.manifests.parts import Part
 from airflow_elastic.engines.kube.manifests.pods import take_template
+from airflow_elastic.engines.kube.manifests.run_builder import Procs, RunBuilder
+from airflow_elastic.engines.kube.manifests.section import Section
 
 _RESTART_POLICY = "Never"  # the operator's own
 _PER_POD = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def read_pytorchtrainingjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
+def read_pytorchtrainingjob(part: Section, run: RunBuilder, others: Sequence[Mapping[str, Any]] = ()) -> None:
     """One kind of replicas, which train; behind the operator's own torchrun if that is on."""
     run.plain["engine"] = "pytorchtrainingjob"
     specs = part.take("replicaSpecs", [])
@@ -24,7 +24,7 @@ def read_pytorchtrainingjob(part: Part, run: Run, others: Sequence[Mapping[str, 
     one = part.of(specs[0], "replicaSpecs.0")
     one.only("type", "worker", "Worker", "master", "Master", why="worker: all workers of a run are alike")
     count = one.take("replicas", 1)
-    run.say("restart.policy", one.take("restartPolicy", _RESTART_POLICY), one.at("restartPolicy"))
+    run.set_field("restart.policy", one.take("restartPolicy", _RESTART_POLICY), one.at("restartPolicy"))
     run.option("scaling_weight", one, "scalingWeight")
     torchrun = part.part("torchrunConfig")
     guide = "enable" in torchrun.data or "minNodes" in torchrun.data
@@ -33,14 +33,14 @@ def read_pytorchtrainingjob(part: Part, run: Run, others: Sequence[Mapping[str, 
     elastic = part.part("elastic")
     if elastic.take("enabled"):
         key = "expectedReplicas" if "expectedReplicas" in elastic.data else None
-        whence = elastic.at(key) if key else one.at("replicas")
+        source = elastic.at(key) if key else one.at("replicas")
         bounds = (elastic.at("minReplicas"), elastic.at("maxReplicas"))
         expected, fewest, most = (elastic.take(n) for n in ("expectedReplicas", "minReplicas", "maxReplicas"))
-        run.number(count if expected is None else expected, whence, fewest, most, bounds)
+        run.number(count if expected is None else expected, source, fewest, most, bounds)
     else:
         elastic.drop("minReplicas", "maxReplicas", "expectedReplicas")
         run.number(count, one.at("replicas"), least, None if least is None else count, (path, path))
-    run.say("restart.backoff_limit", torchrun.take("maxRestarts"), torchrun.at("maxRestarts"))
+    run.set_field("restart.backoff_limit", torchrun.take("maxRestarts"), torchrun.at("maxRestarts"))
     run.option("rdzv_backend", torchrun, "rdzvBackend")
     run.option("torchrun_options", torchrun, "extraOptions")
     procs = Procs(torchrun.take("procPerNode"), torchrun.at("procPerNode"))
@@ -52,7 +52,7 @@ def read_pytorchtrainingjob(part: Part, run: Run, others: Sequence[Mapping[str, 
     if board.data:
         told = {"image": board.take("image"), "log_filesets": board.take("trainingLogFilesets", [])}
         told = {key: value for key, value in told.items() if value is not None}
-        run.say("engine_options.tensorboard", told, board.path)
+        run.set_field("engine_options.tensorboard", told, board.path)
     part.only("runMode", {}, why="nothing: say it as engine_options.debug or engine_options.pause")
     if guide:
         run.options["form"] = "guide"

@@ -10,9 +10,9 @@ from typing import Any
 
 from airflow_elastic.engines.kube.manifests.commands import Scope
 from airflow_elastic.engines.kube.manifests.kinds.job import NOT_NOW
-from airflow_elastic.engines.kube.manifests.making import Procs, Run, is_device
-from airflow_elastic.engines.kube.manifests.parts import Part, name_of
 from airflow_elastic.engines.kube.manifests.pods import take_container
+from airflow_elastic.engines.kube.manifests.run_builder import Procs, RunBuilder, is_device
+from airflow_elastic.engines.kube.manifests.section import Section, name_of
 from airflow_elastic.engines.kube.manifests.tables import RUNTIME
 from airflow_elastic.engines.kube.render.quantities import written
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
@@ -21,13 +21,13 @@ _NODE = "node"
 _PER_POD = frozenset(("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "JOB_COMPLETION_INDEX"))
 
 
-def read_trainjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()) -> None:
+def read_trainjob(part: Section, run: RunBuilder, others: Sequence[Mapping[str, Any]] = ()) -> None:
     """Fields that are only in its runtime stay there, except image and command, which the agent replaces."""
     run.plain["engine"] = "trainjob"
     ref = part.part("runtimeRef")
     ref.drop("apiGroup")
     name, kind = ref.take("name"), ref.take("kind", "ClusterTrainingRuntime")
-    run.say("engine_options.runtime", {"name": name, "kind": kind}, ref.path)
+    run.set_field("engine_options.runtime", {"name": name, "kind": kind}, ref.path)
     part.only("suspend", False, why=NOT_NOW)
     run.limits(part)
     for word in ("labels", "annotations"):
@@ -37,7 +37,7 @@ def read_trainjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()
                 part.refuse(
                     f"{word}.{key}", value, f"{told[key]!r}, as in metadata.{word}: both are the run's"
                 )
-            run.whence.setdefault(f"engine_options.{word}.{key}", f"{part.at(word)}.{key}")
+            run.source.setdefault(f"engine_options.{word}.{key}", f"{part.at(word)}.{key}")
     runtime = _runtime(name, kind, others)
     trainer = part.part("trainer")
     given = "numNodes" in trainer.data
@@ -47,7 +47,7 @@ def read_trainjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()
     for word in ("image", "command", "args"):
         if word not in trainer.data and word in runtime.container:
             trainer.data[word] = runtime.container[word]
-            run.whence[f"engine_options.{word}"] = f"{runtime.title}: {runtime.path}.{word}"
+            run.source[f"engine_options.{word}"] = f"{runtime.title}: {runtime.path}.{word}"
     missing = [word for word in ("image", "command") if not trainer.data.get(word)]
     if missing and not runtime.known:
         text = (
@@ -64,14 +64,14 @@ def read_trainjob(part: Part, run: Run, others: Sequence[Mapping[str, Any]] = ()
     operator = {**values, "PET_NNODES": nodes, **procs.known()}
     scope = Scope(operator, _PER_POD | unknown, bool(runtime.container.get("envFrom")))
     take_container(trainer, run, torchrun=False, procs=procs, operator=scope)
-    run.say(
+    run.set_field(
         "engine_options.pod_template.spec",
         {"containers": [{"name": _NODE, **mine}]} if (mine := trainer.rest()) else None,
         trainer.path,
     )
 
 
-def _procs(trainer: Part, run: Run, runtime: _Runtime) -> Procs:
+def _procs(trainer: Section, run: RunBuilder, runtime: _Runtime) -> Procs:
     """`numProcPerNode`; or the runtime's number; or Trainer's default: GPUs, or the requested processors."""
     path, given = trainer.at("numProcPerNode"), trainer.take("numProcPerNode")
     resources = trainer.data["resources"] or runtime.container.get("resources", {})

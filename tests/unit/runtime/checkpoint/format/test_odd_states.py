@@ -23,7 +23,7 @@ from airflow_elastic.runtime.checkpoint.save.replica_check import _some_values
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.checkpoint.save.staging import RankPosition, lay_out
 from airflow_elastic.runtime.checkpoint.tensors.sharding import offsets_of
-from airflow_elastic.spec.checkpoints.index import Blob, Piece
+from airflow_elastic.spec.checkpoints.index import Blob, TensorChunk
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.runs.fake_ranks import as_ranks
 from tests.support.training.saving import SavingWorker, restorer, save
@@ -334,7 +334,7 @@ def addend(rank: int, folder: str) -> tuple[list[float], int, list[float]]:
     mesh = init_device_mesh("cpu", (2,))
     norm = DTensor.from_local(torch.tensor([1.0 + rank]), mesh, [Partial()])
     parts = lay_out({"optimizer": {"norm": norm}}, RankPosition(rank, 2, 1), own="random").parts
-    piece = Piece("optimizer.norm", "float32", (1,), (0,), (1,), 0, 4, ())
+    piece = TensorChunk("optimizer.norm", "float32", (1,), (0,), (1,), 0, 4, ())
     needs = plan_reads({"optimizer": {"norm": norm}}, {"optimizer.norm": [StoredEntry("file", piece, 1)]})
     for need in needs:
         assert isinstance(need.target, torch.Tensor)

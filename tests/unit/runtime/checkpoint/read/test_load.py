@@ -34,7 +34,7 @@ from airflow_elastic.runtime.checkpoint.restore.available import read_indexes
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.tiers.storage import checkpoint_files
 from airflow_elastic.spec.checkpoints import index
-from airflow_elastic.spec.checkpoints.index import Index, Piece
+from airflow_elastic.spec.checkpoints.index import Index, TensorChunk
 from airflow_elastic.spec.codec import decode
 from tests.support.training.saving import SavingWorker
 
@@ -231,7 +231,7 @@ def test_shares_are_all_of_it_once_and_in_order(files: list[list[tuple[int, int]
         assert all(one.place + one.size <= then.place for one, then in itertools.pairwise(run))
 
 
-def flat_pieces(indexes: dict[str, bytes]) -> list[Piece]:
+def flat_pieces(indexes: dict[str, bytes]) -> list[TensorChunk]:
     return [piece for data in indexes.values() for piece in decode(Index, json.loads(data)).pieces]
 
 
@@ -279,7 +279,7 @@ def test_of_an_entry_only_the_blocks_are_read_that_are_needed(
         patch.setattr(filling, "_STRETCH_BYTES", 48)
         sums = tuple(checksums.of(data[a:b]) for a, b in index.blocks(len(data), block))
         whole = tuple(shape)
-        piece = Piece("a", "float32", whole, (0,) * len(shape), whole, 0, len(data), sums)
+        piece = TensorChunk("a", "float32", whole, (0,) * len(shape), whole, 0, len(data), sums)
         target = (
             torch.zeros([*lengths, 2], dtype=dtype)[..., 0] if strided else torch.zeros(lengths, dtype=dtype)
         )
@@ -320,7 +320,7 @@ def test_whatever_the_pieces_a_part_of_a_tensor_is_made_up_of_them(
     contents = [box(whole, *each).numpy().tobytes() for each in boxes]
     stored = [
         StoredEntry(
-            str(i), Piece("a", "int64", tuple(shape), tuple(at), tuple(of), 0, len(content), sums), 16
+            str(i), TensorChunk("a", "int64", tuple(shape), tuple(at), tuple(of), 0, len(content), sums), 16
         )
         for i, ((at, of), content) in enumerate(zip(boxes, contents, strict=True))
         for sums in [tuple(checksums.of(content[low:high]) for low, high in index.blocks(len(content), 16))]
@@ -348,7 +348,7 @@ def box(tensor: torch.Tensor, at: Sequence[int], of: Sequence[int]) -> torch.Ten
 def test_checksums_that_are_none_are_damage(tmp_path: Path, sums: tuple[str, ...]) -> None:
     """Whoever can write an index can write anything there."""
     data = b"\0" * 8
-    piece = Piece("model.a", "float32", (2,), (0,), (2,), 0, len(data), sums)
+    piece = TensorChunk("model.a", "float32", (2,), (0,), (2,), 0, len(data), sums)
     (tmp_path / "a.bin").write_bytes(data)
     (need,) = parts(torch.ones(2), (0,), [StoredEntry("a.bin", piece, 100)])
     filling = ItemReader(need, "a.bin")

@@ -13,7 +13,7 @@ import torch
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.storage.store import Reader, untold
-from airflow_elastic.control.look import events_of
+from airflow_elastic.control.poll import events_of
 from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save import random_state

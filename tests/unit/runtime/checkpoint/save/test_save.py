@@ -21,7 +21,7 @@ from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.records.reports import raise_fence
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.cli.main import cli
-from airflow_elastic.control.look import events_of
+from airflow_elastic.control.poll import events_of
 from airflow_elastic.core.event_sentences import sentence
 from airflow_elastic.core.machine import replay
 from airflow_elastic.runtime.checkpoint.save.save import Position

@@ -20,7 +20,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from airflow_elastic.runtime.checkpoint.save.staging import Layout, RankPosition, lay_out
 from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
 from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, Note, StagingSlots
-from airflow_elastic.spec.checkpoints.index import Blob, Index, Piece
+from airflow_elastic.spec.checkpoints.index import Blob, Index, TensorChunk
 from airflow_elastic.spec.checkpoints.sample_records import Account, Consumed, Ended, Span
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -127,7 +127,7 @@ class Named(str):
 
 def test_a_note_comes_back_as_it_was() -> None:
     consumed = Consumed(3, 0, (5, 2), (Span(1, 0, 4),), (Ended(1, 4),))
-    pieces = (Piece(Named("other.ä"), "float32", (2, 3), (0, 0), (2, 3), 0, 24),)
+    pieces = (TensorChunk(Named("other.ä"), "float32", (2, 3), (0, 0), (2, 3), 0, 24),)
     noted = Note(
         *(7, 1, 0, 1, 0, 0, 0, "steps", 24, Index(pieces, (Blob("b", 24, 3),)), Index((), ())),
         metrics={Named("loss"): 0.1},

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.manifests.commands import Launch
-from airflow_elastic.engines.kube.manifests.parts import Part
+from airflow_elastic.engines.kube.manifests.section import Section
 from airflow_elastic.engines.kube.render.quantities import number_of
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
@@ -24,21 +24,21 @@ _DEVICES = ("gpu", "mig-", "gaudi", "npu", "ascend", "mlu", "tpu", "neuron")
 _RANKS = ("auto", "gpu", "cpu")
 
 
-class Run:
+class RunBuilder:
     """A specification that is being built.
 
     Attributes:
         plain: the plain values of the specification.
-        whence: the paths in the manifest, by the paths of the fields that they have set.
+        source: the paths in the manifest, by the paths of the fields that they have set.
     """
 
     def __init__(self) -> None:
         self.plain: dict[str, Any] = {"workers": {}, "restart": {}, "health": {}, "engine_options": {}}
         self.options: dict[str, Any] = self.plain["engine_options"]
         self.workers: dict[str, Any] = self.plain["workers"]
-        self.whence: dict[str, str] = {}
+        self.source: dict[str, str] = {}
 
-    def say(self, field: str, value: Any, whence: str) -> None:
+    def set_field(self, field: str, value: Any, source: str) -> None:
         """Set a field of the specification by its path, from a path of the manifest; does nothing for None."""
         if value is None:
             return
@@ -47,11 +47,11 @@ class Run:
         for name in parents:
             holder = holder.setdefault(name, {})
         holder[last] = value
-        self.whence[field] = whence
+        self.source[field] = source
 
-    def option(self, name: str, part: Part, key: str) -> None:
+    def option(self, name: str, part: Section, key: str) -> None:
         """Take a field as one of `engine_options`."""
-        self.say(f"engine_options.{name}", part.take(key), part.at(key))
+        self.set_field(f"engine_options.{name}", part.take(key), part.at(key))
 
     def spec(self) -> RunSpec:
         """The finished specification, which its engine and launcher can carry out.
@@ -71,60 +71,60 @@ class Run:
 
     def _at_home(self, problem: Problem) -> Problem:
         # In a sentence, names of a single word are only words.
-        names = {field: path for field, path in self.whence.items() if "." in field}
+        names = {field: path for field, path in self.source.items() if "." in field}
         return problem.renamed(self._path(problem.path), names)
 
     def _path(self, path: str) -> str:
-        known = [field for field in self.whence if f"{path}.".startswith(f"{field}.")]
+        known = [field for field in self.source if f"{path}.".startswith(f"{field}.")]
         if not known:
             return path
         longest = max(known, key=len)
-        return f"{self.whence[longest]}{path.removeprefix(longest)}"
+        return f"{self.source[longest]}{path.removeprefix(longest)}"
 
     # -- how many, how long ------------------------------------------------------------------------------------------
 
     def number(
         self,
         count: int,
-        whence: str,
+        source: str,
         least: int | None = None,
         most: int | None = None,
         bounds: tuple[str, str] = ("", ""),
     ) -> None:
         """The number of workers, and the fewest and the most, from these two paths of the manifest."""
-        self.say("workers.count", count, whence)
-        self.say("workers.min", least, bounds[0])
-        self.say("workers.max", most, bounds[1])
+        self.set_field("workers.count", count, source)
+        self.set_field("workers.min", least, bounds[0])
+        self.set_field("workers.max", most, bounds[1])
 
-    def policy(self, part: Part, cleanup: str) -> None:
+    def policy(self, part: Section, cleanup: str) -> None:
         """A `runPolicy`: restarts, deadline and cleanup become the run's."""
         self.limits(part)
         policy = part.take(cleanup)
-        self.say("cleanup", {"Running": "Unfinished"}.get(policy, policy), part.at(cleanup))
+        self.set_field("cleanup", {"Running": "Unfinished"}.get(policy, policy), part.at(cleanup))
 
-    def limits(self, part: Part) -> None:
+    def limits(self, part: Section) -> None:
         """`backoffLimit` and `activeDeadlineSeconds`."""
-        self.say("restart.backoff_limit", part.take("backoffLimit"), part.at("backoffLimit"))
+        self.set_field("restart.backoff_limit", part.take("backoffLimit"), part.at("backoffLimit"))
         key = "activeDeadlineSeconds"
-        self.say("active_deadline_seconds", part.take(key), part.at(key))
+        self.set_field("active_deadline_seconds", part.take(key), part.at(key))
 
     # -- how ranks are started ---------------------------------------------------------------------------------------
 
     def launch(self, found: Launch, command: str, procs: Procs) -> None:
         """Launcher and command, from this path of the manifest, and the ranks, which the manifest may also give."""
-        self.say("launcher", found.launcher, command)
-        self.say("command", list(found.command), command)
-        self.say("engine_options.python", found.python, command)
-        self.say("engine_options.wrapper", list(found.wrapper) or None, command)
+        self.set_field("launcher", found.launcher, command)
+        self.set_field("command", list(found.command), command)
+        self.set_field("engine_options.python", found.python, command)
+        self.set_field("engine_options.wrapper", list(found.wrapper) or None, command)
         options = dict(found.options)
-        self.say("workers.node_unit", options.pop("node_unit", None), command)
+        self.set_field("workers.node_unit", options.pop("node_unit", None), command)
         for name, value in options.items():
-            self.say(f"launcher_options.{name}", value, command)
+            self.set_field(f"launcher_options.{name}", value, command)
         if found.max_restarts is not None and "backoff_limit" not in self.plain["restart"]:
-            self.say("restart.backoff_limit", found.max_restarts, command)
+            self.set_field("restart.backoff_limit", found.max_restarts, command)
         if found.deadline is not None:
             limit = min(found.deadline, self.plain.get("active_deadline_seconds", found.deadline))
-            self.say("active_deadline_seconds", limit, command)
+            self.set_field("active_deadline_seconds", limit, command)
         if found.launcher != "python":
             self._nodes(found, command)
             self._procs(found, command, procs)
@@ -147,13 +147,13 @@ class Run:
             return
         least, most = found.nodes
         if not least <= count <= most:
-            where = self.whence.get("workers.count", "workers.count")
+            where = self.source.get("workers.count", "workers.count")
             given = f"--nnodes={least}" + (f":{most}" if most != least else "")
             raise SpecError(Problem(command, given, f"as many as there are workers, {count} ({where})"))
         if least != most:
             for name, bound in (("min", least), ("max", most)):
                 if name not in self.workers:
-                    self.say(f"workers.{name}", bound, command)
+                    self.set_field(f"workers.{name}", bound, command)
 
     def _procs(self, found: Launch, command: str, procs: Procs) -> None:
         if found.ranks is not None:
@@ -161,13 +161,13 @@ class Run:
             if found.ranks % max(count, 1):
                 allowed = f"a multiple of the number of workers, {count}"
                 raise SpecError(Problem(command, f"--num_processes {found.ranks}", allowed))
-            self.say("workers.procs", found.ranks // max(count, 1), command)
+            self.set_field("workers.procs", found.ranks // max(count, 1), command)
         elif found.procs is not None:
-            self.say("workers.procs", self._number(found.procs, command), command)
+            self.set_field("workers.procs", self._number(found.procs, command), command)
         elif found.launcher == "accelerate":
-            self.say("workers.procs", self.devices() or 1, command)
+            self.set_field("workers.procs", self.devices() or 1, command)
         elif procs.words is not None:
-            self.say("workers.procs", self._number(procs.words, procs.path), procs.path)
+            self.set_field("workers.procs", self._number(procs.words, procs.path), procs.path)
         elif procs.refusal is not None:
             raise SpecError(Problem(procs.path, ABSENT, procs.refusal))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
 
-class Fate(StrEnum):
+class UserValue(StrEnum):
     """What happens to a user's own value."""
 
     REFUSED = "refused"
@@ -26,7 +26,7 @@ class Fate(StrEnum):
     BOTH = "both hold"
 
 
-class Given(NamedTuple):
+class PodSettings(NamedTuple):
     """A user's settings for pods.
 
     Attributes:
@@ -57,7 +57,7 @@ Found = Iterable[tuple[str, object]]
 _POD = "engine_options.pod_template.spec"
 
 
-class Owned(NamedTuple):
+class ReservedField(NamedTuple):
     """Something that the engines write or rely on.
 
     Attributes:
@@ -70,15 +70,15 @@ class Owned(NamedTuple):
 
     what: str
     use: str
-    fate: Fate
+    fate: UserValue
     rule: str
-    against: Callable[[Given], Found] = lambda given: ()
+    against: Callable[[PodSettings], Found] = lambda given: ()
 
 
 # -- what is looked for ------------------------------------------------------------------------------------------------
 
 
-def _metadata(given: Given, *words: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _metadata(given: PodSettings, *words: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Labels, annotations, or both, at all places where a user can set them; with their paths."""
     of_pods = given.options.pod_template.get("metadata") or {}
     for word in words:
@@ -86,20 +86,22 @@ def _metadata(given: Given, *words: str) -> Iterator[tuple[str, Mapping[str, Any
         yield f"engine_options.pod_template.metadata.{word}", of_pods.get(word) or {}
 
 
-def _named(*starts: str, words: tuple[str, ...] = ("labels", "annotations")) -> Callable[[Given], Found]:
+def _named(
+    *starts: str, words: tuple[str, ...] = ("labels", "annotations")
+) -> Callable[[PodSettings], Found]:
     """Labels and annotations that begin with one of these."""
 
-    def against(given: Given) -> Found:
+    def against(given: PodSettings) -> Found:
         for path, found in _metadata(given, *words):
             yield from ((f"{path}.{name}", value) for name, value in found.items() if name.startswith(starts))
 
     return against
 
 
-def _field(name: str, allowed: Callable[[Given, Any], bool]) -> Callable[[Given], Found]:
+def _field(name: str, allowed: Callable[[PodSettings, Any], bool]) -> Callable[[PodSettings], Found]:
     """A field of the pod with a value that is not allowed."""
 
-    def against(given: Given) -> Found:
+    def against(given: PodSettings) -> Found:
         value = given.pod.get(name)
         if value is not None and not allowed(given, value):
             yield f"{_POD}.{name}", value
@@ -107,37 +109,37 @@ def _field(name: str, allowed: Callable[[Given, Any], bool]) -> Callable[[Given]
     return against
 
 
-def _of_trainer(*fields: str) -> Callable[[Given], Found]:
+def _of_trainer(*fields: str) -> Callable[[PodSettings], Found]:
     """Any of these fields of the training container."""
 
-    def against(given: Given) -> Found:
+    def against(given: PodSettings) -> Found:
         for path, one in given.trainer:
             yield from ((f"{path}.{name}", one[name]) for name in fields if one.get(name) is not None)
 
     return against
 
 
-def _command(given: Given) -> Found:
+def _command(given: PodSettings) -> Found:
     for path, one in given.trainer:
         words = [*(one.get("command") or ()), *(one.get("args") or ())]
         if words and not any(names.AGENT in str(word) for word in words):
             yield f"{path}.{'command' if one.get('command') else 'args'}", words
 
 
-def _variables(given: Given) -> Found:
+def _variables(given: PodSettings) -> Found:
     for path, one in given.trainer:
         for i, variable in enumerate(one.get("env") or ()):
             if str(variable.get("name", "")).startswith(names.VARIABLE_PREFIX):
                 yield f"{path}.env.{i}.name", variable["name"]
 
 
-def _volumes(given: Given) -> Found:
+def _volumes(given: PodSettings) -> Found:
     for i, one in enumerate(given.pod.get("volumes") or ()):
         if str(one.get("name", "")).startswith(names.VOLUME_PREFIX):
             yield f"{_POD}.volumes.{i}.name", one["name"]
 
 
-def _mounts(given: Given) -> Found:
+def _mounts(given: PodSettings) -> Found:
     options = given.options
     ours = {volume.mount_path.rstrip("/"): "volumes" for volume in options.volumes}
     if options.shared_memory:
@@ -148,7 +150,7 @@ def _mounts(given: Given) -> Found:
                 yield f"{path}.volumeMounts.{i}.mountPath", mount["mountPath"]
 
 
-def _container_name(given: Given) -> Found:
+def _container_name(given: PodSettings) -> Found:
     lists = (
         ("engine_options.init_containers", given.options.init_containers),
         (f"{_POD}.initContainers", given.pod.get("initContainers") or ()),
@@ -161,7 +163,7 @@ def _container_name(given: Given) -> Found:
     yield from ((path, given.container) for path in trainers[1:])
 
 
-def _group(given: Given) -> Found:
+def _group(given: PodSettings) -> Found:
     if given.options.queueing == "volcano":
         yield from _named(names.GROUP_ANNOTATION, words=("annotations",))(given)
 
@@ -177,133 +179,133 @@ OF_OPERATORS = (
     *("elasticjob.dlrover/", "kueue.x-k8s.io/pod-group-"),
 )
 
-OWNED: tuple[Owned, ...] = (
-    Owned(
+RESERVED_FIELDS: tuple[ReservedField, ...] = (
+    ReservedField(
         f"labels and annotations `{names.PREFIX}…`",
         "find a run's jobs and pods",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "nothing: they are airflow-elastic's own",
         _named(names.PREFIX),
     ),
-    Owned(
+    ReservedField(
         ", ".join(f"`{one}…`" for one in OF_OPERATORS),
         "operators find their pods by them, and the engines a worker's number",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "nothing: the controller that makes the pods writes it",
         _named(*OF_OPERATORS),
     ),
-    Owned(
+    ReservedField(
         "labels `kueue.x-k8s.io/queue-name`, `kueue.x-k8s.io/priority-class`",
         "Kueue finds a job's queue by them",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "nothing: say it as queue, queue_priority",
     ),
-    Owned(
+    ReservedField(
         f"annotation `{names.GROUP_ANNOTATION}`, with `queueing: volcano`",
         "Volcano finds a pod's gang by it",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "nothing with queueing volcano: the gang is the job's own",
         _group,
     ),
-    Owned(
+    ReservedField(
         f"label `{names.MANAGED_LABEL}`",
         f"says `{names.MANAGED_BY}`; nothing is found by it",
-        Fate.KEPT,
+        UserValue.KEPT,
         "a value of the user's stands",
     ),
-    Owned(
+    ReservedField(
         f"annotation `{names.DEFAULT_CONTAINER}`",
         "names the training container, for `kubectl logs`",
-        Fate.KEPT,
+        UserValue.KEPT,
         "a value of the user's stands",
     ),
-    Owned(
+    ReservedField(
         "`restartPolicy` of the pod",
         "a worker has one life in an attempt: the run decides what follows",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "Never: the run restarts workers itself (restart)",
         _field("restartPolicy", lambda given, value: value == "Never"),
     ),
-    Owned(
+    ReservedField(
         "`restartPolicy`, `restartPolicyRules` of the training container",
         "the same",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "nothing: the run restarts workers itself (restart)",
         _of_trainer("restartPolicy", "restartPolicyRules"),
     ),
-    Owned(
+    ReservedField(
         "`activeDeadlineSeconds` of the pod",
         "the run keeps its own clock",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "nothing: say it as active_deadline_seconds of the run",
         _field("activeDeadlineSeconds", lambda given, value: False),
     ),
-    Owned(
+    ReservedField(
         "`terminationGracePeriodSeconds`",
         f"workers save within `health.grace_seconds`, and have {names.MARGIN_SECONDS} s more to end",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         f"at least health.grace_seconds + {names.MARGIN_SECONDS}: a longer one stands",
         _field(
             "terminationGracePeriodSeconds", lambda given, value: _at_least(value, grace_seconds(given.spec))
         ),
     ),
-    Owned(
+    ReservedField(
         "the training container's name: `trainer`, `pytorch`, `node`, `main`, `python` with the engines "
         "`job`, `pytorchjob`, `trainjob`, `elasticjob`, `pytorchtrainingjob`",
         "phase, exit code, evidence and logs are this container's",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "another name: the training container has this one",
         _container_name,
     ),
-    Owned(
+    ReservedField(
         "`command`, `args` of the training container",
         f"start the worker's agent, `python -m {names.AGENT}`",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         f"words that start `-m {names.AGENT}`: the script is the run's command",
         _command,
     ),
-    Owned(
+    ReservedField(
         f"variables `{names.VARIABLE_PREFIX}…` of the training container, and of the run's `env`",
         "name the agent's worker and run",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "any name but our own AIRFLOW_ELASTIC_*",
         _variables,
     ),
-    Owned(
+    ReservedField(
         "`terminationMessagePath`",
         f"the agent says there how its worker ended (`{names.TERMINATION_LOG}`)",
-        Fate.KEPT,
+        UserValue.KEPT,
         "the agent writes where the container says",
     ),
-    Owned(
+    ReservedField(
         f"volumes `{names.VOLUME_PREFIX}…`",
         "those of `volumes` and `shared_memory`",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "another name: those of volumes and shared_memory begin so",
         _volumes,
     ),
-    Owned(
+    ReservedField(
         "mounts of the training container at a path of `volumes`, or at `/dev/shm` with `shared_memory`",
         "the run's folder, scratch disks, memory for data loaders",
-        Fate.REFUSED,
+        UserValue.REFUSED,
         "another path, or none: volumes or shared_memory mount something there",
         _mounts,
     ),
-    Owned(
+    ReservedField(
         "`affinity`",
         "keeps a run off machines that failed, and together where `topology` says",
-        Fate.BOTH,
+        UserValue.BOTH,
         "the run's terms are added to the user's",
     ),
 )
 
 
-def refused(given: Given) -> list[Problem]:
+def refused(given: PodSettings) -> list[Problem]:
     """The user's settings that are refused, because the engines rely on these parts."""
     return [
         Problem(path, value, one.rule)
-        for one in OWNED
-        if one.fate is Fate.REFUSED
+        for one in RESERVED_FIELDS
+        if one.fate is UserValue.REFUSED
         for path, value in one.against(given)
     ]
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.status import JobStatus
 
 
-class Watching:
-    """A watch of one attempt's job at a time.
+class JobWatch:
+    """Watches the job of one attempt at a time.
 
     Args:
         engine: where the job is.

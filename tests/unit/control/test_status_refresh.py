@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import controller
-from airflow_elastic.control.beating import beating
 from airflow_elastic.control.controller import Controller
 from airflow_elastic.control.runs import start_run
+from airflow_elastic.control.status_refresh import refreshing_status
 from airflow_elastic.spec import layout
 from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.builders import spec
@@ -84,7 +84,7 @@ async def test_a_cancellation_is_never_lost() -> None:
     """Airflow cancels a trigger at any moment: one that went on would train with two controllers."""
 
     async def work() -> None:
-        async with beating(asyncio.Event().wait, time.monotonic, 3600.0):  # type: ignore[arg-type]
+        async with refreshing_status(asyncio.Event().wait, time.monotonic, 3600.0):  # type: ignore[arg-type]
             await asyncio.sleep(0)
 
     lost = 0

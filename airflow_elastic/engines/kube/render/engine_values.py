@@ -8,14 +8,14 @@ from typing import Any
 from airflow_elastic.engines.kube.render import names
 
 
-def settled(template: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+def with_engine_values(template: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     """A merged pod template, in which the engines' values win where they must.
 
     Args:
         template: the merged one; not changed.
         ours: the engines' own template before the merge, with only the training container.
     """
-    metadata = settled_metadata(template.get("metadata") or {}, ours["metadata"])
+    metadata = metadata_with_engine_values(template.get("metadata") or {}, ours["metadata"])
     spec = {name: value for name, value in template["spec"].items() if name != "activeDeadlineSeconds"}
     spec["restartPolicy"] = ours["spec"]["restartPolicy"]
     name = "terminationGracePeriodSeconds"
@@ -30,7 +30,7 @@ def settled(template: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     return {**template, "metadata": metadata, "spec": spec}
 
 
-def settled_metadata(metadata: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+def metadata_with_engine_values(metadata: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """Merged labels and annotations of a pod, in which the engines' values win where they must."""
     marks = {
         word: {**(metadata.get(word) or {}), **_held(ours[word])}

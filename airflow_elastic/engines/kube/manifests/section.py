@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_elastic.engines.kube.render.owners import REFUSED
+from airflow_elastic.engines.kube.render.job_fields import REFUSED
 from airflow_elastic.spec.errors import Problem, SpecError
 
 _LOST = "nothing: a run has no word for this field, so it would be lost"
@@ -19,8 +19,8 @@ def name_of(found: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-class Part:
-    """A part of a manifest. Known fields are taken out of it. Its values have been checked (`tables`).
+class Section:
+    """A section of a manifest (a mapping). Known fields are taken out of it. Its values have been checked (`tables`).
 
     Args:
         data: its content.
@@ -33,7 +33,7 @@ class Part:
     ) -> None:
         self.path, self.problems = path, [] if problems is None else problems
         self._top = problems is None
-        self._parts: list[Part] = []
+        self._parts: list[Section] = []
         self.data: dict[str, Any] = copy.deepcopy(dict(data))
 
     def at(self, key: str | int) -> str:
@@ -50,13 +50,13 @@ class Part:
         for key in keys:
             self.data.pop(key, None)
 
-    def part(self, key: str) -> Part:
+    def part(self, key: str) -> Section:
         """A field that is a mapping itself; empty if there is none."""
         return self.of(self.take(key, {}), key)
 
-    def of(self, data: Mapping[str, Any], key: str | int) -> Part:
+    def of(self, data: Mapping[str, Any], key: str | int) -> Section:
         """A part of something that was taken out."""
-        made = Part(data, self.at(key), self.problems)
+        made = Section(data, self.at(key), self.problems)
         self._parts.append(made)
         return made
 

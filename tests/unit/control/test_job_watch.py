@@ -10,9 +10,9 @@ import pytest
 from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox, RankTrouble
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.cli.drive.progress_lines import progress_line
+from airflow_elastic.control.job_watch import JobWatch
 from airflow_elastic.control.runs import Run
-from airflow_elastic.control.watching import Watching
-from airflow_elastic.core.state import Trouble
+from airflow_elastic.core.state import CheckpointProblem
 from airflow_elastic.engines.api import Job
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
@@ -98,7 +98,7 @@ async def test_what_a_run_could_not_save_at_its_end_is_told(tmp_path: Path) -> N
         await until_async(lambda: run.state.label == "running", "its workers")
         run.ask_stop(by="ada")
         await until_async(lambda: run.state.ended, "the end")
-    assert run.state.unsaved == Trouble(300, "node-1", "no space left", attempt=1)
+    assert run.state.unsaved == CheckpointProblem(300, "node-1", "no space left", attempt=1)
     assert engine.box.read() == []
 
 
@@ -218,7 +218,7 @@ async def test_who_is_cancelled_while_a_watch_ends_ends_too() -> None:
     engine = Reluctant()
     job = Job("run", spec(), 1, 2)
     await engine.submit(job)
-    watching = Watching(engine, asyncio.Event(), lambda error, times: asyncio.sleep(0))
+    watching = JobWatch(engine, asyncio.Event(), lambda error, times: asyncio.sleep(0))
     watching.begin(1, job, 1.0)
     await until_async(lambda: watching.status, "the watch")
     leaving = asyncio.create_task(watching.end())

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_elastic.spec.errors import InvalidInput
 
 
-def require_plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def require_json(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same values if all of them are plain JSON.
 
     Airflow stores them in its database and hands them to the triggerer. A value that is not plain does not only fail

@@ -1,4 +1,4 @@
-"""One look around a run: what others have written under its URI."""
+"""Poll the store for what other processes have written under the run's URI: events, requests, progress, checkpoints."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.status import Progress
 
 
-class Findings(NamedTuple):
-    """The findings of one look. With events there is nothing else, because events may change what to look at."""
+class Polled(NamedTuple):
+    """What one poll has read. With events there is nothing else, because events may change what to read."""
 
     events: Sequence[Event]
     requests: Sequence[Request] = ()
@@ -29,8 +29,8 @@ class Findings(NamedTuple):
     steps: Sequence[int] = ()
 
 
-def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, state: RunState) -> Findings:
-    """Look at everything in one call: handing over to a thread several times would cost most of the time.
+def poll(store: Store, journal: Journal, seq: int, mailbox: Mailbox, state: RunState) -> Polled:
+    """Read them all in one call: handing over to a thread several times would cost most of the time.
 
     Args:
         store: where the run is stored.
@@ -41,12 +41,12 @@ def look(store: Store, journal: Journal, seq: int, mailbox: Mailbox, state: RunS
     """
     events = journal.read(seq)
     if events:
-        return Findings(events)
+        return Polled(events)
     requests = mailbox.read()
     if state.attempt.phase is not Phase.LIVE:
-        return Findings((), requests)
+        return Polled((), requests)
     progress = read_progress(store, state.attempt.number)
-    return Findings((), requests, progress, new_checkpoints(store, state))
+    return Polled((), requests, progress, new_checkpoints(store, state))
 
 
 def new_checkpoints(store: Store, state: RunState) -> Sequence[int]:

@@ -45,7 +45,7 @@ _OVER_LIMIT = re.compile(
 )
 
 
-class Taken(NamedTuple):
+class Disruption(NamedTuple):
     """Why the platform ended a pod.
 
     Attributes:
@@ -62,27 +62,27 @@ class Taken(NamedTuple):
     node_gone: bool = False
 
 
-def taken(pod: dict[str, Any]) -> Taken | None:
+def disruption_of(pod: dict[str, Any]) -> Disruption | None:
     """Why the platform ended this (slim) pod; None if it did not."""
     status, node = pod["status"], pod["spec"]["nodeName"]
     own = words(status["reason"], status["message"])
     if status["reason"] == "Evicted" and _OVER_LIMIT.search(status["message"] or ""):
-        return Taken(own or "Evicted", over_limit=True)
+        return Disruption(own or "Evicted", over_limit=True)
     for condition in status["conditions"]:
         if condition["type"] not in CONDITIONS or condition["status"] != "True":
             continue
         reason, message = condition.get("reason", ""), condition.get("message")
         if condition["type"] == _TAKEN_BY_KUEUE:
-            return Taken(message or reason or "taken back by Kueue", preempted=True)
+            return Disruption(message or reason or "taken back by Kueue", preempted=True)
         if reason in _NODE_GONE:
-            return Taken(f"its node {node} is gone ({message or reason})", node_gone=True)
+            return Disruption(f"its node {node} is gone ({message or reason})", node_gone=True)
         told = own if status["phase"] == "Failed" and status["message"] else message or reason
         why = _PREEMPTED.get(reason, "taken away by the cluster")
-        return Taken(words(why, told) or why, preempted=True)
+        return Disruption(words(why, told) or why, preempted=True)
     if status["reason"] == "NodeLost":
-        return Taken(f"its node {node} is gone", node_gone=True)
+        return Disruption(f"its node {node} is gone", node_gone=True)
     if status["phase"] == "Failed" and status["reason"]:  # its containers' ends are not the pod's own reason
-        return Taken(own or status["reason"], preempted=status["reason"].startswith(_BY_NODE))
+        return Disruption(own or status["reason"], preempted=status["reason"].startswith(_BY_NODE))
     return None
 
 

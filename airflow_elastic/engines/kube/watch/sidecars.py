@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def still_held(pods: Iterable[dict[str, Any]], container: str) -> list[str]:
+def held_by_sidecars(pods: Iterable[dict[str, Any]], container: str) -> list[str]:
     """The (slim) pods that a sidecar keeps on their nodes, with all reserved resources, after training has ended.
 
     An ordinary container that has not ended keeps its pod, also one that cannot start. A native sidecar (an init

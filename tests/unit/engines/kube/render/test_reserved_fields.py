@@ -11,7 +11,7 @@ from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.manifests import from_manifest
-from airflow_elastic.engines.kube.render.owned import OWNED, Fate
+from airflow_elastic.engines.kube.render.reserved_fields import RESERVED_FIELDS, UserValue
 from airflow_elastic.engines.kube.render.strategic_merge import overlay
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import Health, RunSpec, Workers
@@ -232,8 +232,8 @@ def test_both_the_runs_terms_of_affinity_and_the_users_hold(where: str) -> None:
 
 
 def test_every_refusal_has_its_rule() -> None:
-    assert all(one.rule and one.use for one in OWNED)
-    assert {one.fate for one in OWNED} == set(Fate)
+    assert all(one.rule and one.use for one in RESERVED_FIELDS)
+    assert {one.fate for one in RESERVED_FIELDS} == set(UserValue)
 
 
 @pytest.mark.parametrize(
@@ -338,4 +338,4 @@ def test_what_the_run_has_taken_over_of_a_job_is_refused_with_what_to_say(
 
 def test_the_page_has_the_list() -> None:
     page = (Path(__file__).parents[5] / "docs/reference/pods.md").read_text()
-    assert all(one.what.replace("|", "\\|") in page for one in OWNED)
+    assert all(one.what.replace("|", "\\|") in page for one in RESERVED_FIELDS)

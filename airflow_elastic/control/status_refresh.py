@@ -18,7 +18,7 @@ LONGEST_SECONDS = 300.0
 
 
 @asynccontextmanager
-async def beating(
+async def refreshing_status(
     publish: Callable[[], Awaitable[None]], last_at: Callable[[], float], seconds: float
 ) -> AsyncIterator[None]:
     """Publish at intervals during the block, unless something else does.
@@ -29,7 +29,7 @@ async def beating(
         seconds: the interval.
     """
     over = asyncio.Event()
-    task = asyncio.create_task(_beat(publish, last_at, seconds, over))
+    task = asyncio.create_task(_refresh(publish, last_at, seconds, over))
     try:
         yield
     except BaseException:  # also where the loop shuts down
@@ -42,7 +42,7 @@ async def beating(
     task.result()
 
 
-async def _beat(
+async def _refresh(
     publish: Callable[[], Awaitable[None]], last_at: Callable[[], float], seconds: float, over: asyncio.Event
 ) -> None:
     until = time.monotonic() + LONGEST_SECONDS
