@@ -44,8 +44,8 @@ class CheckpointPolicy:
             workers.) Each copy goes over the network. Needs the launcher `torchrun`, and more workers than one unit.
             Workers of one unit never keep copies for each other, so make a unit the workers of one machine.
         disk: a folder on the disk of each worker's machine. It must exist. Agents also keep there what is saved. If all
-            agents die at once, or machines restart, the next attempt finds it there. A run does not begin if a worker
-            cannot use the folder. Takes `disk_keep_last` + 1 times a worker's share of the state. Needs the launcher
+            agents die at once, or machines restart, the next attempt finds it there. A run does not begin if no worker
+            can use the folder. Takes `disk_keep_last` + 1 times a worker's share of the state. Needs the launcher
             `torchrun`. On a cluster, mount a volume of the node: an `emptyDir` is removed with its pod.
         disk_every_steps: after every so many steps, also save to that disk only, and not to storage.
         disk_keep_last: states to keep there. At least 3: one worker may be ahead of another.
