@@ -1,6 +1,6 @@
-"""Checkpoints, as ranks write and read them.
+"""How ranks write and read checkpoints.
 
-- `format`: the meaning of the bytes. `tensors`: kinds and names of tensors. `optimizers`: their states.
+- `format`: how values become bytes. `tensors`: kinds and names of tensors. `optimizers`: their states.
 - `read`: fills a state from files, at any number of ranks.
 - `save`: copies a state into the agent's shared memory.
 - `restore`: finds the newest whole checkpoint and loads it.

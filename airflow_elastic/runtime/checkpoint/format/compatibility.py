@@ -1,4 +1,4 @@
-"""Whether a checkpoint is of the model that is to be trained on: said before the first step, and in words."""
+"""Check before the first step that a checkpoint fits the script's model and optimizers, and say what differs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from airflow_elastic.spec.errors import InvalidInput
 _SHOWN = 5
 
 
-#: Names that have to be the same on both sides. Settings of an optimizer may differ: a newer torch has more of them.
+#: Names that both sides must have. Settings of an optimizer may differ: a newer torch has more of them.
 _EXACT = ("model.", "optimizer.state.")
 _MAY_DIFFER = "optimizer.param_groups."
 
-#: How to go on where a run's checkpoint does not fit.
+#: Advice when a run's checkpoint does not fit.
 TO_TRAIN = (
     "Go on with those that were saved, and in the dtypes they were saved in, or begin a run with another URI. Where a "
     "script changes its model or optimizers while it trains (layers that thaw or grow, added groups, pruning), "
     "give run.restore what changes them to what was saved: rebuild=fn, called with the facts of the checkpoint "
     "(docs/how-to/change-the-model.md)"
 )
-#: How to go on where weights are only read.
+#: Advice when weights that are only read do not fit.
 TO_READ = (
     "Load it into the model that was saved, in its dtypes; no dtype is changed unasked. To have it in another, convert "
     "the model after it is loaded, and before it is wrapped: model.to(torch.bfloat16), for example"
@@ -36,28 +36,28 @@ TO_READ = (
 
 @dataclass(frozen=True, slots=True)
 class TensorKind:
-    """What a tensor has to have in common with another, to be filled with its bytes."""
+    """A shape and a dtype: a tensor can be filled with the bytes of another one of the same kind."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 def kind_of(value: Any) -> TensorKind | None:
-    """A tensor's kind; None for what is no tensor."""
+    """A tensor's kind; None for anything else."""
     return TensorKind(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
 def is_extra(name: str) -> bool:
-    """Whether this is, in a model's state dict, what a module's `get_extra_state` returns."""
+    """Whether this name in a model's state dict is that of a module's extra state (`get_extra_state`)."""
     return name.rpartition(".")[2] == "_extra_state"
 
 
 def with_room_for_extra(model: Mapping[str, Any], stored: Mapping[str, TensorKind | None]) -> dict[str, Any]:
-    """Have extra state be of the kind that is stored: which module it is of says nothing about its type and size.
+    """Make the extra state of modules be of the kind that is stored, as its type and size may change.
 
     Args:
         model: its state dict, `packed`.
-        stored: kinds by name, with `model.` before it; None for what is no tensor.
+        stored: kinds by name, with `model.` before it; None for a value that is no tensor.
     """
 
     def room(name: str, own: Any) -> Any:
@@ -75,12 +75,13 @@ def with_room_for_extra(model: Mapping[str, Any], stored: Mapping[str, TensorKin
 def check_fit(
     state: Mapping[str, Any], stored: Mapping[str, TensorKind | None], what: str, then: str
 ) -> None:
-    """Refuse a checkpoint that is not of this state: torch would leave out in silence what it does not know, and
-    convert what is of another dtype.
+    """Refuse a checkpoint that does not fit this state.
+
+    Without this check, torch would silently skip names that it does not know, and convert other dtypes.
 
     Args:
-        state: to be filled, nested.
-        stored: kinds by name, as the checkpoint has them; None for what is no tensor.
+        state: nested; the checkpoint will fill it.
+        stored: kinds by name, as the checkpoint has them; None for a value that is no tensor.
         what: the checkpoint, in words.
         then: how to go on, in words.
 
@@ -105,16 +106,16 @@ def check_fit(
 
 
 def check_groups(optimizer: Mapping[str, Any], groups: int, what: str, then: str) -> None:
-    """Refuse a checkpoint whose optimizers have more or fewer groups of parameters: of whose settings would they be?
+    """Refuse a checkpoint with more or fewer groups of parameters: their settings would have no group to go to.
 
     Args:
-        optimizer: the state of the script's own.
-        groups: how many those of the checkpoint have.
+        optimizer: the state of the script's optimizers.
+        groups: the number of groups in the checkpoint.
         what: the checkpoint, in words.
         then: how to go on, in words.
 
     Raises:
-        InvalidInput: tells both numbers.
+        InvalidInput: names both numbers.
     """
     ours = len(optimizer.get("param_groups", []))
     if ours and ours != groups:
@@ -125,10 +126,10 @@ def check_groups(optimizer: Mapping[str, Any], groups: int, what: str, then: str
 
 
 def check_given(given: Container[str], stored: Mapping[str, TensorKind | None], what: str) -> None:
-    """Refuse a checkpoint that has objects of the script's own which the script has not: later ones would not either.
+    """Refuse a checkpoint with named objects that `run.restore` does not get: the next one would lack them.
 
     Args:
-        given: their names, and those of which the script says that it has none any more.
+        given: the names that the script gives, with those that it gives as None to drop them.
         stored: kinds by name, as the checkpoint has them.
         what: the checkpoint, in words.
 
@@ -146,7 +147,7 @@ def check_given(given: Container[str], stored: Mapping[str, TensorKind | None], 
 
 
 def _words(kind: TensorKind | None, other: TensorKind | None) -> str:
-    """In what it differs from the other."""
+    """The dtype if the shapes are the same, or the shape."""
     if kind is None:
         return "no tensor"
     return str(kind.dtype) if other is not None and kind.shape == other.shape else str(kind.shape)

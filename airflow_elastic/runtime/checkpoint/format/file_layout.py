@@ -1,6 +1,6 @@
-"""Where a rank's tensors lie in its slot, and so in its file: that follows from what they are called and their sizes.
+"""The place of each of a rank's tensors in its slot, and so in its file. It depends only on their names and sizes.
 
-Training waits for it, and what it is given is alike from save to save, as a rule: so the last answers are remembered.
+Training waits for this. The tensors are mostly the same from save to save, so the last layouts are cached.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Extent(NamedTuple):
         shape: of the whole tensor.
         offsets: where the part begins, in each dimension.
         lengths: of the part, in each dimension.
-        ranks: that have a part of the rows each; 1 where nobody has cut them.
+        ranks: the number of ranks among which the rows are divided; 1 if they are not.
     """
 
     key: str
@@ -40,7 +40,7 @@ class Extent(NamedTuple):
 
     @property
     def share(self) -> float:
-        """How much of the whole tensor comes before it."""
+        """The fraction of the tensor's rows that come before this part."""
         return self.offsets[0] / self.shape[0] if self.offsets and self.shape[0] else 0.0
 
     @property
@@ -50,7 +50,7 @@ class Extent(NamedTuple):
 
 
 class Location(NamedTuple):
-    """Where an extent lies: of each of its bands the rows, and the byte at which it begins. No rows: it is not cut."""
+    """The place of an extent: for each of its bands the number of rows, and its first byte. No rows: it is one band."""
 
     rows: tuple[int, ...]
     begins: tuple[int, ...]
@@ -58,12 +58,12 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """Where extents lie.
+    """The places of extents in a file.
 
     Attributes:
-        pieces: what lies where, in the order in which it does.
+        pieces: the bands with their places, in the order of the file.
         places: of each extent, in the order in which they were given.
-        end: the byte behind the last one.
+        end: the byte after the last one.
     """
 
     pieces: tuple[TensorChunk, ...]
@@ -71,15 +71,15 @@ class FileLayout:
     end: int
 
 
-@lru_cache(maxsize=3)  # what a rank writes to storage of a state, and what it does not: that in two parts
+@lru_cache(maxsize=3)  # a rank lays out three lists for each state: see `Layout.kept`, `rest`, `perhaps`
 def lay_out_file(extents: tuple[Extent, ...], begin: int = 0) -> FileLayout:
-    """Place extents from a byte on, cut into bands: those of all of them that begin at the same share side by side."""
+    """Place extents from byte `begin` on, cut into bands. Bands that begin at the same `share` are side by side."""
     cut = [_bands(extent) for extent in extents]
     bands = [(band, number) for number, mine in enumerate(cut) for band in mine]
     begins: list[list[int]] = [[] for _ in extents]
     pieces, at = [], begin
     for band, number in sorted(bands, key=lambda one: one[0].share):
-        # Between bands nobody has to read what is nothing.
+        # Bands are aligned to their dtype only, so that readers read no padding between them.
         at = aligned(at, band.dtype.itemsize if len(cut[number]) > 1 else _ALIGN)
         name, size = _name(band.dtype), band.size
         pieces.append(TensorChunk(band.key, name, band.shape, band.offsets, band.lengths, at, size))
@@ -108,5 +108,5 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def aligned(at: int, to: int = _ALIGN) -> int:
-    """The first byte from there on where something may begin."""
+    """The next multiple of `to`, from byte `at` on."""
     return -(-at // to) * to

@@ -1,4 +1,4 @@
-"""A state's leaves by name, as torch's `flatten_state_dict` has them, in a third of the time: training waits for it."""
+"""A state's leaves by name, as in torch's `flatten_state_dict`, in a third of the time: training waits for it."""
 
 from __future__ import annotations
 

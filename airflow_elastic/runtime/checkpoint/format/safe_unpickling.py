@@ -1,8 +1,8 @@
-"""Of which types the values of a checkpoint may be, and how they are unpickled: a pickle says what is to be called.
+"""The types that values of a checkpoint may have, and an unpickler that makes no others.
 
-Whoever can write into a run's folder can write a checkpoint with all its checksums. So nothing is found by its name but
-what is listed here, which makes values and does nothing else, and what the script says that it trusts, as torch has it:
-`torch.serialization.add_safe_globals`.
+A pickle names functions to call, and anyone who can write into a run's folder can write a checkpoint with correct
+checksums. So this unpickler finds only the names that are listed here, which make values and have no other effect. It
+also finds the types that the script trusts, by torch's own means: `torch.serialization.add_safe_globals`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from airflow_elastic.runtime.checkpoint.format.tensor_split import Held, HeldArr
 
 
 class UntrustedType(Exception):
-    """Of a name that a pickle refers to, and that is neither listed nor trusted by the script."""
+    """A pickle refers to a name that is neither listed here nor trusted by the script."""
 
 
-#: What a pickle writes as a name.
+#: Objects that a pickle stores by their names.
 _NAMED = (type, FunctionType, BuiltinFunctionType)
 
 
 def _array(kind: object, shape: object, code: object) -> Any:
-    """In place of numpy's: an array that is about to be given its state."""
+    """Instead of numpy's function: an empty array, which gets its state next."""
     return np.ndarray((0,), np.int8)
 
 
@@ -44,14 +44,14 @@ _numpys_frombuffer: Any = np.zeros(1).__reduce_ex__(5)[0]
 
 
 def _frombuffer(buffer: object, *how: Any) -> Any:
-    """In place of numpy's: of bytes alone, as it would share the memory of whatever else it is given."""
+    """Instead of numpy's function: it takes bytes only, because it would share the memory of any other buffer."""
     if type(buffer) not in (bytes, bytearray):
         raise UntrustedType(f"numpy's _frombuffer({type(buffer).__name__})")
     return _numpys_frombuffer(buffer, *how)
 
 
 def _dtype(*said: Any) -> np.dtype[Any]:
-    """In place of `numpy.dtype`: of one number each."""
+    """Instead of `numpy.dtype`: no dtypes with fields or subarrays."""
     kind: np.dtype[Any] = np.dtype(*said)
     if kind.fields is not None or kind.subdtype is not None:
         raise UntrustedType(f"numpy.dtype({kind})")
@@ -59,7 +59,7 @@ def _dtype(*said: Any) -> np.dtype[Any]:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """In place of `codecs.encode`: bytes, as old protocols write them."""
+    """Instead of `codecs.encode`: only latin1, as old pickle protocols write bytes."""
     if encoding != "latin1":
         raise UntrustedType(f"_codecs.encode({encoding!r})")
     return text.encode(encoding)
@@ -74,10 +74,10 @@ _TYPES = (
     *(one for name, one in vars(torch).items() if name.endswith("Storage")),
 )
 
-_PATHS = (pathlib.PosixPath, pathlib.PurePosixPath)  # of a module of their own in some versions of Python
+_PATHS = (pathlib.PosixPath, pathlib.PurePosixPath)  # some versions of Python have them in `pathlib._local`
 
-#: That torch writes for tensors; which of them there are depends on its version. Of sparse ones nobody would check the
-#: indices.
+#: Functions that torch writes for tensors; each version of torch has some of them. Those for sparse tensors are
+#: missing on purpose: no code would check the indices.
 _REBUILD = (
     *("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_meta_tensor_no_storage"),
     *("_rebuild_parameter", "_rebuild_parameter_with_state", "_rebuild_qtensor"),
@@ -85,7 +85,7 @@ _REBUILD = (
     "_rebuild_wrapper_subclass",
 )
 
-#: By numpy's names of both its major versions. A call of `ndarray` itself could take any bytes for objects.
+#: Names of both major versions of numpy. `ndarray` may be named, not called: it could take any bytes for objects.
 _NUMPY = {
     "numpy.dtype": _dtype,
     "numpy.ndarray": "numpy.ndarray",
@@ -119,12 +119,12 @@ _LISTED: dict[str, Any] = {
 
 _MADE = frozenset(one for one in _LISTED.values() if isinstance(one, type))
 
-#: Types whose values are pickled piece by piece.
+#: Types whose values are not pickled as a name; filled by `_name_of`.
 _IN_PIECES: set[type] = set()
 
 
 def check(value: Any) -> None:
-    """Find out whether a value that is being pickled could be unpickled.
+    """Check that a value that is being pickled could be unpickled.
 
     Raises:
         UntrustedType: a pickle refers to it by a name that is neither listed nor trusted by the script.
@@ -162,7 +162,7 @@ def _find(name: str) -> Any:
 
 
 def _is_simple(kind: np.dtype[Any], state: Any) -> bool:
-    """Whether a type of numbers is told the truth about itself: it would take bytes for objects where that is said."""
+    """Whether a pickled state of a dtype is the dtype's own: a forged one can make numpy take bytes for objects."""
     own: Any = kind.__reduce__()
     return (
         isinstance(state, tuple)
@@ -172,14 +172,15 @@ def _is_simple(kind: np.dtype[Any], state: Any) -> bool:
     )
 
 
-#: Codes of names to which a process has given numbers.
+#: Opcodes for names in the extension registry (`copyreg.add_extension`): they can bypass `find_class`.
 _NUMBERED = [code[0] for code in (pickle.EXT1, pickle.EXT2, pickle.EXT4)]
 
 
 class Unpickler(pickle._Unpickler):
-    """Makes values of the types that are listed or trusted, and calls nothing else.
+    """Makes values of the types that are listed or trusted, and calls no other code.
 
-    Python's own in C does not ask before it gives something its state, which may be attributes of a class.
+    A pickled state may set attributes of a class. Python's unpickler in C has no hook for states, so this class extends
+    the one in Python.
     """
 
     dispatch: ClassVar[dict[int, Any]] = {
@@ -197,9 +198,8 @@ class Unpickler(pickle._Unpickler):
         state, value = self.stack[-1], self.stack[-2]
         if isinstance(value, _NAMED):
             raise UntrustedType(f"attributes of {value.__module__}.{value.__qualname__}")
-        if (
-            isinstance(value, np.ndarray) and value.size
-        ):  # another one may share its memory, which goes with this
+        # numpy would free its memory, which another array may share
+        if isinstance(value, np.ndarray) and value.size:
             raise UntrustedType("a second state of one of numpy's arrays")
         if isinstance(value, np.dtype) and not _is_simple(value, state):
             raise UntrustedType(f"numpy.dtype({value}) with {state}")
@@ -207,9 +207,8 @@ class Unpickler(pickle._Unpickler):
 
     def load_newobj_ex(self) -> None:
         kind, _, named = self.stack[-3:]
-        if (
-            named and kind in _MADE
-        ):  # nothing that is listed needs them; torch's types take addresses of memory so
+        # No listed type needs keyword arguments, and torch's types take addresses of memory by them.
+        if named and kind in _MADE:
             raise UntrustedType(f"{kind.__module__}.{kind.__qualname__} with {', '.join(map(str, named))}")
         super().load_newobj_ex()  # type: ignore[misc]
 

@@ -1,10 +1,10 @@
-"""Objects of the user's own, in two halves: their tensors, and everything else, which says where these belong.
+"""Split the state of an object of the script into its tensors, and a rest that says where each tensor belongs.
 
-Large arrays of numpy's are tensors here, of the same memory: they are copied, and not pickled, for which training would
-wait several times as long.
+Large numpy arrays count as tensors, with the same memory. They are copied, not pickled: training would wait several
+times as long for that.
 
-What such an object holds need not be what a new one holds: a history grows, a table gets keys. So the second half is
-kept as one value, and not key by key, as a model's state is.
+Such a state changes its shape: a history grows, a table gets keys. So the rest is kept as one value, and not key by
+key as a model's state is.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from airflow_elastic.spec.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Stands for a tensor that is kept apart under this name."""
+    """Stands for a tensor that is stored separately under this name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class HeldArray:
-    """Stands for an array of numpy's that is kept apart as a tensor under this name."""
+    """Stands for a numpy array that is stored separately as a tensor under this name."""
 
     name: str
 
 
-#: Names of arrays among those of tensors begin with this; all others with a slash.
+#: The names of arrays begin with this, those of tensors with a slash.
 _ARRAY = "array:"
 
 _LARGE_BYTES = 64 << 10
@@ -49,21 +49,21 @@ class Rest:
 
 
 def packed(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's state dict with what is no tensor (a module's extra state, as a rule) as one value each."""
+    """A model's state dict, with each value that is no tensor (mostly extra state of modules) as a `Rest`."""
     return {name: one if isinstance(one, torch.Tensor) else Rest(one) for name, one in state.items()}
 
 
 def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state dict again."""
+    """Undo `packed`."""
     return {name: one.value if isinstance(one, Rest) else one for name, one in state.items()}
 
 
 def split_tensors(state: Any) -> tuple[Rest, dict[str, torch.Tensor]]:
-    """Split a state of dicts (a module's OrderedDict is one), lists and tuples; what is in others stays there."""
+    """Split a state of dicts (OrderedDicts, too), lists and tuples; tensors in other objects stay there."""
     tensors: dict[str, torch.Tensor] = {}
 
     def put(name: str, tensor: torch.Tensor) -> str:
-        if name in tensors:  # keys of several types may be written alike
+        if name in tensors:  # keys of different types, as 1 and "1", have the same name
             name = next(other for at in count(1) if (other := f"{name}~{at}") not in tensors)
         tensors[name] = tensor
         return name
@@ -79,31 +79,31 @@ def split_tensors(state: Any) -> tuple[Rest, dict[str, torch.Tensor]]:
 
 
 def _of_array(value: Any) -> torch.Tensor | None:
-    """A large array of numbers, of its own memory; None for anything else, which is pickled."""
+    """A tensor with the memory of a large array of numbers; None for anything else, which is pickled."""
     if type(value) is not numpy.ndarray or value.nbytes < _LARGE_BYTES:
         return None
-    if not (value.flags.c_contiguous and value.flags.writeable):  # it would come back laid out in another way
+    if not (value.flags.c_contiguous and value.flags.writeable):  # its order in memory would be lost
         return None
     try:
         return torch.from_numpy(value)
-    except (TypeError, ValueError):  # of a dtype, or an order of bytes, that torch does not have
+    except (TypeError, ValueError):  # torch does not have its dtype or byte order
         return None
 
 
 def without_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Those of `split_tensors` that may be read into: an array may be somebody else's, too."""
+    """The tensors of `split_tensors` that a checkpoint may be read into. Not arrays: other code may share them."""
     return {name: one for name, one in tensors.items() if not name.startswith(_ARRAY)}
 
 
 def join_tensors(rest: object, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The state again.
+    """Undo `split_tensors`.
 
     Args:
-        rest: a Rest, unless somebody else has written the checkpoint.
-        tensors: what it names.
+        rest: a Rest, unless another program has written the checkpoint.
+        tensors: by the names in it.
 
     Raises:
-        InvalidInput: it is none, or names others.
+        InvalidInput: `rest` is no Rest, or names other tensors.
     """
 
     def back(value: Any, name: str) -> Any:
@@ -120,9 +120,9 @@ def join_tensors(rest: object, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _walk(value: Any, leaf: Callable[[Any, str], Any], name: str = "") -> Any:
-    """The same with its leaves changed, each of which is given its path."""
+    """A copy in which each leaf is `leaf(value, path)`."""
     if isinstance(value, dict):
-        changed = copy.copy(value)  # of its own class, with what else it carries
+        changed = copy.copy(value)  # keeps its class and attributes
         for key, one in value.items():
             changed[key] = _walk(one, leaf, f"{name}/{key}")
         return changed

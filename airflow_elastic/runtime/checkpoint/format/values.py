@@ -1,7 +1,8 @@
-"""What of a state is no tensor, as bytes and back: counters, settings, random states, objects of the script's own.
+"""Convert values that are no tensors to bytes and back: counters, settings, random states, objects of the script.
 
-Most of them are small and plain, and torch's way takes as long over one as a copy of some megabytes; so it is for
-those that hold a tensor. What begins like a zip archive is torch's. Of which types they may be `safe_unpickling` says.
+`torch.save` takes as long for one of them as to copy some megabytes, so only values with a tensor in them go through
+it. Bytes that begin like a zip archive are from `torch.save`; others are a plain pickle. `safe_unpickling` decides
+which types are allowed.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ def to_bytes(key: str, value: Any) -> bytes:
 
     Args:
         key: its name in the state.
-        value: plain values, arrays and tensors in containers, and what the script trusts.
+        value: plain values, arrays and tensors in containers, and types that the script trusts.
 
     Raises:
-        InvalidInput: it holds a part of a tensor only, or something of a type that would not be unpickled.
+        InvalidInput: it holds a DTensor, which is only a part of a tensor, or a type that would not be unpickled.
     """
     buffer = io.BytesIO()
     try:
@@ -50,15 +51,15 @@ def to_bytes(key: str, value: Any) -> bytes:
 
 
 def from_bytes(key: str, data: bytes) -> Any:
-    """The value again, its tensors on the CPU: those of all ranks would lie on the first GPU, where there is one.
+    """Undo `to_bytes`. Tensors are on the CPU: else those of all ranks would be on the first GPU.
 
     Raises:
-        InvalidInput: it is of a type that is neither plain nor trusted by the script; nothing of that has been called.
-        CheckpointDamaged: it is none that was saved.
+        InvalidInput: it has a type that is neither plain nor trusted by the script. No code of that type has run.
+        CheckpointDamaged: the bytes are no pickle.
     """
     try:
         if data.startswith(_ARCHIVE):
-            # Not torch.load, which runs what is a TorchScript archive.
+            # Not torch.load, which would run a TorchScript archive.
             with torch.serialization._open_zipfile_reader(io.BytesIO(data)) as archive:
                 load: Any = torch.serialization._load
                 return load(archive, "cpu", _READING, encoding="utf-8")
@@ -68,7 +69,7 @@ def from_bytes(key: str, data: bytes) -> Any:
             f"{key} holds {error}, which is not unpickled: it is neither a plain value nor of a type that the script "
             "trusts. Where it is of your own, say torch.serialization.add_safe_globals([...]) before"
         ) from None
-    except Exception as error:  # of any kind, by what stands there
+    except Exception as error:  # damaged bytes can raise any kind
         raise CheckpointDamaged(f"{key} cannot be unpickled: {error!r}") from error
 
 
@@ -85,7 +86,7 @@ def _with_tensors(key: str, value: Any) -> bytes:
 
 
 def _place(value: Any) -> str:
-    """Where in a value that is which is not trusted, as one would write it in Python."""
+    """The path of the untrusted value in this one, as in Python: `['key'][0]`."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Rest):
         return _place(value.value)
@@ -102,11 +103,11 @@ def _place(value: Any) -> str:
 
 
 class _Refused(Exception):
-    """A value holds what a pickler does not take."""
+    """A value holds an object of a type in `_Pickler.refused`."""
 
 
 class _Pickler(pickle.Pickler):
-    """Takes no values of these types, however deep they lie, and none that would not be unpickled."""
+    """Refuses values of these types at any depth, and types that would not be unpickled."""
 
     refused: ClassVar[tuple[type, ...]] = ()
 
@@ -118,17 +119,17 @@ class _Pickler(pickle.Pickler):
 
 
 class _Plain(_Pickler):
-    """For what torch need not serialise."""
+    """For values without tensors."""
 
     refused = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 
 
 class _Whole(_Pickler):
-    """For what is no part of a tensor only."""
+    """For values with whole tensors only."""
 
     refused = (DTensor,)
 
 
-#: As torch wants to have them.
+#: Stand-ins for the module `pickle`, with the attributes that torch uses.
 _WHOLE: Any = SimpleNamespace(__name__="pickle", Pickler=_Whole)
 _READING: Any = SimpleNamespace(__name__="pickle", Unpickler=Unpickler)

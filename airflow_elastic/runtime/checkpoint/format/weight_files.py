@@ -1,6 +1,6 @@
-"""Files of weights in everybody's formats: a state dict as `torch.save` writes it, safetensors, and several of either.
+"""Files of weights in common formats: a state dict from `torch.save`, safetensors, and an index of several files.
 
-Nothing in them is executed: of a `torch.save` only tensors are read.
+No code in them is run: from a file of `torch.save` only tensors are read.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import torch
 from airflow_elastic.runtime.checkpoint.format.compatibility import is_extra
 from airflow_elastic.spec.errors import InvalidInput
 
-#: How a file's name ends, by format.
+#: The formats by the suffix of a file's name.
 SUFFIXES = {".pt": "torch", ".pth": "torch", ".bin": "torch", ".safetensors": "safetensors"}
 
-#: And that of one which says in which files the weights are, as Hugging Face's libraries write it.
+#: The suffix of an index, which lists the files that hold the weights, as Hugging Face's libraries write it.
 INDEX = ".index.json"
 
 
 def read(name: str, local: Callable[[str], Path]) -> dict[str, Any]:
-    """The tensors of a file, or of those that an index names, on the CPU.
+    """The tensors of a file, or of all files in an index, on the CPU.
 
     Args:
-        name: of the file; how it ends says the format.
-        local: gives where a file of its folder can be read, by its name.
+        name: of the file; its suffix says the format.
+        local: returns the path at which a file of that folder can be read, by its name.
 
     Raises:
-        InvalidInput: it is of no format that is known, or not of the one that its name says.
+        InvalidInput: the suffix is not known, or the file has another format than its suffix says.
         OSError: it cannot be read.
     """
     if not name.endswith(INDEX):
@@ -42,12 +42,12 @@ def read(name: str, local: Callable[[str], Path]) -> dict[str, Any]:
 
 
 def write(path: Path, weights: dict[str, Any], about: dict[str, str], kind: str) -> None:
-    """Write tensors into a file of a format. Raises InvalidInput where that cannot hold them, and OSError."""
+    """Write tensors into a file of this format. Raises InvalidInput if it cannot hold them, and OSError."""
     {"torch": _write_torch, "safetensors": _write_safetensors}[kind](weights, path, about)
 
 
 def format_of(name: str, *more: str) -> str:
-    """By how a file's name ends. Raises InvalidInput, which names what is allowed, with `more` of it."""
+    """The format by a file's suffix. Raises InvalidInput, which lists the allowed suffixes and `more`."""
     found = SUFFIXES.get(Path(name).suffix)
     if found is None:
         allowed = ", ".join((*SUFFIXES, *more))
@@ -73,7 +73,7 @@ def _read_torch(path: Path) -> dict[str, Any]:
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except OSError:  # of the disk
         raise
-    except Exception as error:  # of many kinds, by what is wrong with the file
+    except Exception as error:  # torch raises many kinds for bad files
         raise InvalidInput(f"{path} is no state dict that torch.save has written: {error}") from error
     if not isinstance(weights, dict):
         raise InvalidInput(
@@ -88,7 +88,7 @@ def _read_torch(path: Path) -> dict[str, Any]:
 
 
 def _write_torch(weights: dict[str, Any], path: Path, about: dict[str, str]) -> None:
-    with path.open("wb") as file:  # given the path, torch wants something before the last dot of its name
+    with path.open("wb") as file:  # torch.save refuses a path without a stem, as `.pt`
         torch.save(weights, file)
 
 

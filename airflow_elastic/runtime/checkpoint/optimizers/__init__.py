@@ -1,5 +1,8 @@
-"""What optimizers keep: by names of parameters, at any world size.
+"""States of optimizers, by names of parameters, at any world size.
 
-`states_by_name` is the way out and back, `state_allocation` makes room for states that do not exist yet, and
-`composite` knows optimizers that hold others. This room must not know of files.
+- `states_by_name`: saves and loads states.
+- `state_allocation`: allocates states that do not exist yet.
+- `composite`: finds the optimizers inside other objects.
+
+This room must not know of files.
 """

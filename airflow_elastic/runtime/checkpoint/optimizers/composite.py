@@ -1,8 +1,8 @@
-"""Optimizers that hold others: several in one object, as trainings with Muon have them, and what wraps a single one.
+"""Optimizers that hold others: several in one object, as for training with Muon, or a wrapper of a single one.
 
-Their state dicts have forms of their own. Where such a dict is made of those of the optimizers within, and of nothing
-else, these are saved in the object's place, by the names of their parameters: so they come back at any world size, and
-sharded, too. Anything else is refused before the first step, with what to do.
+Their state dicts have forms of their own. Such a dict may consist only of the state dicts of the inner optimizers. Then
+these are saved instead of the object, by the names of their parameters, and can be restored at any world size, also
+sharded. Anything else is refused before the first step, with advice.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from airflow_elastic.spec.errors import InvalidInput
 
 _FORM = {"state", "param_groups"}
 
-#: Attributes of an optimizer in which none is held.
+#: Attributes of an optimizer that hold no inner optimizers.
 _OWN = (*_FORM, "defaults")
 
 
 def is_optimizer(one: Any) -> bool:
-    """Whether it steps: one of torch's, or something that does as they do."""
+    """Whether it is a torch optimizer, or has the methods of one."""
     return isinstance(one, torch.optim.Optimizer) or all(
         callable(getattr(one, name, None)) for name in ("step", "zero_grad", "state_dict", "load_state_dict")
     )
 
 
 def innermost(one: Any) -> list[Any]:
-    """The optimizers that hold no others, in this one; itself where it holds none. Each of them once."""
+    """The optimizers in this one that hold no others, each once; the optimizer itself if it holds none."""
     inner = [each for _, held in _held(one) for each in held]
     found = {id(each): each for one in inner for each in innermost(one)} if inner else {id(one): one}
     return [*found.values()]
 
 
 def saved_in_place_of(optimizers: Sequence[Any], others: Iterable[Any]) -> tuple[torch.optim.Optimizer, ...]:
-    """The optimizers whose states are saved for those that a script has given: as a rule these themselves.
+    """The optimizers whose states are saved for those that a script has given: mostly the same ones.
 
     Args:
         optimizers: as they are given.
         others: objects that are given by a name.
 
     Raises:
-        InvalidInput: the state dict of one has another form than torch's, and is not made of those within it; or one
-            steps by another, whose state its own leaves out.
+        InvalidInput: a state dict does not have torch's form, and does not consist of those of the inner optimizers. Or
+            an optimizer steps by an inner one, and its state dict leaves out the state of that one.
     """
     given = {id(each) for each in (*optimizers, *others)}
     return tuple(each for one in optimizers for each in _resolved(one, given))
@@ -57,7 +57,7 @@ def _resolved(one: Any, given: set[int]) -> list[torch.optim.Optimizer]:
     inner = [each for _, some in held for each in some]
     found = {id(each): each for some in inner for each in _resolved(some, given)}
     within = [*found.values()]
-    with _filled(within):  # in the beginning all of them are alike: empty
+    with _filled(within):  # empty states would all be equal
         kept = one.state_dict()
         if within and _is_made_of(kept, within):
             return within
@@ -66,7 +66,7 @@ def _resolved(one: Any, given: set[int]) -> list[torch.optim.Optimizer]:
     if not within or all(id(each) in given for each in inner) or not hasattr(one, "param_groups"):
         return [one]
     if kept.keys() == _FORM and "state" not in vars(one) and _parameters([one]) == _parameters(within):
-        return within  # what it shows is theirs
+        return within  # its state is a view of the inner ones
     if all(one.state is each.state for each in within):
         return [one]
     raise InvalidInput(
@@ -89,7 +89,7 @@ def _other_form(one: Any, kept: Any, held: Sequence[tuple[str, list[Any]]]) -> s
 
 
 def _words(held: Sequence[tuple[str, list[Any]]]) -> str:
-    """As one would give them."""
+    """The arguments for `run.restore`, as Python code."""
     return ", ".join(f"*optimizer.{name}" if len(some) > 1 else f"optimizer.{name}" for name, some in held)
 
 
@@ -102,7 +102,7 @@ def _parameters(optimizers: Iterable[Any]) -> set[int]:
 
 
 def _held(one: Any) -> list[tuple[str, list[Any]]]:
-    """The optimizers that an object has as attributes, or in lists, tuples and dicts there, by these names."""
+    """The optimizers in an object's attributes, or in lists, tuples and dicts there, by the attributes' names."""
     own = vars(one) if hasattr(one, "__dict__") else {}
     found = ((name, [*_within(value)]) for name, value in own.items() if name not in _OWN)
     return [(name, some) for name, some in found if some and all(each is not one for each in some)]
@@ -123,7 +123,7 @@ def _within(value: Any) -> Iterator[Any]:
 
 @contextmanager
 def _filled(optimizers: Iterable[Any]) -> Iterator[None]:
-    """Those that keep nothing yet keep something meanwhile, by which it is told whose a state is."""
+    """Give each optimizer without state a dummy one inside this context, so that no two states are equal."""
     empty = [one for one in optimizers if isinstance(getattr(one, "state", None), dict) and not one.state]
     for one in empty:
         first = next((each for group in one.param_groups for each in group["params"]), None)
@@ -137,7 +137,7 @@ def _filled(optimizers: Iterable[Any]) -> Iterator[None]:
 
 
 def _is_made_of(kept: Any, within: Sequence[Any]) -> bool:
-    """Whether a state dict holds those of these optimizers, each once, and nothing else."""
+    """Whether a state dict consists of the state dicts of these optimizers, each once."""
     parts = _parts(kept)
     if parts is None or len(parts) != len(within):
         return False
@@ -150,7 +150,7 @@ def _is_made_of(kept: Any, within: Sequence[Any]) -> bool:
 
 
 def _is_of_torchs_form(kept: Any) -> bool:
-    """Whether it has states by numbers, and groups that have these."""
+    """Whether it has the keys `state` and `param_groups`, and groups with `params`."""
     if not isinstance(kept, Mapping) or not kept.keys() >= _FORM or not isinstance(kept["state"], Mapping):
         return False
     groups = kept["param_groups"]
@@ -160,7 +160,7 @@ def _is_of_torchs_form(kept: Any) -> bool:
 
 
 def _parts(kept: Any) -> list[Mapping[str, Any]] | None:
-    """The state dicts of torch's form in one of another; None where something else is in it."""
+    """The state dicts of torch's form inside another one; None if that holds anything else."""
     if _is_of_torchs_form(kept) and kept.keys() == _FORM:
         return [kept]
     if not isinstance(kept, Mapping | list | tuple):
@@ -174,7 +174,7 @@ def _parts(kept: Any) -> list[Mapping[str, Any]] | None:
 
 
 def _fingerprint(kept: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Alike for two state dicts of the same optimizer, whose tensors are not copied."""
+    """Equal for two state dicts of the same optimizer, if they hold the same tensor objects."""
     tensors = {
         (number, name): id(value) if torch.is_tensor(value) else None
         for number, state in kept["state"].items()

@@ -1,8 +1,8 @@
-"""Room for the state of an optimizer that has not made a step yet, without making one; and a state as it was read.
+"""Allocate the state of an optimizer before its first step, and keep the dtypes of a state that was read.
 
-To have somewhere to load a state into, torch gives all parameters gradients of zero and makes a step without effect:
-that takes memory for gradients, and much longer than to read the state. What a step would keep for a parameter is
-found out here with a parameter of six numbers. Nor is a step made where nothing is loaded: see `states_by_name`.
+To have tensors to load into, torch gives all parameters zero gradients and makes a step with a learning rate of 0. That
+takes memory for gradients, and much longer than to read the state. Here a step with a parameter of six elements shows
+what state the optimizer would have. `states_by_name` explains why no step is made for saving either.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _UNSAID = "does not show with a step without gradients"
 
 
 def allocate_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Give the optimizer the state that its first step would, but for the numbers in it: they are whatever was there.
+    """Give the optimizer the state that its first step would create, with uninitialised tensors.
 
     Returns:
-        Whether that was done. Not where there is a state already; nor for optimizers that are none of torch's own, or
-        that keep something of another shape: torch's way is left for these.
+        Whether that was done. It is not done if there is a state already. It is not possible for optimizers from
+        outside `torch.optim`, nor for tensors of other shapes than the parameter's: these need `allocate_by_a_step`.
     """
     if optimizer.state:
         return False
@@ -48,7 +48,7 @@ def allocate_state(optimizer: torch.optim.Optimizer) -> bool:
                         kept[kind] = _kept(type(optimizer), options, *kind)
                     if kept[kind]:
                         states[one] = {name: _room(value, one) for name, value in kept[kind].items()}
-    except Exception:  # an optimizer that wants more than a gradient, as LBFGS its closure
+    except Exception:  # an optimizer that needs more than gradients, as LBFGS needs a closure
         return False
     optimizer.state.update(states)
     return bool(states)
@@ -56,7 +56,7 @@ def allocate_state(optimizer: torch.optim.Optimizer) -> bool:
 
 @contextmanager
 def with_allocated_state(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
-    """Those that have made no step yet have room meanwhile for what they will keep, as far as that is known."""
+    """Inside this context, optimizers without state have an allocated one, where `allocate_state` can make it."""
     made = [one for one in optimizers if allocate_state(one)]
     try:
         yield
@@ -66,16 +66,16 @@ def with_allocated_state(optimizers: Iterable[torch.optim.Optimizer]) -> Iterato
 
 
 def allocate_by_a_step(optimizer: torch.optim.Optimizer) -> None:
-    """Torch's way, for what `allocate_state` does not know: only where all that the step may change is loaded after it.
+    """Allocate the state by torch's dummy step, for optimizers that `allocate_state` does not know.
 
-    Where the optimizer makes no step without gradients, or not now, it has no room after it either.
+    Only call this before a load that replaces everything the step may change. If the step fails, the state stays empty.
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     gradients = [one.grad for one in parameters]
-    # Torch leaves them at zero where the step fails.
+    # If the step fails, torch leaves them at zero.
     rates = [group.get("lr") for group in optimizer.param_groups]
     for one in parameters:
-        one.grad = None  # with gradients it would not
+        one.grad = None  # torch makes no dummy step if there are gradients
     try:
         _init_optim_state(optimizer)
     except Exception as error:
@@ -92,15 +92,15 @@ def allocate_by_a_step(optimizer: torch.optim.Optimizer) -> None:
 def room_as_stored(
     now: Any, stored: Mapping[tuple[str, ...], TensorKind | None], parameter: torch.Tensor
 ) -> Any:
-    """Room for what is stored of a parameter: what is there now, where that is like it, and nothing else.
+    """A state of a parameter into which the stored one can be read. Tensors that fit are reused, the others are new.
 
     Args:
-        now: what an optimizer keeps of it, or a part of that.
-        stored: kinds by the names that lead to them from there; None for what is no tensor.
-        parameter: whose state it is.
+        now: the parameter's state in the optimizer, or a part of that state.
+        stored: kinds by their paths from there; None for a value that is no tensor.
+        parameter: the parameter.
 
     Raises:
-        InvalidInput: names alone do not say what it is.
+        InvalidInput: the paths alone do not say where a stored value belongs.
     """
     if () in stored:
         kind = stored[()]
@@ -140,15 +140,15 @@ def _is_number(word: str) -> bool:
     try:
         float(word)
     except ValueError:
-        return word in ("True", "False", "None")  # which are no words either
+        return word in ("True", "False", "None")  # constants, not names
     return True
 
 
 @contextmanager
 def as_read(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
-    """Around torch's loading of a state that was read into the optimizers' own room: it stays what was read.
+    """A context for `load_state_dict` of states that were read into the optimizers' own tensors: keeps their dtypes.
 
-    torch gives it the dtype of the parameter, which NAdam's `mu_product` does not have, for example.
+    torch would convert them to the parameter's dtype. NAdam's `mu_product`, for example, has another one.
     """
     rooms = [(one, {parameter: dict(kept) for parameter, kept in one.state.items()}) for one in optimizers]
     yield
@@ -157,13 +157,13 @@ def as_read(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
 
 
 def keep_as_read(optimizer: torch.optim.Optimizer, read: Mapping[torch.Tensor, Any]) -> None:
-    """What was read of each parameter, where torch has made another dtype of it in loading."""
+    """Put back what was read of each parameter, where torch has converted the dtype in loading."""
     for parameter, kept in read.items():
         _keep(optimizer.state.get(parameter, {}), kept)
 
 
 def has_its_own_way(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether what it loads is not what torch makes of a state: by a method, or a hook, of its own."""
+    """Whether it loads a state in another way than torch: by a hook, or a method of its own."""
     if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
         return True
     return any(
@@ -172,7 +172,7 @@ def has_its_own_way(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def load_as_saved(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """`optimizer.load_state_dict`, and what it keeps has the dtypes that it had, where that is torch's own."""
+    """`optimizer.load_state_dict`, but states keep their dtypes; not if the optimizer `has_its_own_way`."""
     optimizer.load_state_dict(dict(state))
     if has_its_own_way(optimizer):
         return
@@ -183,7 +183,7 @@ def load_as_saved(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) ->
 
 
 def _keep(now: Any, read: Any) -> Any:
-    """What was read, where torch has made another dtype of it, all the way down."""
+    """The loaded value, with what was read instead of each tensor that torch has converted, at any depth."""
     if torch.is_tensor(read):
         is_cast = torch.is_tensor(now) and now.dtype != read.dtype
         return read.to(now.device) if is_cast else now
@@ -201,7 +201,7 @@ def _kept(
     device: torch.device,
     dtype: torch.dtype,
 ) -> dict[str, Any]:
-    """What such an optimizer keeps for a parameter."""
+    """The state that such an optimizer has for a parameter after one step."""
     parameter = torch.nn.Parameter(torch.zeros(_SHAPE, device=device, dtype=dtype))
     parameter.grad = torch.zeros_like(parameter)
     one = kind([{**options, "params": [parameter]}])

@@ -1,9 +1,9 @@
-"""What optimizers keep, by the names of parameters instead of their numbers, and back again.
+"""Save and load the states of optimizers, by the names of parameters instead of their numbers.
 
-The layout is that of torch's `get_optimizer_state_dict`. That one has an optimizer that keeps nothing yet make a step
-without effect, to have something to show; but Adam counts it, and corrects its first steps as if they were its second.
-So an optimizer that starts later, or whose first step a gradient scaler skips, would be trained otherwise for having
-been saved. Here nobody makes a step.
+The layout is that of torch's `get_optimizer_state_dict`. For an optimizer without state, that function makes a dummy
+step, so that there is a state. But Adam counts this step, and its bias correction is then that of the second step. So a
+save would change the training of an optimizer that starts later, or whose first step a gradient scaler skips. No step
+is made here.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from airflow_elastic.spec.errors import InvalidInput
 
 Optimizers = Sequence[torch.optim.Optimizer]
 
-#: An optimizer, and what it kept of parameters.
+#: An optimizer, and its former state.
 Former = tuple[torch.optim.Optimizer, dict[torch.Tensor, Any]]
 
-#: Of a group in a checkpoint, the names of its settings, and its optimizer's class; None where that is not known.
+#: Of a parameter group in a checkpoint: the names of its settings, and its optimizer's class; None if not known.
 Saved = tuple[set[str], str | None]
 
 _STATES, _GROUPS, _CLASSES = "optimizer.state.", "optimizer.param_groups.", "optimizer.classes."
 _SHOWN = 3
 
-#: What groups have beside the settings of their class.
+#: Keys of groups that are no settings of the optimizer's class.
 _NO_SETTINGS = (
     *("params", "param_names"),
     *("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"),  # of schedulers
@@ -44,19 +44,19 @@ _NO_SETTINGS = (
 
 
 class OfNoParameter(InvalidInput):
-    """An optimizer keeps something that is the state of no parameter."""
+    """An optimizer keeps a state that belongs to no parameter."""
 
 
 def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, departed: RemovedParameters) -> None:
-    """Refuse optimizers whose states have no place in a checkpoint. Before anything is trained.
+    """Refuse optimizers whose states cannot be saved, before the training begins.
 
     Args:
-        model: whose parameters they are to have.
-        optimizers: their states are kept by the names of these.
-        departed: knows parameters that were the model's.
+        model: it should have all parameters of the optimizers.
+        optimizers: their states will be saved by the names of the parameters.
+        departed: knows the parameters that the model has had.
 
     Raises:
-        InvalidInput: one has parameters that are not the model's, or those of another one, or is LBFGS.
+        InvalidInput: an optimizer is LBFGS, or has parameters of another model, or of another optimizer.
     """
     names = names_of(model)
     departed.has(names)
@@ -95,21 +95,21 @@ def _check_strangers(
 def states_of(
     model: torch.nn.Module, optimizers: Optimizers, departed: RemovedParameters | None = None
 ) -> dict[str, Any]:
-    """What the optimizers keep of each parameter, by its name, and their settings, as a state dict of all of them.
+    """The states of all optimizers by names of parameters, and their settings, as one state dict.
 
     Args:
-        model: whose parameters they have.
-        optimizers: may still have parameters that were the model's, and are no more: of these nothing is kept.
-        departed: knows those.
+        model: it has the parameters.
+        optimizers: they may still hold parameters that the model has no more; the states of these are left out.
+        departed: knows the parameters that the model has had.
 
     Returns:
-        `state`: of each parameter that has one; tensors are the optimizers' own, not copies. `param_groups`: of all
-        optimizers, in their order; `params` are names. `classes`: numbers of groups, with their optimizer's class, as
-        names of nothing. Empty without optimizers.
+        `state`: by parameter, if it has one; tensors are the optimizers' own, not copies. `param_groups`: of all
+        optimizers, in their order; `params` are names. `classes`: keys "number class" for each group, without values.
+        Empty without optimizers.
 
     Raises:
-        OfNoParameter: an optimizer keeps something that is of none.
-        InvalidInput: it has one that is not the model's, or goes on changing one that is so no more.
+        OfNoParameter: an optimizer keeps a state that belongs to no parameter.
+        InvalidInput: it has a parameter that is not the model's, or still changes one that the model has no more.
     """
     if not optimizers:
         return {}
@@ -117,7 +117,7 @@ def states_of(
     departed.has(names)
     state: dict[str, Any] = {}
     groups: list[dict[str, Any]] = []
-    classes: dict[str, None] = {}  # names alone can be read before anything else is
+    classes: dict[str, None] = {}  # in the keys, which are known before any value is read
     for one in optimizers:
         _check_strangers(one, names, departed)
         numbered, own = [names.get(each) for each in _parameters(one)], one.state_dict()
@@ -143,18 +143,18 @@ def states_of(
 def make_room_for(
     model: torch.nn.Module, optimizers: Optimizers, stored: Mapping[str, TensorKind | None]
 ) -> list[Former]:
-    """Have optimizers keep something for each state that a checkpoint has of their parameters, to be read into.
+    """Give optimizers tensors for each state that a checkpoint has of their parameters, so that it can be read there.
 
     Args:
-        model: whose parameters they have.
-        optimizers: what they keep already is read into, where it is like what is stored.
-        stored: kinds of all that the checkpoint has, by name.
+        model: it has the parameters.
+        optimizers: tensors that they have already are reused if the stored ones are of the same kind.
+        stored: kinds of all values in the checkpoint, by name.
 
     Returns:
-        What they had instead.
+        Their former states.
 
     Raises:
-        InvalidInput: nothing says where what is stored belongs. They have what they had.
+        InvalidInput: the names do not say where a stored value belongs. The optimizers have their former states.
     """
     names = names_of(model) if optimizers else {}
     known = _states_below({*names.values()}, stored)
@@ -169,9 +169,9 @@ def make_room_for(
                     allocate_by_a_step(one)
             for parameter, kinds in theirs.items():
                 own = one.state.get(parameter, {})
-                # Of another class, or of one that is not known, it has to be what this one keeps.
+                # If the saved class is another one or not known, this state stays, for `check_fit` to compare.
                 if not own or type(one).__name__ in classes:
-                    # What it keeps and the checkpoint has not stays, for `check_fit` to tell.
+                    # Values that the checkpoint lacks stay, too, so that `check_fit` names them.
                     room = room_as_stored(own, kinds, parameter)
                     one.state[parameter] = {key: room.get(key, value) for key, value in own.items()} | room
     except BaseException:
@@ -181,16 +181,16 @@ def make_room_for(
 
 
 def restore_states(former: Iterable[Former]) -> None:
-    """Nothing was loaded: have optimizers keep what they did before room was made for it."""
+    """Undo `make_room_for`, because nothing was loaded."""
     for one, state in former:
-        one.state.clear()  # whatever was in memory, or a part of what was read
+        one.state.clear()  # uninitialised memory, or a part of what was read
         one.state.update(state)
 
 
 def _states_below(
     names: Collection[str], stored: Mapping[str, TensorKind | None]
 ) -> dict[str, dict[tuple[str, ...], TensorKind | None]]:
-    """What is stored of each of these parameters, by the names that lead to it: both may have dots."""
+    """The stored state of each parameter, by paths. Names of parameters and the paths may both have dots."""
     found: dict[str, dict[tuple[str, ...], TensorKind | None]] = {}
     for key, kind in stored.items():
         words = key.removeprefix(_STATES).split(".") if key.startswith(_STATES) else []
@@ -202,11 +202,13 @@ def _states_below(
 
 
 def request_states(optimizer: dict[str, Any], stored: Mapping[str, TensorKind | None]) -> list[Saved]:
-    """Have a state of all optimizers ask for what a checkpoint has: for no state of parameters that had made no step
-    yet, and for each setting that it has of a group, as at its place may be another group here.
+    """Make a state dict of all optimizers request what a checkpoint has.
+
+    Parameters without a stored state had made no step yet, so their states are removed. Each group gets the names of
+    all settings of the stored group at its place, because the groups may be in another order here.
 
     Returns:
-        Of each of the checkpoint's groups, the names of its settings, and its optimizer's class.
+        For each group of the checkpoint, the names of its settings, and its optimizer's class.
     """
     states, saved = optimizer.get("state", {}), _stored_groups(stored)
     for name in states.keys() - _states_below(states, stored).keys():
@@ -234,17 +236,17 @@ def _stored_groups(stored: Iterable[str]) -> list[Saved]:
 def load_states(
     model: torch.nn.Module, optimizers: Optimizers, state: dict[str, Any], stored: list[Saved]
 ) -> None:
-    """Give the optimizers what `states_of` had of them, and a checkpoint has filled.
+    """Load states into the optimizers.
 
     Args:
-        model: whose parameters they have.
-        optimizers: in any order; groups are told apart by the parameters that they have.
-        state: as `states_of` returns it.
-        stored: what of each group's settings is the checkpoint's, and its optimizer's class; all else is not.
+        model: it has the parameters.
+        optimizers: in any order; groups are matched by their parameters.
+        state: from `states_of`, filled from a checkpoint.
+        stored: for each group, the names of the settings that the checkpoint has, and its optimizer's class.
 
     Raises:
-        InvalidInput: the checkpoint's groups are others, or of an optimizer of another class. No optimizer has been
-            changed then.
+        InvalidInput: the checkpoint's groups have other parameters, or an optimizer of another class. No optimizer has
+            been changed.
     """
     names = names_of(model)
     groups = [(group, *saved) for group, saved in zip(state["param_groups"], stored, strict=True)]
@@ -284,8 +286,9 @@ def load_states(
 
 @contextmanager
 def _same_groups(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Groups are loaded into the dicts that they were: what holds this optimizer, or is held by it, may have the same
-    ones, and torch makes others.
+    """Keep the dict objects of the groups while a state is loaded.
+
+    torch would replace them, but an optimizer around or inside this one may share them.
     """
     former = optimizer.param_groups
     dicts = [*former]
@@ -300,7 +303,7 @@ def _same_groups(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def _is_of(group: Mapping[str, Any], has: Callable[[Any], bool]) -> bool:
-    """Whether any of its parameters is the model's; a group without any is one, too."""
+    """Whether any of the group's parameters is the model's. A group without parameters counts, too."""
     return not group["params"] or any(map(has, group["params"]))
 
 
@@ -311,7 +314,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter
 def _taken(
     groups: list[tuple[dict[str, Any], set[str], str | None]], mine: set[str]
 ) -> tuple[dict[str, Any], str | None]:
-    """The settings of the group that has these parameters, which nobody else gets then; and its optimizer's class."""
+    """Take the group that has these parameters from the list: its settings, and its optimizer's class."""
     for at, (group, stored, kind) in enumerate(groups):
         if set(group["params"]) == mine:
             del groups[at]
@@ -330,20 +333,22 @@ def _taken(
 def _check_class(
     optimizer: torch.optim.Optimizer, settings: Collection[str], saved: str | None, theirs: Collection[str]
 ) -> None:
-    """Refuse the state of an optimizer that is not like this one. Another name alone is no other kind: a faster one of
-    the same may take its place. Schedulers and scripts add settings, and so does a newer torch.
+    """Refuse the state of another kind of optimizer.
+
+    A class with another name but the same settings is allowed: it may be a faster version. Schedulers, scripts and
+    newer versions of torch may add settings.
 
     Args:
         optimizer: the script's.
         settings: of its group.
-        saved: the class of the one that was saved; None where that is not known.
-        theirs: the settings of that one's group.
+        saved: the class of the optimizer that was saved; None if not known.
+        theirs: the settings of the group that was saved.
 
     Raises:
-        InvalidInput: tells what differs.
+        InvalidInput: names the settings that differ.
     """
     kind = type(optimizer).__name__
-    # What wraps another one may have none of its own.
+    # A wrapper of another optimizer may have no `defaults`.
     known = settings if (own := getattr(optimizer, "defaults", None)) is None else own
     mine = sorted({*settings}.intersection(known) - {*theirs, *_NO_SETTINGS})
     lost = sorted({*theirs} - {*settings, *_NO_SETTINGS})
@@ -358,7 +363,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _where(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings; tensors among them, as a learning rate may be, on the device where the optimizer had its own."""
+    """The settings. Tensors, as a learning rate may be one, are moved to the device of the optimizer's own."""
     return {
         name: value.to(own[name].device)
         if torch.is_tensor(value) and torch.is_tensor(own.get(name))

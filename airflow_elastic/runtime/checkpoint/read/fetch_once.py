@@ -1,4 +1,4 @@
-"""Fetching: what ranks of a worker need of a file more than once comes to their machine once, by one of them."""
+"""Download files that several ranks of a worker need only once per worker, by one of its ranks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class FetchOnce:
-    """What one rank fetches for itself and the others of its worker.
+    """Fetches one rank's share of the files that the ranks of its worker need.
 
     Args:
-        store: where the run lies; no folder of this machine.
+        store: where the run is stored; no folder of this machine.
         ranks: this rank among the others.
-        procs: ranks of the worker.
-        folder: on the worker's own disk, for what is fetched. All of them give the same.
+        procs: number of ranks of the worker.
+        folder: on the worker's own disk, for fetched files. The same for all ranks of the worker.
     """
 
     def __init__(self, store: Store, ranks: Collectives, procs: int, folder: Path) -> None:
@@ -38,18 +38,18 @@ class FetchOnce:
     def fetch(
         self, loading: StateLoader, nearby: LocalFiles, told: ProgressCallback
     ) -> tuple[ReadableFiles, int]:
-        """Fetch what several ranks need. All ranks call this together.
+        """Fetch the files that several ranks need. All ranks call this together.
 
         Args:
-            loading: what this rank is to read.
-            nearby: what need not be read from storage.
-            told: called with the bytes that this rank has fetched so far, and all that it is to fetch and then read.
+            loading: what this rank will read.
+            nearby: files that need not be read from storage.
+            told: called with the bytes that this rank has fetched so far, and all bytes that it will fetch and read.
 
         Returns:
             Where to read files from, and how many bytes this rank has fetched.
 
         Raises:
-            StoreError: the storage failed, told on all ranks alike.
+            StoreError: the storage failed; raised on all ranks.
         """
         rank, procs = self._ranks.rank, self._procs
         first = rank - rank % procs
@@ -63,7 +63,7 @@ class FetchOnce:
         fetched, trouble = 0, None
         try:
             there = {entry.key for entry in self._store.list(loading.manifest.data)} if shared else set()
-            mine = sorted(there.intersection(shared[rank % procs :: procs]))  # what is missing is damage
+            mine = sorted(there.intersection(shared[rank % procs :: procs]))  # reading reports missing files
             whole = sum(sizes.get(key, 0) for key in mine) + loading.file_bytes + loading.memory_bytes
             for key in mine:
                 self._download(key, nearby, partial(_add, told, fetched, whole))
@@ -75,7 +75,7 @@ class FetchOnce:
         return TieredFiles(self._store, replace(nearby, disk={**nearby.disk, **here})), fetched
 
     def clear(self) -> None:
-        """Remove what was fetched."""
+        """Remove the fetched files."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _download(self, key: str, nearby: LocalFiles, told: Callable[[int], None]) -> None:
@@ -89,7 +89,7 @@ class FetchOnce:
         self._store.download(key, path, durable=False, told=told)
 
     def _raise_together(self, trouble: str | None) -> None:
-        """On all ranks, where any of them is in trouble; nothing that was fetched stays."""
+        """Raise StoreError on all ranks if any rank has failed, and remove the fetched files."""
         for told in self._ranks.gather(trouble):
             if told is not None:
                 self.clear()

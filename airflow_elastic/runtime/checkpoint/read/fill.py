@@ -1,7 +1,7 @@
-"""One entry of a checkpoint on its way into a state: which of its blocks are read, into which memory; their checksums.
+"""Read an entry of a checkpoint into a state: choose its blocks, check their checksums, and put them into place.
 
-Only those blocks are read in which there is something that is needed. Each is checked while it is still in the
-processor's cache, and goes straight to where it belongs.
+Only blocks with needed bytes are read. Each is checked while it is still in the processor's cache. If possible, it is
+read straight into the tensor's memory.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from airflow_elastic.runtime.checkpoint.format.values import from_bytes
 from airflow_elastic.runtime.checkpoint.read.read_plan import ReadItem, StoredEntry, bytes_of
 from airflow_elastic.spec.checkpoints.index import Blob, block_count
 
-# Or a block: read at once, then checked. Of more, the processor's cache loses what came first; with less, threads wait
-# more often for Python's lock, and to be woken takes longer than to check half a megabyte.
+# Read at once and then checked, if blocks are not larger. More would not fit the processor's cache. With less, threads
+# wait for Python's lock more often, and to wake a thread takes longer than to check half a megabyte.
 _STRETCH_BYTES = 2 << 20
 _SCRATCH_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class BlockRange:
-    """Blocks of an entry that are read together, from byte `at` of it to before `end`; `place` is where they lie."""
+    """Blocks of an entry that are read together: bytes `at` to before `end` of the entry, from byte `place` of a file
+    or slot on.
+    """
 
     filling: ItemReader
     at: int
@@ -42,11 +44,11 @@ class BlockRange:
 
 
 class ItemReader:
-    """What fills a part of a state.
+    """Fills a part of a state from one entry.
 
     Args:
         need: the entry, and where it goes.
-        where: what it is read from, for whom it may concern.
+        where: what it is read from, for error messages.
 
     Attributes:
         where: as given.
@@ -61,8 +63,10 @@ class ItemReader:
         self._left = 0
 
     def stretches(self, start: int) -> list[BlockRange]:
-        """What has to be read of it, where it begins at this byte: blocks of which all is needed, several at once; and
-        at its edges those of which only a part is, each by itself.
+        """The ranges to read, if the entry begins at byte `start`.
+
+        Blocks that are needed completely are read several at once. At the edges, blocks that are needed in part are
+        ranges of their own.
         """
         block, size, (first, last) = self._need.stored.block_bytes, self._entry.size, self._needed
         edge = first - first % block
@@ -79,7 +83,7 @@ class ItemReader:
 
     @cached_property
     def _stored(self) -> torch.Tensor:
-        """Room for what is needed of it, as it is stored."""
+        """A new tensor for the needed part, in the layout of the file."""
         first, last = self._needed
         if isinstance(self._entry, Blob) or not isinstance(self._need.room, torch.Tensor):
             return torch.empty(last - first, dtype=torch.uint8)
@@ -90,14 +94,14 @@ class ItemReader:
 
     @cached_property
     def _whole(self) -> memoryview:
-        """The same as bytes."""
+        """The memory of `_stored`."""
         return bytes_of(self._stored) if self._stored.numel() else memoryview(b"")
 
     def take(self, at: int, end: int, reader: Reader) -> None:
-        """Read a stretch, and check it. Raises CheckpointDamaged where it is not what was committed, and EOFError."""
+        """Read and check a range. Raises CheckpointDamaged if its bytes have changed, EOFError if they end early."""
         whole = self._place
         if whole is None:
-            with self._lock:  # not had before it is needed: there may be more than there is memory
+            with self._lock:  # allocated late, because all of these together may not fit into memory
                 whole = self._whole
         first, last = self._needed
         inside = first <= at and end <= last
@@ -110,7 +114,7 @@ class ItemReader:
             self._put_into_place()
 
     def _fill(self, room: memoryview, at: int, reader: Reader) -> None:
-        """Read the blocks from byte `at` of the entry on."""
+        """Read and check the blocks from byte `at` of the entry on."""
         _read(reader, room)
         if room and checksums.of(room) != _expected(self._need.stored, at, len(room)):
             raise CheckpointDamaged(
@@ -118,12 +122,12 @@ class ItemReader:
             )
 
     def unpickle(self) -> None:
-        """Put what is no tensor into its place, when all that is read is known to be what was committed."""
+        """Unpickle a value that is no tensor, and put it into the state. Only call this when all bytes are checked."""
         if not isinstance(self._need.room, torch.Tensor):
             self._need.room(from_bytes(self._entry.key, self._stored.numpy().tobytes()))
 
     def _is_last(self) -> bool:
-        """Whether all its stretches have been read with this one."""
+        """Whether this range was the last one to be read."""
         with self._lock:
             self._left -= 1
             return not self._left
@@ -140,7 +144,7 @@ class ItemReader:
 
 
 def is_what_was_committed(stored: StoredEntry, reader: Reader) -> bool:
-    """Whether the bytes that come are those of an entry."""
+    """Whether the reader's bytes match an entry's checksums."""
     size, step = stored.entry.size, _step(stored.block_bytes)
     try:
         for at in range(0, size, step):
@@ -154,22 +158,22 @@ def is_what_was_committed(stored: StoredEntry, reader: Reader) -> bool:
 
 
 def _step(block: int) -> int:
-    """How many bytes are read at once, where blocks have so many."""
+    """How many bytes to read at once, for this size of blocks."""
     return max(block, _STRETCH_BYTES - _STRETCH_BYTES % block)
 
 
 def _expected(stored: StoredEntry, at: int, size: int) -> str:
-    """The checksum of so many bytes of an entry, from the block on that begins at this byte."""
+    """The checksum of `size` bytes of an entry, from the block that begins at byte `at`."""
     entry, block = stored.entry, stored.block_bytes
     first = at // block
     try:
         return checksums.joined(entry.checksums[first : first + block_count(size, block)], block, size)
-    except ValueError as error:  # whoever can write an index can write anything there
+    except ValueError as error:  # an index can hold any text here
         raise CheckpointDamaged(f"{entry.key} has no checksums that can be read: {error}") from error
 
 
 def skip(reader: Reader, size: int) -> None:
-    """Leave out what nobody needs: of what comes from another machine it is read. Raises EOFError at its end."""
+    """Skip bytes that are not needed. From another machine they are read nevertheless. Raises EOFError at the end."""
     if isinstance(reader, OpenRange):
         reader.skip(size)
         return
@@ -181,7 +185,7 @@ _own = threading.local()
 
 
 def _scratch(size: int) -> memoryview:
-    """Memory of this thread's own: to have new one each time takes longer than to read."""
+    """This thread's buffer: to allocate a new one each time takes longer than to read."""
     scratch: memoryview | None = getattr(_own, "scratch", None)
     if scratch is None or len(scratch) < size:
         scratch = _own.scratch = memoryview(bytearray(max(size, _SCRATCH_BYTES)))

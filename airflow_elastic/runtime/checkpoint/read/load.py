@@ -1,4 +1,4 @@
-"""Filling a state from a checkpoint: what is read of each file, by which request and by which thread."""
+"""Fill a state from a checkpoint: divide the bytes of each file among requests and threads."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from airflow_elastic.runtime.tiers.tiered_files import ReadableFiles
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import StoreError
 
-_REQUEST_BYTES = 16 << 20  # read with one request; four times as many where that leaves two for each thread,
-_MORE_TIMES = 4  # which took a tenth less
-_GAP_BYTES = 2 << 20  # rather read than asked around: what comes while a request takes its way
+_REQUEST_BYTES = 16 << 20  # of one request; up to four times as many if each thread still has two requests,
+_MORE_TIMES = 4  # which took a tenth less time
+_GAP_BYTES = 2 << 20  # a smaller gap is read: these bytes arrive in the latency of one more request
 
-_TOLD_BYTES = 64 << 20  # after so many, progress is told,
-_TOLD_TIMES = 16  # and so many times at the least
+_TOLD_BYTES = 64 << 20  # progress is reported after so many bytes,
+_TOLD_TIMES = 16  # and at least so many times
 
-#: Is told how many bytes are read, of how many.
+#: Called with the bytes that are read so far, and all bytes.
 ProgressCallback = Callable[[int, int], None]
 
 
 def no_progress(done: int, whole: int) -> None:
-    """Told to nobody."""
+    """Report no progress."""
 
 
 class StateLoader:
-    """One state that is being filled from a checkpoint.
+    """Fills one state from a checkpoint.
 
     Attributes:
         manifest: of the checkpoint.
         needed: how many bytes are read of each file, by its key.
-        file_bytes: of all of them.
-        memory_bytes: how much is read from memory instead.
+        file_bytes: their sum.
+        memory_bytes: how many bytes are read from memory instead.
     """
 
     def __init__(self, needs: Iterable[ReadItem], manifest: Manifest, memory: Memory) -> None:
@@ -69,27 +69,27 @@ class StateLoader:
         self.memory_bytes = sum(one.size for found in self._slots.values() for one in found)
 
     def bytes_of(self, keys: Container[str]) -> int:
-        """How many of the bytes that are read come from these files."""
+        """How many bytes are read from these files."""
         return sum(size for key, size in self.needed.items() if key in keys)
 
     def read(
         self, store: ReadableFiles, told: ProgressCallback = no_progress, processors: int = PROCESSORS
     ) -> None:
-        """Read everything. What was read before something turned out to be damaged is in the state already.
+        """Read everything. After an error the state may be filled in part.
 
         Args:
-            store: where the files lie.
-            told: called with the bytes that are read so far, and all that are to be.
-            processors: how many this rank has for itself: where it shares them, more threads only take turns.
+            store: where the files are stored.
+            told: called with the bytes that are read so far, and all bytes.
+            processors: of this rank alone. More threads than processors would only take turns.
 
         Raises:
-            CheckpointDamaged: something is not what was committed, and was not unpickled.
-            InvalidInput: a value is of a type that is not trusted, and was not unpickled.
+            CheckpointDamaged: a file is missing, or its bytes have changed; these bytes were not unpickled.
+            InvalidInput: a value has a type that is not trusted. That value was not unpickled.
             StoreError: the storage failed.
         """
         self._check_sizes(store)
         threads = min(4, processors)
-        many = min(32, 4 * processors)  # a network wants many requests
+        many = min(32, 4 * processors)  # a network is fast only with many requests
         near, far = self._tasks(store, threads, many)
         if far:
             threads = many
@@ -109,7 +109,7 @@ class StateLoader:
                     left -= 1
                     news.result()
         except StoreError as error:
-            # Of a disk it may be this one place that is bad.
+            # A disk may have one bad sector, so another checkpoint may be readable.
             if store.local_path(self.manifest.data.rstrip("/")) is not None:
                 raise CheckpointDamaged(str(error)) from error
             raise
@@ -124,7 +124,7 @@ class StateLoader:
     def _tasks(
         self, store: ReadableFiles, threads: int, many: int
     ) -> tuple[list[list[_Run]], list[list[_Run]]]:
-        """What a thread reads at once: of this machine, from which so many threads read; from others many do."""
+        """The tasks for threads: those that read from this machine, for `threads`, and from others, for `many`."""
         far = {key: some for key, some in self._files.items() if store.local_path(key) is None}
         share = self.bytes_of(far) // (2 * many)
         at_once = min(_MORE_TIMES * _REQUEST_BYTES, max(_REQUEST_BYTES, share))
@@ -152,13 +152,13 @@ class StateLoader:
 
 
 class _Reading:
-    """What threads that read have in common.
+    """The state that reading threads share.
 
     Attributes:
-        over: nobody need read any more.
+        over: threads should stop.
         done: bytes that are read.
-        told: of which is told.
-        news: how many they are, now and then; and each task that has ended.
+        told: bytes that were last reported.
+        news: now and then the bytes that are read, and each task when it ends.
     """
 
     over = False
@@ -169,7 +169,7 @@ class _Reading:
         self._often, self._lock = often, threading.Lock()
 
     def add(self, size: int) -> None:
-        """So many bytes more."""
+        """Count bytes that were read."""
         with self._lock:
             self.done += size
             if self.done - self.told >= self._often:
@@ -182,10 +182,10 @@ _Run = tuple[_Source, list[BlockRange]]
 
 
 def _shares(sources: Sequence[_Run], count: int) -> list[list[_Run]]:
-    """What lies on this machine, in so many parts of about the same size at the most: each in order, and in one piece.
+    """Divide ranges on this machine into at most `count` parts of about the same size, each contiguous and in order.
 
-    Wherever somebody begins anew, the kernel has to find out anew that it should read ahead: in pieces of 16 MB a disk
-    was idle for a fifth of the time.
+    The kernel's read-ahead starts again wherever a new part begins. With parts of 16 MB, a disk was idle for a fifth of
+    the time.
     """
     most = -(-sum(one.size for _, found in sources for one in found) // count)
     shares: list[list[_Run]] = []
@@ -205,7 +205,7 @@ def _shares(sources: Sequence[_Run], count: int) -> list[list[_Run]]:
 
 
 def _runs(wanted: Iterable[BlockRange], most: int) -> list[list[BlockRange]]:
-    """What lies on another machine, as what is read of it with one request, of so many bytes at the most."""
+    """Group ranges on another machine into requests of at most `most` bytes."""
     runs: list[list[BlockRange]] = []
     end = 0
     for one in sorted(wanted, key=lambda one: one.place):
@@ -218,7 +218,7 @@ def _runs(wanted: Iterable[BlockRange], most: int) -> list[list[BlockRange]]:
 
 
 def _read(runs: Iterable[_Run], reading: _Reading) -> None:
-    """Read stretches, and check them."""
+    """Read ranges, and check them."""
     for source, run in runs:
         at, end = run[0].place, run[-1].place + run[-1].size
         with source(at, end - at) as reader:

@@ -1,7 +1,7 @@
-"""The read plan: which bytes of a checkpoint go where in a state. It reshards: the world size may have changed.
+"""The read plan: which bytes of a checkpoint go where in a state. It reshards, because the world size may have changed.
 
-A tensor is stored in pieces that do not overlap; a rank needs those parts of them that lie within its own part of it.
-torch.distributed.checkpoint plans the same from metadata of its own, which took as long as a fifth of the reading.
+A tensor is stored in pieces that do not overlap. A rank reads the intersections of these pieces with its own part.
+The planner of torch.distributed.checkpoint does the same from its own metadata, but took a fifth of the reading time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from airflow_elastic.spec.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """An entry of a checkpoint, the key of the file that it lies in, and the size of the blocks that have checksums."""
+    """An entry of a checkpoint, the key of its file, and the size of the blocks that have checksums."""
 
     file: str
     entry: TensorChunk | Blob
@@ -37,7 +37,7 @@ class StoredEntry:
 
     @property
     def part(self) -> tuple[str, tuple[int, ...]]:
-        """Its name, and where in the tensor of that name it begins."""
+        """Its name, and its offsets in the tensor of that name."""
         return self.entry.key, self.entry.offsets if isinstance(self.entry, TensorChunk) else ()
 
 
@@ -47,11 +47,11 @@ class ReadItem:
 
     Attributes:
         stored: the entry.
-        start: where in it the part begins, in each dimension.
-        room: a tensor of the state; for what is no tensor, what takes the value.
-        begins: where in the room the part begins, in each dimension.
-        lengths: of the part.
-        memory: of the room, byte by byte, where what is stored can be read straight into it.
+        start: the index in the entry at which the part begins, in each dimension.
+        room: a tensor of the state; for a value that is no tensor, a function that takes it.
+        begins: the index in `room` at which the part begins, in each dimension.
+        lengths: of the part, in each dimension.
+        memory: the bytes of `room`, if the entry can be read straight into it.
     """
 
     stored: StoredEntry
@@ -63,7 +63,7 @@ class ReadItem:
 
     @property
     def target(self) -> torch.Tensor | None:
-        """That part of the room which is filled; None where it is no tensor."""
+        """The part of `room` that is filled; None if it is no tensor."""
         room = self.room
         if not isinstance(room, torch.Tensor):
             return None
@@ -73,9 +73,9 @@ class ReadItem:
         return room
 
     def rows(self) -> tuple[int, int] | None:
-        """The bytes of the entry that are needed, from the first to before the last; None where they are not its rows.
+        """The range of needed bytes in the entry, if the part consists of whole rows; else None.
 
-        Of such a part the bytes follow each other, in the entry and in the room, where that has memory.
+        Whole rows are contiguous in the entry, and in `room` if it has `memory`.
         """
         entry = self.stored.entry
         if isinstance(entry, Blob) or not isinstance(self.room, torch.Tensor):
@@ -88,7 +88,7 @@ class ReadItem:
         return self.start[0] * row, (self.start[0] + self.lengths[0]) * row
 
     def place(self) -> memoryview | None:
-        """The memory into which the needed rows go as they are; None where they have to be put in place later."""
+        """The memory into which the needed rows can be read; None if they have to be copied into `room` later."""
         if self.memory is None or not isinstance(self.room, torch.Tensor):
             return None
         if not self.lengths:
@@ -102,16 +102,16 @@ class ReadItem:
 def plan_reads(
     state: dict[str, Any], stored: Mapping[str, Sequence[StoredEntry]], *, apart: bool = False
 ) -> list[ReadItem]:
-    """Find out what fills a state; what is not stored is left as it is.
+    """Plan which entries fill a state. Values that are not stored stay as they are.
 
     Args:
         state: nested dicts and lists, with tensors and other values as leaves.
         stored: the entries of each name; the pieces of a tensor make it up.
-        apart: whether tensors that are stored by names of their own were several.
+        apart: whether the checkpoint says which names were tied, so that two stored tensors were not one.
 
     Raises:
-        InvalidInput: the state holds tensors of a kind that cannot be filled, or without memory; or one by two names
-            (tied weights) that is stored as two.
+        InvalidInput: the state holds tensors of a kind that cannot be filled, or without memory. Or one tensor has two
+            names (tied weights), and they are stored as two tensors.
     """
     flat, paths = flatten_state_dict(state)
     ties = ties_among({key: one for key, one in flat.items() if key.startswith("model.")})
@@ -125,7 +125,7 @@ def plan_reads(
                     "them where they were tied, or not at all"
                 )
             if is_one and not overlaps(value):
-                continue  # it is read by that name
+                continue  # read under its first name
         entries = stored.get(key)
         if not entries:
             continue
@@ -145,7 +145,7 @@ def plan_reads(
         else:
             room = value if isinstance(value, torch.Tensor) else torch.empty(0)
             dtype = getattr(torch, first.dtype)
-            # A setting of an optimizer, as it was; or nothing can be read into it.
+            # A setting of an optimizer may have changed its kind, and nothing can be read into a tensor that overlaps.
             if (tuple(room.shape), room.dtype) != (first.shape, dtype) or overlaps(room):
                 room = torch.empty(first.shape, dtype=dtype)
                 _put(state, paths[key], room)
@@ -154,7 +154,7 @@ def plan_reads(
 
 
 def _put(state: Any, path: Sequence[str | int], value: Any) -> None:
-    """Put a value into its place. torch's paths have keys as strings, and a dict may have others."""
+    """Put a value into a nested state. torch's paths have strings as keys, but a dict may have other types."""
     for part in path[:-1]:
         state = state[_key(state, part)]
     state[_key(state, path[-1])] = value
@@ -171,7 +171,7 @@ def _of_part(tensor: DTensor, entries: Sequence[StoredEntry]) -> Iterator[ReadIt
     if coordinate is None:
         return iter(())
     if any(at and how.is_partial("sum") for at, how in zip(coordinate, tensor.placements, strict=True)):
-        tensor.to_local().detach().zero_()  # the first one has all of it, which is the sum
+        tensor.to_local().detach().zero_()  # the first rank gets the whole sum
         return iter(())
     return parts(tensor.to_local().detach(), offsets_of(tensor), entries)
 
@@ -179,11 +179,11 @@ def _of_part(tensor: DTensor, entries: Sequence[StoredEntry]) -> Iterator[ReadIt
 def parts(
     target: torch.Tensor, offsets: tuple[int, ...], entries: Sequence[StoredEntry]
 ) -> Iterator[ReadItem]:
-    """What fills a part of a tensor.
+    """The items that fill a part of a tensor.
 
     Args:
         target: the part.
-        offsets: where in the tensor it begins, in each dimension.
+        offsets: the index in the tensor at which it begins, in each dimension.
         entries: the pieces of the tensor.
     """
     memory = _memory(target, entries)
@@ -206,7 +206,7 @@ def parts(
 
 
 def _memory(target: torch.Tensor, entries: Sequence[StoredEntry]) -> memoryview | None:
-    """Of a tensor into which such entries can be read as they are."""
+    """The memory of a tensor, if such entries can be read straight into it."""
     first = entries[0].entry
     if isinstance(first, Blob) or getattr(torch, first.dtype) is not target.dtype or not target.numel():
         return None
@@ -216,6 +216,6 @@ def _memory(target: torch.Tensor, entries: Sequence[StoredEntry]) -> memoryview 
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor of this machine, which has elements."""
-    flat = tensor.as_strided((tensor.numel(),), (1,))  # of one element alone, a view may have any stride
+    """The memory of a contiguous tensor on the CPU that has elements."""
+    flat = tensor.as_strided((tensor.numel(),), (1,))  # view(-1) may keep another stride
     return flat.view(torch.uint8).numpy().data

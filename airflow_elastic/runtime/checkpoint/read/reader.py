@@ -1,7 +1,7 @@
-"""What a checkpoint holds, by name (`read_plan` finds out which of it goes where in a state, `load` reads it).
+"""The contents of a checkpoint, by name. `read_plan` plans how they fill a state, and `load` reads them.
 
-Every byte that is read is compared with its checksum, and nothing is unpickled before its own bytes have been; and then
-only what `safe_unpickling` lists is, as whoever can write files can write checksums.
+All bytes that are read are compared with checksums, and values are unpickled only after that. As anyone who can write
+files can also write checksums, only the types in `safe_unpickling` are unpickled.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class CheckpointReader:
 
     Args:
         manifest: names them.
-        indexes: what the files named `.json` hold, by their keys.
+        indexes: the contents of the index files (`.json`), by key.
 
     Raises:
-        CheckpointDamaged: an index is not what was committed, or of a tensor not all is there.
+        CheckpointDamaged: the bytes of an index have changed, or a part of a tensor is missing.
     """
 
     def __init__(self, manifest: Manifest, indexes: Mapping[str, bytes]) -> None:
         self._manifest = manifest
         sizes = {file.key: file.size for file in manifest.files}
-        # A piece may be there more than once: of a tensor on a mesh beside which there are others, each has it written.
+        # Several files may hold the same piece: if each of several device meshes has the tensor, each has written it.
         self._parts: dict[tuple[str, tuple[int, ...]], StoredEntry] = {}
         ties: dict[str, str] = {}
         self._tells_ties = False
@@ -63,7 +63,7 @@ class CheckpointReader:
         for (name, _), stored in self._parts.items():
             self._stored[name].append(stored)
         for name, first in ties.items():
-            # Of a sharded one, not every rank's part tells; and nobody need have written it by both.
+            # Parts of tied weights may be stored under either name, as a rank without elements does not see the tie.
             self._stored[name] = [*self._stored.get(first, ()), *self._stored.get(name, ())]
             if not self._stored[name]:
                 raise CheckpointDamaged(f"{name} is to be {first}, which is not stored")
@@ -72,7 +72,7 @@ class CheckpointReader:
 
     @cached_property
     def kinds(self) -> dict[str, TensorKind | None]:
-        """What is stored, by its name: a tensor's kind; None for what is no tensor."""
+        """The kind of each tensor, by name; None for a value that is no tensor."""
         firsts = {key: entries[0].entry for key, entries in self._stored.items()}
         return {
             key: TensorKind(one.shape, getattr(torch, one.dtype)) if isinstance(one, TensorChunk) else None
@@ -80,17 +80,17 @@ class CheckpointReader:
         }
 
     def room(self, name: str) -> torch.Tensor | None:
-        """An empty tensor like the one that is stored under this name; None where that is no tensor."""
+        """An empty tensor of the kind that is stored under this name; None if no tensor is."""
         kind = self.kinds[name]
         return None if kind is None else torch.empty(kind.shape, dtype=kind.dtype)
 
     def make_room(self, tensors: dict[str, torch.Tensor], below: str, *, exact: bool) -> None:
-        """Have a tensor for each one that is stored below a name, whatever there is now.
+        """Make `tensors` have one tensor for each stored one whose name begins with a prefix, and no others.
 
         Args:
-            tensors: by their names below that; those that are like what is stored are kept.
-            below: the beginning of the names, with a dot at its end.
-            exact: keep those of another dtype, too, for which `check_fit` refuses the checkpoint.
+            tensors: by their names without the prefix. Those that have the stored shape and dtype stay.
+            below: the prefix, with a dot at its end.
+            exact: also keep tensors of another dtype, so that `check_fit` refuses the checkpoint.
         """
         own = dict(tensors)
         tensors.clear()
@@ -102,11 +102,11 @@ class CheckpointReader:
             if room is None or tuple(room.shape) != kind.shape:
                 room = torch.empty(kind.shape, dtype=kind.dtype)
             elif room.dtype != kind.dtype and not exact:
-                room = torch.empty_like(room, dtype=kind.dtype)  # where, and in such parts, as that one is
+                room = torch.empty_like(room, dtype=kind.dtype)  # on the same device, sharded alike
             tensors[name] = room
 
     def _check_whole(self, name: str) -> None:
-        """Here, where all ranks find the same, and not where each looks for its own part."""
+        """Raise CheckpointDamaged if a tensor is not complete. All ranks check whole tensors, so all find the same."""
         entries = [one.entry for one in self._stored[name]]
         pieces = [entry for entry in entries if isinstance(entry, TensorChunk)]
         if len({(piece.shape, piece.dtype) for piece in pieces}) > 1 or 0 < len(pieces) < len(entries):
@@ -116,19 +116,19 @@ class CheckpointReader:
             raise CheckpointDamaged(f"of {name}, {all_ - have} of {all_} numbers are stored nowhere")
 
     def plan(self, state: dict[str, Any], memory: Memory) -> StateLoader:
-        """Find out what has to be read to fill this state; what is not stored is left as it is.
+        """Plan how to fill a state. Values that are not stored stay as they are.
 
         Args:
-            state: what is to be filled.
-            memory: what need not be read from files.
+            state: the state to fill.
+            memory: entries that can be read from memory instead of files.
 
         Raises:
-            InvalidInput: the state holds tensors of a kind that cannot be filled, or one for two that are stored.
+            InvalidInput: the state holds tensors of a kind that cannot be filled, or one tensor for two stored ones.
         """
         return StateLoader(plan_reads(state, self._stored, apart=self._tells_ties), self._manifest, memory)
 
     def confirmed(self, perhaps: Memory) -> Memory:
-        """What in memory is, byte for byte, what was committed, of what may be something else."""
+        """The entries in memory whose bytes match the checkpoint's checksums; `perhaps` may hold other values, too."""
 
         def is_same(part: tuple[str, tuple[int, ...]]) -> bool:
             stored, (slot, at) = self._parts.get(part), perhaps[part]
@@ -141,11 +141,11 @@ class CheckpointReader:
         return {part: held for (part, held), same in zip(perhaps.items(), found, strict=True) if same}
 
     def check_values(self, store: Store) -> None:
-        """Unpickle what is no tensor, only to find out whether that can be done.
+        """Unpickle all values that are no tensors, as a check.
 
         Raises:
-            CheckpointDamaged: it cannot.
-            InvalidInput: it must not, as it is of a type that is not trusted.
+            CheckpointDamaged: a value cannot be unpickled.
+            InvalidInput: a value has a type that is not trusted.
         """
         for stored in chain.from_iterable(self._stored.values()):
             entry = stored.entry
@@ -155,17 +155,17 @@ class CheckpointReader:
 
 _BLOCK_BYTES = range(1, (16 << 20) + 1)  # each is read into memory before it is checked
 
-# Ranks wait for it, and an index has thousands of entries: this takes a tenth of what `spec.codec` does.
+# Ranks wait for this, and an index has thousands of entries: it takes a tenth of the time of `spec.codec`.
 _decode = msgspec.json.Decoder(Index).decode
 
 
 def index_files(manifest: Manifest) -> list[StoredFile]:
-    """Those files of a checkpoint that say what lies where in the others."""
+    """The index files of a checkpoint: each lists the entries of another file, with their places."""
     return [file for file in manifest.files if file.key.endswith(".json")]
 
 
 def _index(file: StoredFile, data: bytes, size: int) -> tuple[Index, int]:
-    """What lies where in a file of this size, and how large its blocks are."""
+    """The decoded and checked index of a file of `size` bytes, and the size of its blocks."""
     if len(data) != file.size:
         missing = f"has {len(data)} bytes instead of {file.size}" if data else "is missing"
         raise CheckpointDamaged(f"{file.key} {missing}")
@@ -192,7 +192,7 @@ def _index(file: StoredFile, data: bytes, size: int) -> tuple[Index, int]:
 
 
 def _check(piece: TensorChunk) -> None:
-    """Raises ValueError where it is no part of a tensor: its checksum says only that somebody wrote it so."""
+    """Raise ValueError if it cannot be a part of a tensor. A correct checksum does not make its numbers valid."""
     each = _item_bytes(piece.dtype)
     if each is None:
         raise ValueError(f"{piece.key} is of no type of torch's: {piece.dtype}")
@@ -205,7 +205,7 @@ def _check(piece: TensorChunk) -> None:
 
 @cache
 def _item_bytes(dtype: str) -> int | None:
-    """Of one number of a type of torch's; None where it is none."""
+    """The bytes of one element of a torch dtype; None if it is no such dtype."""
     found = getattr(torch, dtype, None)
-    # Of quantised tensors the numbers alone would not do, and nobody writes them.
+    # Quantised tensors need more than their elements, and are never saved.
     return found.itemsize if isinstance(found, torch.dtype) and not dtype.startswith("q") else None

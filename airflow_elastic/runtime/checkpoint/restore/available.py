@@ -1,4 +1,4 @@
-"""Which checkpoints there are when ranks begin: looked at once, so that what a script is told of is what it gets."""
+"""The checkpoints that exist when ranks begin. They are listed once, so a script gets the one that it was shown."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ Opened = tuple[Manifest, dict[str, bytes]]
 
 
 class AvailableCheckpoints:
-    """The checkpoints of a run, as they are when ranks begin: nobody writes one before they do.
+    """The checkpoints of a run when ranks begin. No process writes new ones before that.
 
     Args:
         store: where the run is stored.
         ranks: this rank among the others.
         attempt: number of the attempt.
         worker: this rank's worker.
-        told: called with the bytes that are read, and all that are to be.
+        told: called with the bytes that are read so far, and all bytes.
 
     Attributes:
-        trouble: what looking has met with.
+        trouble: the error of the last `look`, if any.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class AvailableCheckpoints:
         self.trouble: ElasticError | None = None
 
     def look(self) -> None:
-        """See what there is. All ranks call this together; what is wrong is raised when somebody asks."""
+        """List the checkpoints. All ranks call this together. Errors are raised by `steps` and `newest`."""
         self._looked = True
         self._steps, newest, self.trouble = self._ranks.from_first(self._look)
         self._opened = {} if newest is None else {newest[0].step: newest}
 
     def _look(self) -> tuple[list[int], Opened | None, ElasticError | None]:
-        """On rank 0: the steps there are, and the newest checkpoint of which that much is whole."""
+        """On rank 0: the steps of all checkpoints, and the newest one whose manifest and indexes can be read."""
         try:
             steps = checkpoints.steps(self._store)
             for step in reversed(steps):
-                with contextlib.suppress(CheckpointDamaged):  # it is told when its turn comes
+                with contextlib.suppress(CheckpointDamaged):  # reported when it is restored
                     return steps, self._open(step), None
             return steps, None, None
         except ElasticError as error:
@@ -77,7 +77,7 @@ class AvailableCheckpoints:
 
     @property
     def steps(self) -> list[int]:
-        """Of all committed checkpoints, oldest first. All ranks ask together. Raises what `look` has met with."""
+        """Of all committed checkpoints, oldest first. All ranks call this together. Raises the error of `look`."""
         if not self._looked:
             self.look()
         if self.trouble is not None:
@@ -86,16 +86,21 @@ class AvailableCheckpoints:
 
     @property
     def newest(self) -> Manifest | None:
-        """Of the newest checkpoint that can be opened. All ranks ask together. Raises what `look` has met with."""
+        """Of the newest checkpoint that can be opened. All ranks call this together. Raises the error of `look`."""
         opened = [self._opened[step][0] for step in self.steps if step in self._opened]
         return opened[-1] if opened else None
 
     def forget(self) -> None:
-        """Look again when somebody asks."""
+        """Drop the list; the next question makes a new one."""
         self._looked, self._opened = False, {}
 
     def open(self, step: int) -> Opened:
-        """Raises CheckpointDamaged on all ranks alike; InvalidInput where it is another run's."""
+        """Read a manifest and its indexes. All ranks call this together, and all raise the same.
+
+        Raises:
+            CheckpointDamaged: a file is missing or damaged.
+            InvalidInput: the checkpoint is another run's.
+        """
         if step not in self._opened:
             self._opened = {step: self._ranks.from_first(partial(self._open, step))}
         return self._opened[step]
@@ -117,7 +122,7 @@ class AvailableCheckpoints:
         return manifest, read_indexes(self._store, manifest)
 
     def seconds_between_failures(self) -> float:
-        """How often the run fails, as its journal tells. All ranks call this together."""
+        """The estimated time between failures of the run, from its journal. All ranks call this together."""
 
         def read() -> float:
             try:
@@ -130,7 +135,7 @@ class AvailableCheckpoints:
         return self._ranks.from_first(read)
 
     def set_aside(self, damaged: Mapping[int, str], newest: int) -> None:
-        """Damaged checkpoints are in nobody's way any more, and the controller knows. All ranks call this together."""
+        """Move damaged checkpoints away, and report them to the controller. All ranks call this together."""
         self._ranks.from_first(partial(self._set_aside, damaged, newest))
 
     def _set_aside(self, damaged: Mapping[int, str], newest: int) -> None:
@@ -146,9 +151,9 @@ class AvailableCheckpoints:
                 log.warning("checkpoint %d could not be set aside: %s", step, error)
 
     def _is_damaged(self, step: int, reason: str) -> bool:
-        """Whether it is so for everybody: one machine's disk, or memory, may be what is bad.
+        """Whether the checkpoint is damaged in storage. If not, the disk or memory of one machine may be bad.
 
-        All other ranks wait for this, so of a large checkpoint it reads those files that they have named.
+        All other ranks wait for this, so it reads only the files that `reason` names, if there are any.
         """
         try:
             manifest = checkpoints.read(self._store, step)
@@ -168,7 +173,7 @@ class AvailableCheckpoints:
             return True
 
     def tell_refused(self, step: int, reason: str, newest: int | None = None) -> None:
-        """Have the controller know of a copy that was not what was committed: it may be a machine that is bad."""
+        """Report a damaged copy to the controller: the machine that holds it may be bad."""
         trouble = CheckpointTrouble(self._attempt, step, reason, newest)
         try:
             Mailbox(self._store).post("refused", by=self._worker, checkpoint=trouble)
@@ -177,7 +182,7 @@ class AvailableCheckpoints:
 
 
 def check_run(store: Store, manifest: Manifest, then: str) -> None:
-    """Refuse a checkpoint that is not of the run at `store`; `then` tells how to go on. Raises InvalidInput."""
+    """Raise InvalidInput if a checkpoint is not of the run at `store`; `then` is the advice in the message."""
     if not journal.is_ours(store)(manifest):
         raise InvalidInput(
             f"checkpoint {manifest.step} in {store.uri} is of another run ({manifest.run}; this one is "
@@ -186,6 +191,6 @@ def check_run(store: Store, manifest: Manifest, then: str) -> None:
 
 
 def read_indexes(store: Store, manifest: Manifest) -> dict[str, bytes]:
-    """What the index files of a checkpoint hold, by key; nothing where one is missing."""
+    """The contents of the index files of a checkpoint, by key; empty for a missing file."""
     keys = [file.key for file in index_files(manifest)]
     return {key: data or b"" for key, data in zip(keys, checkpoints.at_once(store.get, keys), strict=True)}

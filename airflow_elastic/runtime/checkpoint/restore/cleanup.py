@@ -1,4 +1,4 @@
-"""What earlier attempts left half-saved is removed, beside what is done meanwhile."""
+"""Remove the files of unfinished saves of earlier attempts, while a checkpoint is restored."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def cleanup(store: Store, attempt: int) -> Iterator[None]:
-    """On rank 0, when no attempt before this one lives. That takes ten requests, for which nobody waits as long as
-    reading takes longer.
+    """A context for rank 0, when no earlier attempt is running: removes the files in a thread, and waits for it.
+
+    That takes ten requests, mostly less time than reading a checkpoint.
     """
     tidying = threading.Thread(target=_tidy, args=(store, attempt), name="elastic-tidy", daemon=True)
     tidying.start()

@@ -1,4 +1,4 @@
-"""Reading a run's checkpoint where no training is going on: to measure a model, to export it, to serve it."""
+"""Read a run's checkpoint outside of training: to evaluate, export or serve a model."""
 
 from __future__ import annotations
 
@@ -34,27 +34,26 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
     does not matter.
 
     Args:
-        run: the run URI; or the store that lies there, where the environment has no credentials for it.
-        model: gets the weights. It has to have exactly the parameters and buffers that were saved, of the same dtypes:
-            convert it after it is loaded, where it is to be of another.
-        step: of the checkpoint. Default: the newest one that is whole; damaged ones are left aside, with a warning.
+        run: the run URI, or a store for it if the environment has no credentials.
+        model: gets the weights. It must have exactly the parameters and buffers that were saved, of the same dtypes.
+            For another dtype, convert it after it is loaded.
+        step: of the checkpoint. Default: the newest one that is whole; damaged ones are skipped, with a warning.
 
     Returns:
-        The manifest of what was loaded: its step, its metrics, and its files with their checksums.
+        The manifest of the checkpoint: its step, its metrics, and its files with their checksums.
 
     Raises:
         RunMissing: there is neither a run nor a checkpoint.
         CheckpointDamaged: there is no such checkpoint, or no whole one.
-        InvalidInput: the checkpoint was copied there from another run; or the model is another one than was saved, or
-            of another dtype; or there is a value in it of a type that is not trusted
-            (`torch.serialization.add_safe_globals`). It is unchanged.
+        InvalidInput: the checkpoint was copied there from another run, or is of another model or dtype. Or it holds a
+            value of a type that is not trusted (`torch.serialization.add_safe_globals`). The model is unchanged.
     """
 
     def room(reader: CheckpointReader, what: str) -> dict[str, Any]:
         stored = {name: kind for name, kind in reader.kinds.items() if name.startswith(_MODEL)}
         weights = with_room_for_extra(packed(weights_of(model)), stored)
         check_fit({"model": weights}, stored, what, TO_READ)
-        # The model itself is only touched when everything is there.
+        # The model itself only changes after everything has been read.
         return {name: torch.empty_like(one) if torch.is_tensor(one) else one for name, one in weights.items()}
 
     manifest, weights = _read(run, step, room)
@@ -65,9 +64,9 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
 def read_weights(
     run: str | Store, step: int | None = None, told: ProgressCallback = no_progress
 ) -> tuple[Manifest, dict[str, Any]]:
-    """Read the model of a run's checkpoint where there is no such model: its tensors, whole, by their names.
+    """Read the tensors of a model from a run's checkpoint without a model: whole tensors by name.
 
-    `told` is called with the bytes that are read so far, and all that are to be; other args and errors are those of
+    `told` is called with the bytes that are read so far, and all bytes. Other args and errors are those of
     `load_model`.
     """
 
@@ -105,7 +104,7 @@ def _read_newest(store: Store, room: _Room, told: ProgressCallback) -> tuple[Man
                 return _read_step(store, step, room, told)
             except CheckpointDamaged as error:
                 log.warning("%s; trying the one before it", error)
-        # Of a run that goes on, what was listed may have been removed meanwhile for something newer.
+        # A run that is going on may have removed a listed checkpoint meanwhile, after it saved a newer one.
         if steps == checkpoints.steps(store):
             none = f"none of the checkpoints {steps} is whole" if steps else "there is no checkpoint"
             raise CheckpointDamaged(f"{none} in {store.uri}: look with `airflow-elastic verify`")

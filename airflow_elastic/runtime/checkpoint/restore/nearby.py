@@ -1,4 +1,4 @@
-"""Which files of a checkpoint need not be read from storage: the worker's disk or another worker's memory has them."""
+"""Find the files of a checkpoint that need no download: the worker's disk or another worker's memory has them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from airflow_elastic.spec.checkpoints.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class WorkerCache:
-    """Where the ranks of a worker find what they need not fetch, and keep what they fetch for each other.
+    """The copies of files that the ranks of a worker can reach, and the folder for files that they fetch.
 
     Attributes:
-        folder: on the worker's own disk; there only while a checkpoint is being restored.
-        procs: ranks of the worker.
-        disk: the run's folder on the worker's own disk, in which agents keep what is saved; None where they do not.
-        loans: files that other workers' agents have in memory, by their keys.
+        folder: for fetched files, on the worker's own disk; exists only while a checkpoint is being restored.
+        procs: number of ranks of the worker.
+        disk: the run's folder on the worker's own disk, in which agents keep checkpoints; None if they do not.
+        loans: files that other workers' agents have in memory, by key.
         worker: the worker's name.
-        processors: how many this rank has for itself.
+        processors: of this rank alone.
     """
 
     folder: Path

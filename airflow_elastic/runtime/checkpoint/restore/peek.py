@@ -1,4 +1,4 @@
-"""The state of one of a script's objects in a checkpoint, read before anything is restored."""
+"""Read the state of one of a script's objects from a checkpoint, before anything is restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_elastic.runtime.checkpoint.save.named_objects import other_key
 
 
 def peek(reader: CheckpointReader, store: Store, name: str) -> Any:
-    """What its `state_dict()` returned; None where the checkpoint has none of this name.
+    """The object's `state_dict()` when the checkpoint was saved; None if the checkpoint has no object of this name.
 
     Args:
         reader: of the checkpoint.
@@ -19,8 +19,8 @@ def peek(reader: CheckpointReader, store: Store, name: str) -> Any:
         name: of the object.
 
     Raises:
-        CheckpointDamaged: it is not what was committed.
-        InvalidInput: it holds a value of a type that is not trusted, or somebody else wrote it.
+        CheckpointDamaged: its bytes have changed.
+        InvalidInput: it holds a value of a type that is not trusted, or another program wrote it.
     """
     key, tensors = other_key(name), dict[str, Any]()
     parts = {"rest": Rest(None), "tensors": tensors}

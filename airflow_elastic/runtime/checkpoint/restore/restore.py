@@ -1,7 +1,7 @@
-"""Restoring: the newest checkpoint that is, byte for byte, what was committed.
+"""Restore the newest checkpoint that is, byte for byte, the one that was committed.
 
-What a rank reads it compares with the checksums of what was committed; where any rank finds damage, all of them go back
-to the checkpoint before.
+Each rank compares all bytes that it reads with the checksums in the checkpoint. If any rank finds damage, all ranks go
+back to the checkpoint before.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class Restorer:
     """Restores one rank of one attempt.
 
     Args:
-        store: where the run lies.
+        store: where the run is stored.
         ranks: this rank among the others.
-        attempt: number of the attempt: what earlier ones left half-saved is removed.
-        room: needed where the store is no folder of this machine.
-        stage: the memory of this worker's agent; None where there is none.
-        told: called with the bytes that this rank has fetched for its worker and read so far, and all that it is to.
+        attempt: number of the attempt. Files of unfinished saves of earlier ones are removed.
+        room: where this worker can find or keep files of a checkpoint.
+        stage: the memory of this worker's agent; None if there is no agent.
+        told: called with the bytes that this rank has fetched for its worker and read so far, and all bytes.
 
     Attributes:
-        stock: the checkpoints that there are.
-        verified: whether all that all ranks have restored came from storage, and was what was committed.
-        relied: whether this rank's script builds upon what the newest checkpoint is.
+        stock: the checkpoints of the run.
+        verified: whether all ranks have read everything from storage, without finding damage.
+        relied: whether this rank's script has asked for the facts of the newest checkpoint, or for a state in it.
     """
 
     verified = relied = False
@@ -105,7 +105,7 @@ class Restorer:
         stage: StagingArea | None,
         told: ProgressCallback,
     ) -> Restorer | None:
-        """That of a rank where it finds itself; None where there is no run."""
+        """The restorer for a rank, from its environment; None if there is no run."""
         if not surroundings.run_uri:
             return None
         room = WorkerCache(
@@ -120,20 +120,20 @@ class Restorer:
         return cls(store, ranks, attempt=surroundings.attempt, room=room, stage=stage, told=told)
 
     def restore(self, objects: Stateful, *, luck: bool = True) -> Manifest | None:
-        """Load the newest checkpoint that is what was committed, into `objects`; None where there is none.
+        """Load the newest checkpoint that is whole into `objects`; None if there is none.
 
-        A damaged one is left aside, with a warning, and the one before it is used. All ranks call this together.
+        A damaged one is skipped with a warning, and the one before it is used. All ranks call this together.
 
         Args:
-            objects: what to load it into.
-            luck: put the generators of random numbers back, too. Else that is `put_luck_back`'s.
+            objects: they get the state.
+            luck: also restore the random number generators. If False, call `put_luck_back` for that.
 
         Raises:
-            CheckpointDamaged: there are checkpoints, and not one of them is whole. `objects` is of no use any more.
-            SystemExit: the newest is damaged, and the script builds upon it: it is set aside, for the next attempt.
-            InvalidInput: the newest one is of another model, of another run, has other groups of parameters, or values
-                of types that the script does not trust. Nothing that is stored has been changed, and `objects` only in
-                the last two cases.
+            CheckpointDamaged: there are checkpoints, but none of them is whole. `objects` may be filled in part.
+            SystemExit: the newest one is damaged, and the script relies on it. It is set aside for the next attempt.
+            InvalidInput: the newest one is of another model or of another run. Or it has other groups of parameters, or
+                values of types that the script does not trust. Only in these two cases may `objects` have changed. The
+                stored files are unchanged.
         """
         with cleanup(self._store, self._attempt) if self._ranks.rank == 0 else contextlib.nullcontext():
             manifest = self._restore(objects)
@@ -144,10 +144,10 @@ class Restorer:
     def restore_step(self, objects: Stateful, step: int) -> Manifest:
         """Load the checkpoint of this step, and no other one. All ranks call this together.
 
-        The generators of random numbers are `put_luck_back`'s.
+        `put_luck_back` restores the random number generators after that.
 
         Raises:
-            CheckpointDamaged: it is not what was committed, or is not there.
+            CheckpointDamaged: it is missing or damaged.
             InvalidInput: as `restore`.
         """
         manifest, indexes = self.stock.open(step)
@@ -155,10 +155,12 @@ class Restorer:
         return manifest
 
     def find_luck(self, step: int) -> None:
-        """Only this rank's generators, as they were after this step: for `put_luck_back`. All ranks call this together.
+        """Read only the states of the random number generators after this step, for `put_luck_back`.
+
+        All ranks call this together.
 
         Raises:
-            CheckpointDamaged: it is not what was committed, or is not there.
+            CheckpointDamaged: the checkpoint is missing or damaged.
         """
         manifest, indexes = self.stock.open(step)
         reader, key = CheckpointReader(manifest, indexes), f"random.{self._ranks.rank}"
@@ -168,19 +170,19 @@ class Restorer:
         self._luck = state[key]
 
     def put_luck_back(self) -> None:
-        """Have this rank's generators draw what they drew after the state that was loaded last."""
+        """Restore this rank's random number generators from the checkpoint that was read last."""
         if self._luck:
             random_state.restore(self._luck)
 
     def _stored_luck(self, reader: CheckpointReader) -> dict[str, Any]:
-        """Room for it. A rank that was not there when this was saved, and a generator that was not, keep their own."""
+        """The states of this rank's generators to read into. Without a stored state, a generator keeps its own."""
         stored = {key.split(".")[2] for key in reader.kinds if key.startswith(f"random.{self._ranks.rank}.")}
         return {name: value for name, value in random_state.capture().items() if name in stored}
 
     def look(self) -> None:
-        """See which checkpoints there are. All ranks call this together."""
+        """List the checkpoints. All ranks call this together."""
         self.stock.look()
-        with contextlib.suppress(ElasticError):  # is raised when somebody asks
+        with contextlib.suppress(ElasticError):  # raised again by `resumed` and `restore`
             newest = self.stock.newest
             if newest is not None:
                 self._facts = resumed_from(newest)
@@ -188,14 +190,14 @@ class Restorer:
 
     @property
     def phases(self) -> tuple[PhaseRecord, ...]:
-        """Of the newest checkpoint, of which `look` knows; one without a name where that knows of none."""
+        """The phases in the checkpoint that was the newest at the last `look`; one without a name if it has none."""
         return self._phases
 
     @property
     def resumed(self) -> Resumed | None:
-        """The facts of the checkpoint that is restored. From here on the script relies on them.
+        """The facts of the checkpoint that will be restored. From here on the script relies on them.
 
-        Raises what looking has met with.
+        Raises the error of `look`, if there was one.
         """
         self.relied = True
         if self.stock.trouble is not None:
@@ -203,7 +205,7 @@ class Restorer:
         return self._facts
 
     def peek(self, name: str, step: int) -> Any:
-        """The state of an object of the script's in the checkpoint of this step; None where it has none of this name.
+        """The state of one of the script's objects in the checkpoint of this step; None if it has none of this name.
 
         All ranks call this together. The script relies on it. Raises as `restore`.
         """
@@ -244,8 +246,9 @@ class Restorer:
         return None
 
     def _begin_again(self, damaged: Mapping[int, str], before: int) -> None:
-        """Where a script has been told of the checkpoint that is damaged, what it has built upon that is of no use: the
-        next attempt is told of the one before.
+        """End this attempt if the script has used the facts of the damaged checkpoint.
+
+        Decisions that it has based on them may be wrong. The next attempt gets the facts of the checkpoint before.
         """
         if self._ranks.any(self.relied):
             self.stock.set_aside(damaged, before)
@@ -257,7 +260,7 @@ class Restorer:
             raise SystemExit(RESTART_ME)
 
     def _load(self, reader: CheckpointReader, manifest: Manifest, objects: Stateful) -> None:
-        """Raises CheckpointDamaged on all ranks alike."""
+        """Load one checkpoint. All ranks raise CheckpointDamaged together."""
         below = "model."
         own = {key.removeprefix(below): kind for key, kind in reader.kinds.items() if key.startswith(below)}
         materialise(objects.model, own)
@@ -274,7 +277,7 @@ class Restorer:
         state[random_key] = self._stored_luck(reader)
         what = f"checkpoint {manifest.step} of {self._store.uri}"
         others = dict(objects.others)
-        if f"{other_key(ORDER)}.rest" not in reader.kinds:  # saved before that was kept
+        if f"{other_key(ORDER)}.rest" not in reader.kinds:  # saved by a release without it
             others.pop(ORDER, None)
             state.pop(other_key(ORDER), None)
         named = objects.named
@@ -315,7 +318,7 @@ class Restorer:
             raise InvalidInput(f"{what} does not fit: {error}. {TO_TRAIN}") from error
 
     def _object(self, name: str, parts: Mapping[str, Any], manifest: Manifest) -> Any:
-        """The state of one of the script's own objects. Raises InvalidInput where somebody else wrote it."""
+        """The state of one of the script's own objects. Raises InvalidInput if another program wrote it."""
         try:
             return join_tensors(parts["rest"], parts["tensors"])
         except InvalidInput as error:
@@ -328,7 +331,7 @@ class Restorer:
         )
 
     def _read(self, loading: StateLoader, nearby: LocalFiles) -> list[str | None]:
-        """Returns what each rank has found to be damaged, to all ranks; none of them reads any more after this."""
+        """Read a state. All ranks return the damage that each rank has found, after all have stopped reading."""
         near: ReadableFiles = TieredFiles(self._store, nearby)
         fetched = 0
         if self._fetching is not None:
@@ -357,9 +360,9 @@ class Restorer:
                 *(loading.manifest.step, size(loading.memory_bytes), size(from_others), size(from_disk)),
                 *(size(loading.file_bytes - from_others - from_disk), time.monotonic() - began),
             )
-            # Of a neighbour that has fallen silent, too: who knows how much it had given before.
+            # Count a neighbour that stopped answering, too: some bytes may be from it.
             elsewhere = loading.memory_bytes + from_disk + loading.bytes_of(nearby.memory)
-            # As a rule nothing is wrong, and to say that takes a third of what it takes to say more.
+            # Mostly nothing is wrong, and two flags take a third of the time that a gather takes.
             wrong, nearer = self._ranks.largest(bool(trouble or damage), bool(elsewhere))()
             self.verified = not (wrong or nearer)
             if not wrong:

@@ -1,6 +1,6 @@
-"""Weights in the formats of everybody: a plain state dict as `torch.save` writes it, and safetensors.
+"""Export and load weights in common formats: a plain state dict as from `torch.save`, and safetensors.
 
-`airflow-elastic checkpoint export` runs this module with the words RUN_URI FILE [STEP].
+`airflow-elastic checkpoint export` runs this module with the arguments RUN_URI FILE [STEP].
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ _SCRATCH = "elastic-weights-"
 def export_weights(
     run: str | Store, path: str | Path, step: int | None = None, told: ProgressCallback = no_progress
 ) -> Manifest:
-    """Write the model of a run's checkpoint into one file, whole, whatever number of ranks has saved it.
+    """Write the model of a run's checkpoint into one file, whatever number of ranks has saved it.
 
     Args:
-        run: the run URI, or the store that lies there.
-        path: of the file, or an s3:// URI; made or replaced at once, and what an export that was killed has left of it
-            is removed. `.pt`, `.pth` and `.bin` are a state dict as `torch.save` writes it, for
+        run: the run URI, or a store for it.
+        path: of the file, or an s3:// URI. It is created or replaced atomically, and leftovers of exports that were
+            killed are removed. `.pt`, `.pth` and `.bin` are state dicts as from `torch.save`, for
             `torch.load(path, weights_only=True)`; `.safetensors` has step and run in its metadata.
         step: of the checkpoint. Default: the newest one that is whole.
-        told: called with the bytes that are read so far, and all that are to be. Default: nobody is told.
+        told: called with the bytes that are read so far, and all bytes. Default: no progress is reported.
 
     Returns:
         The manifest of the checkpoint.
 
     Raises:
-        InvalidInput: the file's name says no format, or the format cannot hold the model.
+        InvalidInput: the suffix is not known, or the format cannot hold the model.
         RunMissing, CheckpointDamaged: as for `load_model`.
         OSError, StoreError: the file cannot be written.
     """
@@ -82,7 +82,7 @@ def export_weights(
     with temp_file(path.absolute().parent) as (temporary, created):
         mode = stat.S_IMODE((path.stat() if path.exists() else os.fstat(created.fileno())).st_mode)
         write(temporary, weights, about, kind)
-        temporary.chmod(mode)  # safetensors makes a file that nobody else can read
+        temporary.chmod(mode)  # safetensors makes a file that only its owner can read
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -90,30 +90,29 @@ def export_weights(
 
 
 def _remove_left(shelf: Store, key: str) -> None:
-    """Remove what exports to there that were killed have left half-written."""
+    """Remove unfinished files of killed exports to the same place."""
     local = shelf.local_path(key)
     if local is not None:
         remove_abandoned(local.parent)
         return
-    with contextlib.suppress(StoreError):  # who may write there may not look, or end what others have begun
+    with contextlib.suppress(StoreError):  # credentials may allow writes, but not to list or abort uploads
         shelf.abandon(key, key.__eq__)
 
 
 def load_weights(source: str | Path, model: torch.nn.Module) -> None:
-    """Load weights that something else has trained, before `run.restore`: where there is a checkpoint, that counts.
+    """Load weights from another training. Call this before `run.restore`: a checkpoint of the run replaces them.
 
-    Nothing in the file is executed: of a `torch.save` only tensors are read.
+    No code in the file is run: from a file of `torch.save` only tensors are read.
 
     Args:
-        source: a path, or an s3:// URI; `.pt`, `.pth` and `.bin` are a state dict, `.safetensors` is safetensors, and
-            `.index.json` names several of these beside it, as Hugging Face's libraries write large models.
-        model: wrapped (DDP, FSDP2) or not. It has to have exactly the parameters and buffers of the file, of
-            the same dtypes: convert it after that, before it is wrapped, where it is to be of another. Of what it has
-            under several names (tied weights) one is enough; names may have what DDP and torch.compile put before them.
+        source: a path, or an s3:// URI. `.pt`, `.pth` and `.bin` are a state dict, `.safetensors` is safetensors.
+            `.index.json` lists several of these files beside it, as Hugging Face's libraries write large models.
+        model: wrapped (DDP, FSDP2) or not. It must have exactly the parameters and buffers of the file, of the same
+            dtypes. For another dtype, convert it after that and before it is wrapped. Of tied weights, one name in the
+            file is enough. Names in the file may have the prefixes of DDP and torch.compile.
 
     Raises:
-        InvalidInput: there is no such file, it is of another format, or of another model or dtype. The model is
-            unchanged.
+        InvalidInput: there is no such file, or it has another format, model or dtype. The model is unchanged.
     """
     name = str(source)
     with _beside(name) as local:
@@ -124,16 +123,16 @@ def load_weights(source: str | Path, model: torch.nn.Module) -> None:
     state = with_room_for_extra(packed(own), kinds)
     check_fit({"model": state}, kinds, name, TO_READ)
     if isinstance(model, DistributedDataParallel):
-        set_weights(model, weights)  # it may have more in it than torch knows
+        set_weights(model, weights)  # unlike torch's function, this takes a DDP with tensors of its own
     else:
-        # Each rank's part is cut out of what is whole.
+        # Each rank takes its part of the whole tensors.
         options = StateDictOptions(full_state_dict=True, strict=True)
         with each_apart(model):
             set_model_state_dict(model, weights, options=options)
 
 
 def _apart(name: str) -> tuple[str, bool, str]:
-    """Where a file lies, whether that is a URI, and its name there."""
+    """The folder of a file, whether that is a URI, and the file's name."""
     place, _, key = name.rpartition("/")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)", name) or place.endswith(":/"):
         raise InvalidInput(
@@ -144,7 +143,10 @@ def _apart(name: str) -> tuple[str, bool, str]:
 
 @contextlib.contextmanager
 def _beside(name: str) -> Iterator[Callable[[str], Path]]:
-    """Gives where the files of its folder can be read, by their names. Those of a bucket are fetched, one at a time."""
+    """A function that returns local paths of files in the same folder, by name.
+
+    Files of a bucket are downloaded. Only the last one is kept.
+    """
     place, is_uri, _ = _apart(name)
     if not is_uri:
         yield partial(_there, Path(name).parent)
@@ -173,7 +175,7 @@ def _fail(text: str, code: int) -> int:
 
 
 def main() -> int:
-    """Export, as the words of the command line say; what is wrong is said in a sentence."""
+    """Export, with the arguments of the command line. Errors are printed as one line."""
     run, path, *step = sys.argv[1:]
     progress = Progress(
         TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""What saving takes of a worker's memory: said before the first step, and refused there where it is not to be had."""
+"""Estimate how much memory of a worker saves take. If there is not enough, refuse to begin, before the first step."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """What the saves of one rank take, in bytes.
+    """The memory that the saves of one rank take, in bytes.
 
     Attributes:
-        state: what it holds of a state, `COUNT` times.
-        kept: how much of it a neighbour keeps as well; 0 where nobody does.
-        have: what its agent has of that already.
-        keeps: what its agent has already for a neighbour's.
-        at_least: there may be more of the state: an optimizer has not told yet what it keeps.
+        state: this rank's part of a state; its agent holds it `COUNT` times.
+        kept: the bytes that a neighbour keeps as well; 0 without buddies.
+        have: the memory that the agent has for this rank's states already.
+        keeps: the memory that the agent has for a neighbour's states already.
+        at_least: the state may be larger, because an optimizer's state is not known before its first step.
     """
 
     state: int
@@ -42,21 +42,21 @@ class MemoryEstimate:
 
 
 def estimate_memory(stage: StagingArea, plan: Layout, *, at_least: bool = False) -> MemoryEstimate:
-    """That of a rank."""
+    """The estimate for this rank."""
     kept = 0 if stage.keeps is None else plan.kept_bytes
     return MemoryEstimate(plan.total_bytes, kept, stage.have_bytes, stage.keeps or 0, at_least)
 
 
 def check_memory(mine: MemoryEstimate | None, ranks: Collectives, procs: int) -> None:
-    """Say what saving takes, where that is known. All ranks call this together.
+    """Log how much memory saves take, and check that there is enough. All ranks call this together.
 
     Args:
-        mine: of this rank; None where it is not known yet.
+        mine: the estimate for this rank; None if it is not known yet. Then nothing is checked.
         ranks: this rank among the others.
-        procs: ranks of a worker.
+        procs: number of ranks of a worker.
 
     Raises:
-        InvalidInput: a worker has not so much memory, or workers have not that share it; told on all ranks alike.
+        InvalidInput: a worker, or several workers that share memory, do not have enough; raised on all ranks.
     """
     each = ranks.gather((mine, free_memory(), this_node().partition("/")[0]))
     sizes = [one for one, _, _ in each if one is not None]
@@ -91,11 +91,11 @@ def check_memory(mine: MemoryEstimate | None, ranks: Collectives, procs: int) ->
 
 
 def _shares(each: Sequence[Mapping[str, int]], procs: int) -> list[tuple[int, list[int]]]:
-    """How many bytes are free of each piece of memory, and for what workers; first what is a worker's own.
+    """The free bytes of each memory, and the workers that use it. A memory of fewer workers comes first.
 
     Args:
-        each: what each rank has found free.
-        procs: ranks of a worker.
+        each: for each rank, the free bytes that it has found, by memory.
+        procs: number of ranks of a worker.
     """
     free, workers = dict[str, int](), defaultdict[str, list[int]](list)
     for rank, places in enumerate(each):
@@ -107,7 +107,7 @@ def _shares(each: Sequence[Mapping[str, int]], procs: int) -> list[tuple[int, li
 
 
 def _wanted(worker: Sequence[MemoryEstimate], neighbours: int) -> int:
-    """What a worker's agent does not have yet; `neighbours` is what it keeps of another's."""
+    """The memory that a worker's agent still has to allocate; `neighbours` is for the states of another worker."""
     own = sum(max(0, COUNT * one.state - one.have) for one in worker)
     return own + max(0, neighbours - worker[0].keeps)
 

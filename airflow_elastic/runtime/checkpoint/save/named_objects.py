@@ -1,7 +1,7 @@
-"""What a script gives by names of its own, beside its model: how it is saved, and loaded at any world size.
+"""Save and load the objects that a script gives by name beside its model, at any world size.
 
-Models among them are kept as the first one is: by names without those of what wraps them, sharded or not. So is what
-optimizers keep of a model's parameters: by their names. Everything else is kept as its `state_dict()` has it.
+Models among them are saved as the first model is: by names without the prefixes of wrappers, sharded or not. States of
+optimizers are saved by the names of a model's parameters. Of everything else, `state_dict()` is saved as it is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from airflow_elastic.runtime.checkpoint.tensors.parameter_names import (
 from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import RemovedParameters
 from airflow_elastic.spec.errors import InvalidInput
 
-#: What an optimizer keeps by names lies below this: the first key of a state dict of torch's is another one.
+#: Marks the state of an optimizer that is saved by names: a torch state dict does not have this key.
 _BY_NAME = "named"
 
 _STATES = f"/{_BY_NAME}/state/"
@@ -44,17 +44,17 @@ _NUMBERED = "/state/"
 
 
 def other_key(name: str) -> str:
-    """Below this lies the state of an object of the script's own."""
+    """The key of the state of an object that the script gives by this name."""
     return f"other.{name}"
 
 
 class NamedObjects:
-    """Those of a script, with the models whose parameters optimizers among them have.
+    """The named objects of a script, and all models whose parameters its optimizers may have.
 
     Args:
-        model: the first one.
-        others: the objects, by their names.
-        departed: knows parameters that were the first model's, and those of others by their names.
+        model: the script's first model.
+        others: the objects by name.
+        departed: knows the parameters that the first model has had, and by name those of the other models.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class NamedObjects:
         self._models = [(model, departed), *further]
 
     def know_parameters(self) -> None:
-        """Note what further models have now: it may be theirs no more when they are saved."""
+        """Note the parameters of the named models, because they may have lost some of them when they are saved."""
         for model, departed in self._models[1:]:
             departed.has(names_of(model))
 
     def states(self) -> dict[str, Any]:
-        """What is saved, by its key: for each the tensors, and what else there is. Tensors are not copied."""
+        """The state of each object by its key, split into `tensors` and `rest`. Tensors are not copied."""
         return {other_key(name): _halves(self._state(one)) for name, one in self._others.items()}
 
     def _state(self, one: Any) -> Any:
@@ -84,7 +84,7 @@ class NamedObjects:
         return one.state_dict()
 
     def check(self) -> None:
-        """Raises InvalidInput where one is an optimizer of sharded parameters, and cannot be kept by their names."""
+        """Raises InvalidInput if an optimizer has sharded parameters, but cannot be saved by their names."""
         for name, one in self._others.items():
             if _is_sharded(one) and self._owned(one) is None:
                 raise InvalidInput(
@@ -95,13 +95,13 @@ class NamedObjects:
                 )
 
     def materialise(self, reader: CheckpointReader) -> None:
-        """Have lazy models be of the shapes that a checkpoint has of them."""
+        """Give parameters of lazy models the shapes that a checkpoint has."""
         for name, one in self._others.items():
             if _is_model(one):
                 materialise(one, {key.removeprefix("/"): kind for key, kind in _stored(name, reader).items()})
 
     def make_room(self, name: str, parts: dict[str, Any], reader: CheckpointReader) -> None:
-        """Have a tensor for each one that a checkpoint has of an object, in such parts as the object has it now."""
+        """Make `parts` have a tensor for each one that a checkpoint has of an object, sharded as the object's own."""
         one, below = self._others[name], _below(name)
         own = without_arrays(parts["tensors"])
         stored = _stored(name, reader)
@@ -113,13 +113,13 @@ class NamedObjects:
             for key, parameter in self._parameters(owned, stored):
                 own[key] = room_as_stored(None, {(): stored[key]}, parameter)
         parts["tensors"] = own
-        # A module would convert what it is given, in silence, as a model does.
+        # Modules convert dtypes silently, so they must be the stored ones.
         reader.make_room(own, below, exact=isinstance(one, torch.nn.Module))
 
     def _parameters(
         self, owned: tuple[torch.nn.Module, tuple[Any, ...], RemovedParameters], stored: Mapping[str, Any]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Whose each stored tensor of an optimizer is: by names, or by numbers, as former releases have it."""
+        """The parameter of each stored tensor of an optimizer: by name, or by number as former releases saved it."""
         model, parts, _ = owned
         named = {f"{_STATES}{name}/": one for one, name in names_of(model).items()}
         own = [each for one in parts for group in one.param_groups for each in group["params"]]
@@ -130,11 +130,11 @@ class NamedObjects:
                 yield key, named[key[: begins[-1] + 1]]
 
     def load(self, name: str, state: Any, what: str) -> None:
-        """Give an object the state that was read.
+        """Load the state that was read into an object.
 
         Args:
             name: of the object.
-            state: as it was saved, put together again.
+            state: from `join_tensors`.
             what: the checkpoint, in words.
 
         Raises:
@@ -193,8 +193,11 @@ class NamedObjects:
     def _owned(
         self, one: Any
     ) -> tuple[torch.nn.Module, tuple[torch.optim.Optimizer, ...], RemovedParameters] | None:
-        """The model that has all parameters of an optimizer, or had them; the optimizers whose states are saved for
-        that one; and what knows those that were the model's. None for what is none, or has no state of each parameter.
+        """How the states of an optimizer are saved by names; None if it is no optimizer, or must be saved as it is.
+
+        Returns:
+            The model that has, or had, all parameters; the optimizers whose states are saved; and the parameters that
+            the model has had.
         """
         if not isinstance(one, torch.optim.Optimizer):
             return None
@@ -232,14 +235,16 @@ def _stored(name: str, reader: CheckpointReader) -> dict[str, TensorKind]:
 
 
 def _is_model(one: Any) -> bool:
-    """Whether it is kept by names: not what is saved or loaded in a way of its own, and has its state as it says; and
-    what the first FSDP shards gives its state whole, as it is.
+    """Whether it is saved as a model, by names.
+
+    A module that overrides `state_dict` or `load_state_dict` is not, and its own state dict is saved. Nor is a module
+    with FSDP1, whose state dict has whole tensors.
     """
     return _has_names(one) and is_kept_by_torch(one)
 
 
 def _has_names(one: Any) -> bool:
-    """Whether its parameters have names by which what optimizers have of them is kept."""
+    """Whether states of optimizers can be saved by the names of its parameters."""
     if not isinstance(one, torch.nn.Module):
         return False
     return not any(isinstance(module, FullyShardedDataParallel) for module in one.modules())

@@ -1,13 +1,13 @@
-"""Copying what is saved while training goes on: weights and optimizer states change in the optimizer's step alone.
+"""Copy a state while training goes on: weights and optimizer states change only in the optimizer's step.
 
 So they are copied during the forward and backward passes of the next step, and that optimizer's step waits for the end
-of it. On GPUs a stream of its own copies, into memory that the driver has pinned, and only the GPU waits. The wait
-before the step is what torch.distributed.checkpoint's asynchronous stagers leave to the script, and what tears
-checkpoints where it is forgotten; here the optimizers are made to do it.
+of the copy. On GPUs a separate stream copies into pinned memory, and only the GPU waits. The asynchronous stagers of
+torch.distributed.checkpoint leave this wait to the script, and without it a checkpoint mixes two steps. Here a hook
+makes the optimizers wait.
 
-A script that changes weights elsewhere would tear them too. torch counts how often each tensor was changed in place:
-where that count has moved, the copy is given up. It does not count what is done through `.data`, nor by CUDA graphs,
-which skip the optimizers' wait as well.
+A script that changes weights elsewhere would cause the same mixture. torch counts the in-place changes of each tensor.
+If that count has changed, the copy is abandoned. It does not include changes through `.data`, nor those by CUDA graphs,
+which skip the hook as well.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_pinned: dict[int, memoryview] = {}  # by address: what is pinned must stay mapped
+_pinned: dict[int, memoryview] = {}  # by address; pinned memory must stay mapped
 
 
 class OverlappedCopy:
-    """One state that is being copied.
+    """The copy of one state, in a thread.
 
     Args:
-        layout: what it is; what may change before the optimizer's next step has been copied already.
-        memory: where to.
-        done: called by the thread that copies, with whether all of it is there and is what it was when this began.
+        layout: of the state. Parts that may change before the optimizer's next step have been copied already.
+        memory: the destination.
+        done: called by the copying thread, with whether the copy is complete and no tensor has changed meanwhile.
     """
 
     def __init__(self, layout: Layout, memory: memoryview, done: Callable[[bool], None]) -> None:
@@ -45,20 +45,20 @@ class OverlappedCopy:
         self._counted = [part.source for _, part in slow]
         self._versions = _versions(self._counted)
         self._lock = threading.Lock()
-        self._changed: bool | None = None  # as soon as that is settled
+        self._changed: bool | None = None  # None until it is known
         self._failure: Exception | None = None
         self._under_way = threading.Event()
         self._ready = {
             part.tensor.device: _recorded(part.tensor.device) for _, part in slow if part.tensor.is_cuda
         }
         self._copied: dict[torch.device, torch.cuda.Event] = {}
-        # Nobody else has the state: what a script has let go of meanwhile is free when it is copied.
+        # Only the thread holds the state, so tensors that the script drops are freed after the copy.
         work = (layout, memory, done)
         self._thread = threading.Thread(target=self._work, args=work, name="copying", daemon=True)
         self._thread.start()
 
     def settle(self) -> None:
-        """Wait until what is copied may be changed: on GPUs it is their work that waits. Raises like `join`."""
+        """Wait until the tensors may be changed; for those on a GPU only its stream waits. Raises like `join`."""
         self._under_way.wait()
         self._judge()
         for device, event in self._copied.items():
@@ -66,11 +66,11 @@ class OverlappedCopy:
         self._raise()
 
     def join(self) -> None:
-        """Wait until everything is there, and told.
+        """Wait until the copy is complete, and `done` has been called.
 
         Raises:
-            InvalidInput: it has changed while it was copied, or there is no memory for it. It is not saved.
-            ElasticError: it could not be copied.
+            InvalidInput: a tensor has changed while it was copied, or there is no memory. The state is not saved.
+            ElasticError: the state could not be copied.
         """
         self._thread.join()
         self._raise()
@@ -90,7 +90,7 @@ class OverlappedCopy:
             self._judge()
         except Exception as error:
             self._failure = error
-            for device in self._ready:  # nothing may be copied to where somebody else is going to copy to
+            for device in self._ready:  # no copy may go on when the memory is reused
                 torch.cuda.synchronize(device)
         finally:
             self._under_way.set()
@@ -100,7 +100,7 @@ class OverlappedCopy:
             self._failure = error
 
     def _judge(self) -> None:
-        """Find out whether anything has changed. Once is enough: when this has been done, changes do no harm."""
+        """Check whether any tensor has changed. This is done once, as changes after the copy do no harm."""
         with self._lock:
             if self._changed is None:
                 self._changed = _versions(self._counted) != self._versions
@@ -108,7 +108,7 @@ class OverlappedCopy:
 
     def _raise(self) -> None:
         if self._failure is not None:
-            # Anything else may be a GPU that has failed.
+            # Other errors may be those of a broken GPU.
             kind = InvalidInput if isinstance(self._failure, InvalidInput) else ElasticError
             raise kind(f"what is to be saved could not be copied: {self._failure}") from self._failure
         if self._changed:
@@ -119,13 +119,13 @@ class OverlappedCopy:
 
 
 def wait_before_steps(optimizers: Iterable[Any], wait: Callable[[], None]) -> bool:
-    """Have each of these optimizers wait before its step; returns whether all of them can be made to."""
+    """Make each of these optimizers call `wait` before its step. Returns False if one has no hooks for that."""
 
     def before(*_: Any) -> None:
         wait()
 
     inner = [each for optimizer in optimizers for each in innermost(optimizer)]
-    # One that has not been made by torch's own `__init__` has no hooks.
+    # An optimizer that does not call torch's `__init__` has no hooks.
     if not all(hasattr(optimizer, "_optimizer_step_pre_hooks") for optimizer in inner):
         return False
     for optimizer in inner:
@@ -143,9 +143,9 @@ def _recorded(device: torch.device) -> torch.cuda.Event:
 
 
 def pin(memory: memoryview) -> None:
-    """Pin all of the mapping that this is a part of, so that GPUs copy to it at full speed, and beside other work.
+    """Pin the whole mapping that this is a part of, so that GPUs copy to it at full speed and in the background.
 
-    Where the driver refuses, copies are slower and right all the same.
+    If the driver refuses, copies are slower, but still correct.
     """
     whole = memoryview(memory.obj)
     address = torch.frombuffer(whole, dtype=torch.uint8).data_ptr()
@@ -155,6 +155,6 @@ def pin(memory: memoryview) -> None:
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     error = int(runtime.cudaHostRegister(address, len(whole), 0))
     if error:
-        with contextlib.suppress(RuntimeError):  # CUDA tells of it once more, whoever asks next
+        with contextlib.suppress(RuntimeError):  # CUDA returns the same error from the next call
             torch.zeros(1, device="cuda")
         log.warning("memory to save into cannot be pinned (CUDA error %d): saves take longer", error)

@@ -1,4 +1,4 @@
-"""Objects whose state is each rank's own: torchdata's StatefulDataLoader, which knows what its rank has been given."""
+"""Objects with a different state on each rank: torchdata's StatefulDataLoader knows which samples its rank has read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from airflow_elastic.spec.errors import InvalidInput
 
 
 def per_rank_if_needed(other: Any, ranks: Collectives) -> Any:
-    """The same object, or one that saves and restores it on each rank, where its state is that rank's own."""
-    torchdata = sys.modules.get("torchdata.stateful_dataloader")  # whoever has such a loader has imported it
+    """The same object, or a `PerRankState` around it if its state differs from rank to rank."""
+    torchdata = sys.modules.get("torchdata.stateful_dataloader")  # imported by scripts that use it
     if torchdata is not None and isinstance(other, torchdata.StatefulDataLoader):
         return PerRankState(other, ranks)
     return other
 
 
 class PerRankState:
-    """Has as its state the states that an object has on all ranks.
+    """Saves an object's states of all ranks, and restores each on its rank.
 
     Args:
-        other: the object, on this rank.
+        other: this rank's object.
         ranks: this rank among the others.
     """
 
@@ -30,14 +30,14 @@ class PerRankState:
         self._other, self._ranks = other, ranks
 
     def state_dict(self) -> dict[str, Any]:
-        """By rank. All ranks call this together."""
+        """The states of all ranks. All ranks call this together."""
         return {"ranks": self._ranks.gather(self._other.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put this rank's back.
+        """Restore this rank's state.
 
         Raises:
-            InvalidInput: there were more ranks, or fewer.
+            InvalidInput: it was saved with another number of ranks.
         """
         states = state["ranks"]
         if len(states) != self._ranks.world_size:

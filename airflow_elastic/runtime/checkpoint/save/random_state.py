@@ -1,4 +1,4 @@
-"""The random number generators of one process: saved and put back, or begun anew for one sample."""
+"""The random number generators of one process: save them, restore them, or seed them for one sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 
 def capture() -> dict[str, Any]:
-    """The states of Python's, torch's, CUDA's and (where it is in use) numpy's generators."""
+    """The states of the generators of Python, torch, CUDA and, if it is imported, numpy."""
     state = _on_cpu()
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -21,7 +21,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Undo everything that was drawn since `capture`."""
+    """Set the generators back to their states at `capture`."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
@@ -31,10 +31,10 @@ def restore(state: dict[str, Any]) -> None:
 
 
 def seed(*which: int) -> None:
-    """Have Python's, torch's and numpy's generators draw what depends on these numbers alone. CUDA's are left alone.
+    """Seed the generators of Python, torch and numpy with these numbers. CUDA's keep their states.
 
-    For each sample, so it has to be quick (10 µs): `torch.manual_seed` sees to CUDA, too, and takes more than ten times
-    as long; a sequence as numpy's seed takes five times as long as a number.
+    This is called for each sample, so it must be fast (10 µs). `torch.manual_seed` seeds CUDA, too, and takes more than
+    ten times as long. For numpy, a sequence as seed takes five times as long as a number.
     """
     drawn = blake2b(repr(which).encode(), digest_size=24).digest()
     random.seed(int.from_bytes(drawn[:12], "little"))
@@ -45,7 +45,7 @@ def seed(*which: int) -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Whatever is drawn within, on processors, the generators draw after that what they would have drawn without it."""
+    """A context that restores the CPU generators at its end, so that draws inside it have no effect on later ones."""
     state = _on_cpu()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a script has replaced of what is saved, and where: which of that a restarted script replaces again. Pure."""
+"""Record where a script has replaced saved objects, to find out which it replaces again after a restart. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class ReplacementPoint(NamedTuple):
-    """Where in a training something was replaced.
+    """The point of a training at which an object was replaced.
 
     Attributes:
-        phase: number of the training, or of the one that comes next.
-        epoch: of a loop over `run.epochs`; None outside of one.
-        steps: done in that training until then.
+        phase: number of the training, or of the next one.
+        epoch: in a loop over `run.epochs`; None outside of one.
+        steps: that this training had done.
     """
 
     phase: int
@@ -20,29 +20,29 @@ class ReplacementPoint(NamedTuple):
 
 
 class Replacements:
-    """Counts what comes again in an attempt.
+    """Finds out which replacements an attempt repeats.
 
-    A restarted script comes by the same line again where that is before the training, between two, at the end of one
-    that is complete, or at the top of the epoch that the run stands in. It does not come by a step that is over.
+    A restarted script repeats the lines before, between and at the end of complete trainings. It also repeats those at
+    the top of the current epoch, but not those of steps that are done.
 
     Attributes:
-        made: over all attempts, as a checkpoint has it.
+        made: the replacements of all attempts, as in a checkpoint.
     """
 
     def __init__(self) -> None:
         self.made: list[ReplacementPoint] = []
-        self._again: list[ReplacementPoint] = []  # of these, what this attempt has come by
+        self._again: list[ReplacementPoint] = []  # those of `made` that this attempt has repeated
 
     def begin(self) -> None:
         """Another attempt begins, or the script restores something else."""
         self._again = []
 
     def repeats(self, place: ReplacementPoint, *, passes: bool) -> bool:
-        """Whether what is replaced here was replaced before the checkpoint, too; it is counted then.
+        """Whether the replacement at this point repeats one from before the checkpoint. Each counts only once.
 
         Args:
             place: where the script is.
-            passes: whether it passes by a training that is complete, whose loops give nothing.
+            passes: whether the script skips a complete training, whose loops yield nothing.
         """
         left = [*self.made]
         for one in self._again:
@@ -55,11 +55,11 @@ class Replacements:
         return False
 
     def add(self, place: ReplacementPoint) -> None:
-        """Something is replaced for the first time."""
+        """An object is replaced for the first time."""
         self.made = [*(one for one in self.made if not _is_over(one, place)), place]
 
     def expect(self, place: ReplacementPoint) -> None:
-        """What is replaced here is in the checkpoint that is about to be loaded."""
+        """The checkpoint that will be loaded has the replacement at this point already."""
         self._again.append(place)
 
 
@@ -70,7 +70,7 @@ def _comes_again(one: ReplacementPoint, place: ReplacementPoint) -> bool:
 
 
 def _is_over(one: ReplacementPoint, place: ReplacementPoint) -> bool:
-    """Whether no attempt comes by it any more: it belongs to an epoch that is over."""
+    """Whether no attempt will repeat it, because its epoch is over."""
     if one.phase != place.phase or one.epoch is None or place.epoch is None:
         return False
     return one.epoch < place.epoch

@@ -1,11 +1,11 @@
-"""Whether ranks have alike what a checkpoint holds once for all of them.
+"""Check that all ranks have the same values of the tensors that a checkpoint stores only once.
 
-What is not sharded is shared out: each worker writes some of it, for all. Where ranks differ in it, as those do that
-train by themselves without DDP, a checkpoint would be a mixture that was nobody's state; and where they do not even
-have the same tensors, some would be written by nobody.
+Tensors that are not sharded are divided among the workers, and each writes its share for all. Ranks that train without
+DDP have different values, so a checkpoint would mix the states of several ranks. If ranks have different sets of
+tensors, no rank would write some of them.
 
-A few hundred values of each tensor tell, as steps change all of them: a rank that is training reads no more than
-that, and hashes nothing.
+A few hundred values of each tensor are enough for the check, because a step changes all values. So ranks read no more
+than that while they train, and compute no hashes.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
-_NAMED = 3  # of those that differ, in what is told
+_NAMED = 3  # names of differing tensors in a message
 
-#: Values of each tensor that are compared, as far from each other as they can be; of a smaller one, all.
+#: How many values of each tensor are compared, spread evenly; all values of a smaller one.
 COMPARED = 256
 
 
 def check_alike(tensors: Mapping[str, torch.Tensor], ranks: Collectives) -> bool:
-    """Refuse states of other parts than other ranks', and warn of parts that differ. All ranks call this together.
+    """Refuse ranks with different tensors, and warn of different values. All ranks call this together.
 
     Args:
-        tensors: what is taken to be the same on all ranks, by name.
+        tensors: those that should be the same on all ranks, by name.
         ranks: this rank among the others.
 
     Returns:
-        Whether `COMPARED` values of each are the same, bit for bit.
+        Whether the compared values are the same on all ranks, bit for bit.
 
     Raises:
         InvalidInput: ranks have tensors of other names, shapes or dtypes; says which.
@@ -78,9 +78,9 @@ def _some(names: list[str]) -> str:
 
 def _some_values(tensor: torch.Tensor) -> bytes:
     tensor, count = tensor.detach().resolve_conj().resolve_neg(), tensor.numel()
-    if tensor.element_size() == 1:  # of some of those, torch gives no elements
+    if tensor.element_size() == 1:  # torch cannot index some of these dtypes
         tensor = tensor.view(torch.uint8)
     if count > COMPARED:
         places = torch.linspace(0, count - 1, COMPARED, dtype=torch.float64, device=tensor.device).long()
-        tensor = tensor[torch.unravel_index(places, tensor.shape)]  # not flattened: that may copy all of it
+        tensor = tensor[torch.unravel_index(places, tensor.shape)]  # flattening may copy the tensor
     return tensor.reshape(-1).contiguous().view(torch.uint8).cpu().numpy().tobytes()

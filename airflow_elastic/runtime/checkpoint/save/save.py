@@ -1,6 +1,6 @@
-"""Saving, as a rank does it: the state is copied into memory of its agent, and that is all that training waits for.
+"""How a rank saves: it copies the state into memory of its agent. Training waits only for this copy.
 
-Writing it to storage, and committing it, is the agent's (`tiers.storage.writer`), while training goes on.
+The agent writes it to storage and commits it while training goes on (`tiers.storage.writer`).
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
-#: Saves that come again soon by themselves.
+#: Reasons of saves that may be skipped, because the next one follows soon.
 _CAN_BE_LEFT_OUT = ("steps", "seconds")
 
-#: Why a state is saved after which ranks end: it is copied at once, whatever is still being written, as time is short.
+#: The reason of a save after which ranks end. As time is short, it does not wait until older states are written.
 BREAKPOINT = "breakpoint"
 
-#: What the position is of is kept as an object of this name, beside the script's own, whose names have no space.
+#: The name of the object with the order of the data. It has a space, unlike the names of a script's objects.
 ORDER = "data order"
 
 _POLL_SECONDS = 0.005
 
-#: With so many saves replicas are compared: with the first, optimizers may have nothing to compare yet.
+#: Replicas are compared at so many saves: at the first one, optimizers may have no state yet.
 _COMPARED = 2
 
 _DEFAULT = CheckpointPolicy()
@@ -64,7 +64,7 @@ _DEFAULT = CheckpointPolicy()
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in the data a run stands: `samples` since step 0, `offset` of them in `epoch`."""
+    """A run's position in the data: `samples` since step 0, `offset` of them in `epoch`."""
 
     epoch: int = 0
     offset: int = 0
@@ -73,13 +73,13 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Stateful:
-    """What a script wants saved: a model with its optimizer, and further objects with state_dict/load_state_dict.
+    """The objects that a script wants to save: a model with its optimizers, and others that have state dicts.
 
-    `left` names such objects as older checkpoints may have, and the script has no more. Of optimizers that hold others,
-    `optimizers` are these. `departed` knows all parameters that the models have had.
+    `left` names objects that older checkpoints may have, and the script has no more. Optimizers inside other optimizers
+    replace these in `optimizers`. `departed` knows all parameters that the models have had.
 
     Raises:
-        InvalidInput: the states of the optimizers have no place in a checkpoint, or an object has no state.
+        InvalidInput: the states of the optimizers cannot be saved, or an object has no state dict.
     """
 
     model: torch.nn.Module
@@ -115,12 +115,12 @@ class Stateful:
 
     @property
     def stepping(self) -> list[Any]:
-        """All that changes the weights: optimizers, and those that are given by a name."""
+        """All optimizers, also those that are given by a name."""
         by_name = (one for one in self.others.values() if is_optimizer(one))
         return [*self.optimizers, *by_name]
 
 
-#: Of what a checkpoint may come to depend on, as it is here.
+#: The versions that are recorded in each checkpoint.
 VERSIONS = {
     "airflow_elastic": airflow_elastic.__version__,
     "python": platform.python_version(),
@@ -132,7 +132,7 @@ VERSIONS = {
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Python looks for no garbage meanwhile: with thousands of small objects made, it would look through all others."""
+    """Disable garbage collection: thousands of new small objects would trigger a search through all objects."""
     looks = gc.isenabled()
     gc.disable()
     try:
@@ -149,7 +149,7 @@ class Saver:
         ranks: this rank among the others.
         generation: number of their rendezvous.
         stage: this rank's slots.
-        words: this rank's page, in which the agent says what it has written.
+        words: this rank's shared page, in which the agent reports the steps that it has written.
         policy: of the run.
     """
 
@@ -165,10 +165,10 @@ class Saver:
         self._ranks, self._generation, self._stage, self._words = ranks, generation, stage, words
         self._place = RankPosition(ranks.rank, ranks.world_size, stage.procs)
         self._compared = 0
-        self._shape: dict[str, Any] = {}  # of what was compared
-        self._staged = -1  # of what is to be written
+        self._shape: dict[str, Any] = {}  # of the tensors that were compared
+        self._staged = -1  # the last step that storage will get
         self._newest = -1
-        self._for_disk: list[int] = []  # the newest steps that are to come to the disk
+        self._for_disk: list[int] = []  # the newest steps that the disk will get
         self._policy, self._overlap = policy, policy.overlap
         self._copying: OverlappedCopy | None = None
 
@@ -186,15 +186,18 @@ class Saver:
     ) -> bool:
         """Copy the state after step `step` into memory of the agent, which writes it to storage. All ranks together.
 
-        Where the state before this one is still being written, the script's own save, the last one, and one that was
-        asked for wait for that; one in between takes the other place, unless that is being read, or the one before has
-        not come to the neighbours; any other is left out.
+        If the agent is still writing the state before, this depends on the reason:
+
+        - A periodic save to storage is skipped.
+        - A save in between, for memory or disk, takes the other slot. With buddies or disks, it is skipped while that
+          slot is being read, or while neighbours or disks lack the state before.
+        - Other saves wait; the one at a breakpoint only until a slot is free.
 
         Returns:
             Whether it was saved.
 
         Raises:
-            InvalidInput: the state cannot be kept, or there is not enough memory for it.
+            InvalidInput: the state cannot be saved, or there is not enough memory for it.
         """
         if reason in _CAN_BE_LEFT_OUT and self._ranks.any(self._busy()):
             log.info("step %d is not saved: step %d is still being written", step, self._staged)
@@ -235,7 +238,7 @@ class Saver:
             self._copying = self._stage.put_beside(plan, note, spare, waiting)
         else:
             self._stage.put(plan, note, spare, waiting)
-        self._newest = step  # not before: until then it is the one before that is to be spared
+        self._newest = step  # not earlier: the copy must not overwrite the state before
         if reason not in IN_BETWEEN:
             self._staged = step
             self._words[shared_page.SAVED] = step + 1.0
@@ -244,21 +247,22 @@ class Saver:
         return True
 
     def attend(self, optimizers: Iterable[Any]) -> None:
-        """These are what changes the weights: where copies overlap with training, their steps wait for them."""
+        """If copies overlap with training, make the steps of these optimizers wait for them."""
         if self._overlap and not wait_before_steps(optimizers, self._settle):
             log.warning("checkpoint.overlap needs optimizers of torch.optim: training waits for each copy")
             self._overlap = False
 
     def _check_alike(self, plan: Layout) -> None:
-        """Refuse a state of another shape than that of other ranks: some of it would be written by nobody. With the
-        first saves of a generation, and where its shape has changed since the last one. Raises InvalidInput.
+        """Raise InvalidInput if ranks have different tensors: no rank would write some of them.
+
+        This is checked at the first saves of a generation, and when the tensors have changed since the last one.
         """
         shape = {name: (one.shape, one.dtype) for name, one in plan.alike.items()}
         if self._compared >= _COMPARED and self._ranks.any(shape != self._shape):
             self._compared = 0
         self._shape = shape
         if self._compared < _COMPARED:
-            # What differs once is told once.
+            # After a warning no more checks follow, so it is logged once.
             self._compared += 1 if check_alike(plan.alike, self._ranks) else _COMPARED
 
     def _wait_until_written(self) -> None:
@@ -268,7 +272,7 @@ class Saver:
 
     @contextmanager
     def _waiting(self, how: float = 1.0) -> Iterator[None]:
-        """Training stands still: the agent holds nothing back meanwhile."""
+        """A context for the time in which training waits: the agent writes at full speed meanwhile."""
         self._words[shared_page.WAITING] = how
         try:
             yield
@@ -276,10 +280,10 @@ class Saver:
             self._words[shared_page.WAITING] = 0.0
 
     def join(self) -> None:
-        """Wait until nothing is being copied any more.
+        """Wait until no copy is running.
 
         Raises:
-            InvalidInput: what was to be saved has changed while it was copied, or could not be copied.
+            InvalidInput: the state has changed while it was copied, or could not be copied.
         """
         if self._copying is not None:
             self._copying.join()
@@ -290,13 +294,13 @@ class Saver:
             self._copying.settle()
 
     def check_memory(self, objects: Stateful) -> None:
-        """Refuse to begin where the memory for saves is not to be had. All ranks call this together.
+        """Refuse to begin if there is not enough memory for saves. All ranks call this together.
 
-        Where an optimizer tells only with its first step what it keeps, that there is memory for everything else; where
-        a module is lazy, nothing is known yet. There the first save says so.
+        An optimizer's state may be unknown before its first step; then only the rest is checked. With lazy modules
+        nothing is checked. In both cases the first save fails if there is not enough memory.
 
         Raises:
-            InvalidInput: how much it takes, and how much there is.
+            InvalidInput: says how much memory saves need, and how much there is.
         """
         with with_allocated_state(objects.optimizers):
             is_known = not any(map(is_lazy, objects.model.parameters()))
@@ -306,33 +310,32 @@ class Saver:
         check_memory(mine, self._ranks, self._place.procs)
 
     def announce(self, objects: Stateful) -> threading.Thread:
-        """Have the agent provide the memory for saves to come; best when optimizers have their state.
+        """Have the agent provide memory for later saves. Call this when optimizers have their states, if possible.
 
         Returns:
             The thread that maps it.
         """
-        with with_allocated_state(
-            objects.optimizers
-        ):  # the first step may be one that a gradient scaler has left out
+        # A gradient scaler may have skipped the first step.
+        with with_allocated_state(objects.optimizers):
             return self._stage.announce(self._plan(objects))
 
     @_uncollected()
     def _plan(self, objects: Stateful) -> Layout:
         rank = self._ranks.rank
         state = state_of(objects, rank)
-        # Ranks may differ in all but parameters, DDP takes the first one's, and the forward pass may change it.
+        # Buffers may differ among ranks, and the forward pass may change them. DDP uses rank 0's.
         known = SharedStorage(objects.model.parameters())
         first = {f"model.{name}" for name, one in state["model"].items() if one not in known}
         return lay_out(state, self._place, own=f"random.{rank}", first=first, ties=_ties(state))
 
     def _busy(self) -> bool:
-        """Whether the agent has not written yet what was saved last."""
+        """Whether the agent has not yet written the last state for storage."""
         return self._staged >= 0 and self._words[shared_page.KEPT] < self._staged
 
     def _held_up(self, reason: str) -> bool:
-        """Whether there is no place; or only that of the newest state which survives the loss of a worker.
+        """Whether no slot is free, or only that of the newest state that survives the loss of a worker.
 
-        Disks keep two states: were one to get ahead of the others by more, there would be none that all have.
+        Disks keep two states. If one disk were further ahead of the others, no state would be on all disks.
         """
         ungiven = self._policy.buddies and self._words[shared_page.GIVEN] < self._newest
         behind = reason == DISK and bool(self._not_on_disk)
@@ -344,19 +347,19 @@ class Saver:
         return frozenset((self._generation, step) for step in self._for_disk if step > done)
 
     def _unwritten(self) -> ProtectedStates:
-        """What the agent has still to write: nothing is copied over what storage is to have."""
+        """The states that the agent still has to write: those for storage must not be overwritten."""
         written = frozenset({(self._generation, self._staged)} if self._busy() else ())
         return ProtectedStates(written, self._not_on_disk)
 
     def _needed(self) -> ProtectedStates:
-        """The same, for what can be left out."""
+        """The same, for a save that may be skipped: states for the disk must not be overwritten either."""
         unwritten = self._unwritten()
         return ProtectedStates(unwritten.kept | unwritten.rather)
 
 
 def in_between(policy: CheckpointPolicy, step: int) -> str | None:
-    """Why the state after a step is saved where it is not written to storage; None where it is not saved."""
-    # What goes to the disk is in memory, too.
+    """The reason to save the state after a step to memory or disk only; None if it is not saved."""
+    # A state for the disk is in memory, too.
     for often, reason in ((policy.disk_every_steps, DISK), (policy.memory_every_steps, MEMORY)):
         if often is not None and step % often == 0:
             return reason
@@ -369,13 +372,13 @@ def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
         "model": packed(weights_of(objects.model)),
         "optimizer": states_of(objects.model, objects.optimizers, objects.departed),
         **objects.named.states(),
-        # Keyed by rank: objects under one key would be taken for copies of one another.
+        # Keyed by rank, because values under the same key should be alike on all ranks.
         f"random.{rank}": random_state.capture(),
     }
 
 
 def _ties(state: Mapping[str, Any]) -> dict[str, str]:
-    """What of the model, or of an object of the script's own, is there by another name as well, by keys."""
+    """The keys of tied tensors in the model and in the script's own objects, with the first key of each."""
     tensors = {"model": state["model"]}
     tensors |= {f"{key}.tensors": one["tensors"] for key, one in state.items() if key.startswith("other.")}
     found = ((below, ties_among(some)) for below, some in tensors.items())

@@ -1,8 +1,8 @@
-"""What of a state a rank keeps, and copying that into its slot: the one thing for which training stands still.
+"""Choose a rank's part of a state and its layout in the rank's slot, and copy it there. Training waits only for this.
 
-Tensors are copied as they are; only what is no tensor (counters, names, random states) is serialised here, and that
-is small. What every rank has alike is shared out: each worker holds all of it once, among its ranks, and one of the
-workers writes it to storage. Who does what follows from the names and sizes alone, so nobody has to ask.
+Tensors are copied as they are. Other values (counters, names, random states) are small, and are serialised here. What
+all ranks have alike is divided: the ranks of each worker together hold it once, and one worker writes each part to
+storage. The division follows from names and sizes alone, so ranks need not communicate.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from airflow_elastic.runtime.checkpoint.tensors.sharding import SHARDED_TENSOR, 
 from airflow_elastic.spec.checkpoints.index import Blob, Index
 from airflow_elastic.spec.errors import InvalidInput
 
-#: What lies below this, a script's own objects, may differ among ranks: the first one's counts.
+#: Keys of a script's own objects begin with this. They may differ among ranks; rank 0's are saved.
 _FIRST = "other."
 
-#: What lies below these, but for buffers, changes in an optimizer's step and nowhere else, as a rule.
+#: Tensors with these prefixes, except buffers, mostly change only in an optimizer's step.
 _SLOW = ("model.", "optimizer.state.")
 
 
 @dataclass(frozen=True, slots=True)
 class RankPosition:
-    """Where a rank stands: `procs` ranks on each worker."""
+    """The position of a rank among all; each worker has `procs` ranks."""
 
     rank: int
     world_size: int
@@ -43,18 +43,20 @@ class RankPosition:
 
     @property
     def node(self) -> int:
-        """Number of its worker, among those that train."""
+        """The number of its worker, among those that train."""
         return self.rank // self.procs
 
     @property
     def local(self) -> int:
-        """Its number on its worker."""
+        """Its local rank."""
         return self.rank % self.procs
 
 
 class _Part(NamedTuple):
-    """A tensor to copy: whether it is this rank's to write to storage, whether only steps change it, and whose count of
-    changes tells of that: of a sharded one, the whole's.
+    """A tensor to copy.
+
+    `kept`: this rank writes it to storage. `slow`: only an optimizer's step changes it. `source`: the tensor whose
+    version counter shows changes; for a part of a sharded tensor, the DTensor.
     """
 
     extent: Extent
@@ -70,17 +72,17 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything goes in a slot: first what is written to storage, then what stays in memory.
+    """The places of all values in a slot: first those for storage, then those for memory only.
 
     Attributes:
-        parts: tensors, with the bytes at which each begins.
-        blobs: serialised values, likewise.
-        kept: what is written to storage.
-        rest: what stays in memory only.
-        perhaps: the same, of what the first rank's counts: this one's is of use where it is found to be alike.
-        kept_bytes: how much is written to storage.
-        total_bytes: all of it.
-        alike: what all ranks are taken to have alike, by name, whoever keeps it.
+        parts: tensors, with their places.
+        blobs: serialised values, with their first bytes.
+        kept: the index of values that are written to storage.
+        rest: of values that stay in memory only.
+        perhaps: of values for which rank 0's are saved. This rank's stay in memory, and are used if they are the same.
+        kept_bytes: the bytes for storage.
+        total_bytes: the bytes of the slot.
+        alike: all tensors that should be the same on all ranks, by name, also those that other ranks keep.
     """
 
     parts: tuple[tuple[Location, _Part], ...]
@@ -94,12 +96,12 @@ class Layout:
 
     @property
     def slow_parts(self) -> list[tuple[Location, _Part]]:
-        """What changes in no other place than an optimizer's step."""
+        """The tensors that change only in an optimizer's step."""
         return [(spot, part) for spot, part in self.parts if part.slow]
 
     @property
     def on_gpu(self) -> bool:
-        """Whether any of it comes from a GPU."""
+        """Whether any tensor is on a GPU."""
         return any(part.tensor.is_cuda for _, part in self.parts)
 
     def copy_into(self, memory: memoryview) -> None:
@@ -107,11 +109,11 @@ class Layout:
         self._copy_at_once(self.parts, memory)
 
     def copy_quick(self, memory: memoryview) -> None:
-        """Copy all but the slow parts."""
+        """Copy everything except the slow parts."""
         self._copy_at_once([(spot, part) for spot, part in self.parts if not part.slow], memory)
 
     def copy_slow(self, memory: memoryview, device: torch.device) -> None:
-        """Copy those slow parts that are on one device; on a GPU this has them copied, and waits for nothing."""
+        """Copy the slow parts on one device. For a GPU this only enqueues the copies."""
         _copy([(spot, part) for spot, part in self.slow_parts if part.tensor.device == device], memory)
 
     def _copy_at_once(self, parts: Collection[tuple[Location, _Part]], memory: memoryview) -> None:
@@ -119,13 +121,13 @@ class Layout:
             memory[at : at + len(data)] = data
         try:
             _copy(parts, memory)
-        finally:  # whatever fails: nothing may be copied to where somebody else is going to copy to
+        finally:  # no copy may go on when the memory is reused
             for device in {part.tensor.device for _, part in parts if part.tensor.is_cuda}:
                 torch.cuda.current_stream(device).synchronize()
 
 
 def _copy(parts: Iterable[tuple[Location, _Part]], memory: memoryview) -> None:
-    """Of what is on a GPU this has it copied, and waits for nothing: to wait for each takes longer than a small one."""
+    """Copy tensors. For those on a GPU this only enqueues the copies, as to wait for each small one would be slow."""
     for spot, part in parts:
         bands = part.tensor.split_with_sizes(spot.rows) if spot.rows else (part.tensor,)
         for at, band in zip(spot.begins, bands, strict=True):
@@ -134,7 +136,7 @@ def _copy(parts: Iterable[tuple[Location, _Part]], memory: memoryview) -> None:
                 room.view_as(band).copy_(band, non_blocking=band.is_cuda)
 
 
-@torch.no_grad()  # or the parts of sharded tensors would be asked for so that gradients flow
+@torch.no_grad()  # else `to_local` would record gradients
 def lay_out(
     state: Mapping[str, Any],
     place: RankPosition,
@@ -143,24 +145,25 @@ def lay_out(
     first: Collection[str] = (),
     ties: Mapping[str, str] | None = None,
 ) -> Layout:
-    """Decide what this rank copies of a state, and where to.
+    """Decide which values of a state this rank copies, and where to.
 
     Args:
         state: nested dicts and lists, with tensors and other values as leaves.
-        place: where this rank stands.
-        own: what lies below this key is this rank's own; everything else that is not sharded, all ranks have alike.
-        first: keys of tensors in which ranks may differ, and the first one's count.
-        ties: keys of tensors that are there by another key, too, with that one: these alone are copied.
+        place: this rank's position.
+        own: values below this key are this rank's own. All other values that are not sharded should be alike on all
+            ranks.
+        first: keys of tensors in which ranks may differ. Rank 0's are saved.
+        ties: keys of tensors that have several (tied weights), each with the first key. Only the first is copied.
 
     Raises:
-        InvalidInput: it holds tensors of a kind that cannot be kept.
+        InvalidInput: it holds tensors of a kind that cannot be saved.
     """
     flat = flattened(state)
     own = f"{own}."
     parts: list[_Part] = []
     alike: list[tuple[str, torch.Tensor]] = []
     values: list[tuple[str, bytes]] = []
-    # Ranks may differ in these, and the first one's count: others' are of use where they turn out to be the same.
+    # Ranks may differ in these, and rank 0's are saved. Those of other ranks are used if they turn out to be the same.
     perhaps: list[_Part] = []
     perhaps_values: list[tuple[str, bytes]] = []
     known = ties or {}
@@ -182,7 +185,7 @@ def lay_out(
             if mine or place.rank == 0:
                 values.append((key, to_bytes(key, value)))
             elif place.local == 0:
-                with contextlib.suppress(InvalidInput):  # what the first rank has need not be of such a type
+                with contextlib.suppress(InvalidInput):  # rank 0's value may have another type
                     perhaps_values.append((key, to_bytes(key, value)))
         elif mine:
             parts.append(_whole(key, value, kept=True))
@@ -206,22 +209,22 @@ def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) ->
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    """The same for a thread that copies it later, when a script may have given the tensor other memory.
+    """A tensor with the same memory for a thread that copies it later, when the script may have replaced `.data`.
 
-    What is conjugated or negated only when it is read is so now: torch does that once a GPU has been told to copy, and
-    does not wait until it is there.
+    Lazy conjugation and negation are resolved now. Else torch would apply them on the CPU after it has enqueued a GPU's
+    copy, without waiting for the end of that copy.
     """
     own = tensor.detach()
     return own.resolve_conj().resolve_neg() if own.is_conj() or own.is_neg() else own
 
 
 def _beside(tensor: torch.Tensor) -> bool:
-    """Whether it can be copied while its device does something else."""
+    """Whether it is on a device that can copy in the background."""
     return tensor.is_cpu or tensor.is_cuda
 
 
 def _summed(tensor: DTensor) -> DTensor:
-    """One of which each rank has an addend only (a norm, for example) as the sum. All ranks call this together."""
+    """A tensor with Partial placements (a norm, for example), reduced. All ranks call this together."""
     if not any(how.is_partial() for how in tensor.placements):
         return tensor
     summed = [Replicate() if how.is_partial() else how for how in tensor.placements]
@@ -230,25 +233,25 @@ def _summed(tensor: DTensor) -> DTensor:
 
 
 def _sharded(key: str, tensor: DTensor, *, slow: bool) -> _Part | None:
-    """This rank's part, where it has one."""
+    """This rank's part of the tensor, if it has one."""
     mesh, placements = tensor.device_mesh, tensor.placements
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         return None
     local = _as_it_is(tensor.to_local())
     if not local.numel() and (tensor.numel() or any(coordinate)):
-        return None  # of one that has no elements at all, somebody says that it is there
+        return None  # the first rank still records a tensor without elements
     offsets, ranks, kept = _standing(tensor.shape, mesh, placements)
     extent = Extent(key, local.dtype, tuple(tensor.shape), offsets, tuple(local.shape), ranks)
     return _Part(extent, local, kept, slow and _beside(local), tensor)
 
 
-@cache  # training waits for it, and to ask for these one by one takes longer
+@cache  # training waits for this, and to compute it each time takes longer
 def _standing(
     shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]
 ) -> tuple[tuple[int, ...], int, bool]:
-    """Of this rank's part of such a tensor: where it begins, how many ranks have a part of the rows each, and whether
-    it is this one's to write. Where a mesh has copies of a part, those at its first place write it.
+    """This rank's part of such a tensor: its offsets, the number of ranks that share the rows, and whether this rank
+    writes it. If a mesh has replicas of a part, only the first one is written.
     """
     ranks = prod(mesh.size(at) for at, how in enumerate(placements) if _cuts_rows(how))
     at = mesh.get_coordinate() or ()
@@ -261,15 +264,17 @@ def _cuts_rows(how: Placement) -> bool:
 
 
 def _share(alike: list[tuple[str, torch.Tensor]], place: RankPosition) -> list[_Part]:
-    """This rank's share of what all have alike."""
+    """This rank's share of the tensors that all ranks have alike."""
     sizes = tuple([(-tensor.numel() * tensor.itemsize, key) for key, tensor in alike])
     mine = [(*alike[number], kept) for number, kept in _shares(sizes, place)]
     return [_whole(key, tensor, kept=kept, slow=key.startswith(_SLOW)) for key, tensor, kept in mine]
 
 
-@lru_cache(maxsize=2)  # alike from save to save, and training waits for it
+@lru_cache(maxsize=2)  # mostly the same from save to save, and training waits for it
 def _shares(sizes: tuple[tuple[int, str], ...], place: RankPosition) -> list[tuple[int, bool]]:
-    """Numbers of what is this rank's, and whether it is its to write: the largest first, each to whoever has least."""
+    """The numbers of this rank's tensors, and whether it writes each. The largest come first, each to the rank that has
+    the least bytes so far.
+    """
     nodes, locals_ = [0] * (place.world_size // place.procs), [0] * place.procs
     mine = []
     for number, (size, _) in sorted(enumerate(sizes), key=lambda one: one[1]):
@@ -304,7 +309,7 @@ def _arrange(
 
 @dataclass(frozen=True, slots=True)
 class _ByteRange:
-    """What lies side by side in a slot, and the byte behind it."""
+    """Values that are side by side in a slot, and the byte after them."""
 
     parts: list[tuple[Location, _Part]]
     blobs: list[tuple[int, bytes]]
@@ -313,7 +318,7 @@ class _ByteRange:
 
 
 def _stretch(parts: list[_Part], values: list[tuple[str, bytes]], begin: int) -> _ByteRange:
-    """From a byte on, tensors and then values."""
+    """Place tensors and then values, from byte `begin` on."""
     if not parts and not values:
         return _ByteRange([], [], Index((), ()), begin)
     arranged = lay_out_file(tuple([part.extent for part in parts]), begin)

@@ -1,4 +1,4 @@
-"""A rank's side of the slots: which one it copies into, and telling the agent."""
+"""A rank's side of the slots: choose a slot, copy a state into it, and notify the agent."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ _POLL_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class ProtectedStates:
-    """States that are not to be copied over, by generation and step.
+    """States that a copy must not overwrite, by generation and step.
 
     Attributes:
-        kept: never.
-        rather: where there is another place.
+        kept: must never be overwritten.
+        rather: are overwritten only if no other slot is free.
     """
 
     kept: frozenset[tuple[int, int]] = frozenset()
     rather: frozenset[tuple[int, int]] = frozenset()
 
 
-#: Gives what is to stay, now.
+#: Returns the states that are protected at that moment.
 Spare = Callable[[], ProtectedStates]
 
-#: Goes around the time in which a rank stands still.
+#: A context for the time in which training waits.
 Waiting = Callable[[], AbstractContextManager[None]]
 
-#: A place that holds the same step is waited for so long, so that there is no second one of it.
+#: How long to wait for the slot that holds the same step, to avoid two copies of it.
 _SAME_SECONDS = 1.0
 
 
@@ -61,10 +61,10 @@ class StagingArea:
     """The slots of one rank.
 
     Args:
-        slots: those of each rank of its worker.
-        local_rank: its number there.
-        poke: a descriptor to write to when one is filled.
-        keeps: how much memory its agent has for a neighbour's states; None where it keeps nobody's.
+        slots: the slots of each rank of its worker.
+        local_rank: its number on the worker.
+        poke: a file descriptor; a byte written to it notifies the agent.
+        keeps: the memory that its agent has for a neighbour's states; None without buddies.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class StagingArea:
 
     @classmethod
     def found(cls, local_rank: int) -> StagingArea | None:
-        """The slots that the environment names; None where no agent of ours has started this process.
+        """The slots that the environment names; None if no agent of airflow-elastic has started this process.
 
         Raises:
-            InvalidInput: they cannot be reached from here.
+            InvalidInput: they cannot be opened.
         """
         if ENVIRONMENT not in os.environ:
             return None
@@ -100,12 +100,12 @@ class StagingArea:
         return cls(slots, local_rank, poke, None if keeps is None else int(keeps))
 
     def memory(self, generation: int, step: int, confirmed: Callable[[Memory], Memory]) -> Memory:
-        """What this worker's agent still has in memory of what the ranks of a generation saved after a step.
+        """The entries of a checkpoint that this worker's agent still has in memory.
 
         Args:
-            generation: of the ranks.
-            step: they had done so many.
-            confirmed: gives what is of use of that in which ranks may differ.
+            generation: of the ranks that saved it.
+            step: of the checkpoint.
+            confirmed: selects the entries that match the checkpoint, of those in which ranks may differ.
         """
         memory: Memory = {}
         perhaps: Memory = {}
@@ -120,13 +120,13 @@ class StagingArea:
 
     @property
     def have_bytes(self) -> int:
-        """How much memory its slots have already."""
+        """The memory that its slots have already."""
         return sum(os.fstat(slot.fileno()).st_size for slot in self._slots)
 
     def announce(self, layout: Layout) -> threading.Thread:
-        """Have the agent provide memory for states like this one; it is mapped as it comes, by the thread returned.
+        """Have the agent provide memory for states like this one. The returned thread maps it meanwhile.
 
-        Not pinned: a thread of ours knows neither the rank's GPU, nor whether a graph is being captured there.
+        The thread does not pin it: it knows neither the rank's GPU, nor whether a CUDA graph is being captured.
         """
         for slot in self._slots:
             slot.want(layout.total_bytes)
@@ -146,13 +146,13 @@ class StagingArea:
     def put(
         self, layout: Layout, note: Note, spare: Spare = ProtectedStates, waiting: Waiting = nullcontext
     ) -> None:
-        """Copy a state, and tell the agent.
+        """Copy a state into a slot, and notify the agent.
 
         Args:
             layout: the state.
-            note: what the slot will hold.
-            spare: gives what is to stay, whatever else goes.
-            waiting: around the time in which there is no place, as what is there is being read.
+            note: describes the state, and is stored in the slot.
+            spare: returns the states that must not be overwritten.
+            waiting: a context for the time in which no slot is free, because they are being read.
 
         Raises:
             InvalidInput: there is not enough memory; says how much it takes.
@@ -168,7 +168,9 @@ class StagingArea:
     def put_beside(
         self, layout: Layout, note: Note, spare: Spare = ProtectedStates, waiting: Waiting = nullcontext
     ) -> OverlappedCopy:
-        """The same while training goes on, but for what may change before the optimizer's next step: that comes first.
+        """The same, but only values that may change before the optimizer's next step are copied at once.
+
+        The rest is copied while training goes on.
 
         Raises:
             InvalidInput: there is not enough memory; says how much it takes.
@@ -198,11 +200,11 @@ class StagingArea:
         return memory
 
     def _tell_agent(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it has been told, and has not listened yet
+        with contextlib.suppress(BlockingIOError):  # it has not read the earlier notifications yet
             os.write(self._poke, b".")
 
     def has_place(self, spare: Spare) -> bool:
-        """Whether a state could be copied now, without waiting for somebody who reads what is there."""
+        """Whether a state could be copied now, without waiting until a slot is no longer read."""
         spared = spare()
         for slot in self._slots:
             if slot.age not in spared.kept and slot.hold():
@@ -211,7 +213,7 @@ class StagingArea:
         return False
 
     def _free(self, note: Note, spare: Spare, waiting: Waiting) -> StagingSlot:
-        """A slot that nobody reads, held: that of the same step, so that there is no second one, or the older one."""
+        """A locked slot that is not being read: the one with the same step, to avoid two copies, or the older one."""
         began, slot = time.monotonic(), self._hold(note, spare, insist=True)
         if slot is None:
             with waiting():
@@ -221,7 +223,7 @@ class StagingArea:
         return slot
 
     def _hold(self, note: Note, spare: Spare, *, insist: bool) -> StagingSlot | None:
-        """None where somebody reads them; or that of the same step, where we insist on it."""
+        """Lock a slot. None if all are being read, or, with `insist`, the one with the same step is."""
         spared, mine = spare(), (note.generation, note.step)
         free = [slot for slot in self._slots if slot.age not in spared.kept]
         others = sorted(free, key=lambda slot: (slot.age in spared.rather, slot.age or (-1, -1)))

@@ -2,7 +2,7 @@
 
 - `sharding`: sharded tensors, and tensors that wrap others. `shared_storage`, `overlap`: tensors in the same memory.
 - `parameter_names`: their names in a state dict.
-- `lazy_modules`, `removed_parameters`: those not yet, or no longer, there.
+- `lazy_modules`: parameters without a shape. `removed_parameters`: parameters that the model had once.
 
 This room must not know of files.
 """

@@ -1,4 +1,4 @@
-"""A model's tensors are read straight into where they belong: where that is all, it need not be loaded after it."""
+"""Checkpoints are read straight into a model's tensors. A model without loading code of its own is complete then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_elastic.runtime.checkpoint.tensors.parameter_names import set_weigh
 
 
 def load(model: torch.nn.Module, loaded: Mapping[str, Any]) -> None:
-    """Have a model be as what was read, by the names of `parameter_names.weights_of`."""
+    """Load what was read into a model, by the names of `parameter_names.weights_of`, unless it is there already."""
     if is_there(model, loaded):
         settle(model)
     else:
@@ -20,8 +20,10 @@ def load(model: torch.nn.Module, loaded: Mapping[str, Any]) -> None:
 
 
 def is_there(model: torch.nn.Module, loaded: Mapping[str, Any]) -> bool:
-    """Whether all that was read is in the model already, and no module of it has a way of its own to be saved or
-    loaded, but fully_shard's (`settle`): to load it would only be to copy it onto itself.
+    """Whether loading would only copy each tensor onto itself.
+
+    All that was read must be in the model's own memory. No module may have hooks or methods of its own for saving or
+    loading; only fully_shard's are allowed, which `settle` calls.
     """
     if not _is_plain(model.load_state_dict) or any(_sees_to_it(module) for module in model.modules()):
         return False
@@ -30,7 +32,7 @@ def is_there(model: torch.nn.Module, loaded: Mapping[str, Any]) -> bool:
 
 
 def _place(value: Any) -> int | None:
-    """Where a tensor, or this rank's part of one, lies in memory; None where that is not known to be all of it."""
+    """The address of a tensor, or of this rank's part of it; None if its memory may be in several places."""
     if isinstance(value, DTensor):
         value = value.to_local()
     plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
@@ -54,9 +56,7 @@ def _sees_to_it(module: torch.nn.Module) -> bool:
 
 
 def settle(model: torch.nn.Module) -> None:
-    """Have fully_shard find the parameters that a model has now, as it does when one is loaded: they may not be those
-    any more that it used last.
-    """
+    """Have fully_shard look up the model's parameters again, as it does after a load: they may have been replaced."""
     for module in model.modules():
         for hook in module._load_state_dict_post_hooks.values():
             if _is_fsdps(hook):
@@ -64,10 +64,10 @@ def settle(model: torch.nn.Module) -> None:
 
 
 def _is_fsdps(hook: Any) -> bool:
-    """Whether it is one of fully_shard's: those before have a model sharded, those after do what `settle` says."""
+    """Whether fully_shard registered this hook. Its pre-hooks reshard the model; for its post-hooks see `settle`."""
     return str(getattr(hook, "__module__", None)).startswith("torch.distributed.fsdp._fully_shard.")
 
 
 def _is_plain(method: Any) -> bool:
-    """Whether it is torch's own, of its modules."""
+    """Whether it is a method of `torch.nn.Module` or of one of torch's modules."""
     return str(getattr(method, "__module__", None)).startswith("torch.nn.modules.")

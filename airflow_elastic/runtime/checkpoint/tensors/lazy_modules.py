@@ -1,4 +1,4 @@
-"""Lazy modules: their parameters get the shapes that a checkpoint has of them, as the first forward pass gives them."""
+"""Lazy modules: their parameters get their shapes from a checkpoint, instead of from the first forward pass."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_now
 
 @torch.no_grad()
 def materialise(model: torch.nn.Module, stored: Mapping[str, TensorKind | None]) -> None:
-    """Have parameters and buffers of a model that have no shape yet be of the shapes that are stored.
+    """Give parameters and buffers that have no shape yet the shapes that are stored.
 
-    They stay the same objects, which optimizers have, too; the modules find out the rest with their first forward pass.
+    They stay the same objects, as optimizers hold them. The modules infer the rest in their first forward pass.
 
     Args:
         model: lazy or not.
-        stored: kinds of what a checkpoint has of it, by its names there; None for what is no tensor.
+        stored: kinds of the model's values in a checkpoint, by their names there; None for a value that is no tensor.
     """
     every = (model.parameters(), model.buffers())
     if not any(is_lazy(one) for each in every for one in each):

@@ -1,4 +1,4 @@
-"""Tensors of which several numbers lie in the same memory, as `expand` makes them: nothing can be copied into these."""
+"""Tensors with several elements at the same address, as `expand` makes them. torch cannot copy into such a tensor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_elastic.runtime.checkpoint.tensors.shared_storage import SharedStor
 
 
 def overlaps(value: Any) -> bool:
-    """Whether it is such a tensor."""
+    """Whether it is a tensor with several elements at one address."""
     if not isinstance(value, torch.Tensor) or isinstance(value, DTensor) or is_lazy(value):
         return False
     return value.layout is torch.strided and any(
@@ -24,10 +24,11 @@ def overlaps(value: Any) -> bool:
 
 @contextmanager
 def each_apart(model: torch.nn.Module) -> Iterator[None]:
-    """Around what loads a model: meanwhile others stand in the place of such tensors, which can be loaded.
+    """A context for loading a model: inside it, plain copies replace the tensors that overlap.
 
-    What was loaded goes into the memory of those, so that it is still that of whatever they are views of. Where that
-    would change what else was loaded, or the numbers differ, the others stay.
+    After that, what was loaded is written into the memory of the original tensors, so that they are still views of the
+    same storage. The copy stays where that would change another loaded tensor, or where its elements differ although
+    they would share an address.
     """
     others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     places: list[tuple[dict[str, Any], str, torch.Tensor]] = []
@@ -58,7 +59,7 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def _goes_into(tensor: torch.Tensor, loaded: torch.Tensor, held: SharedStorage) -> bool:
-    """Have a tensor be what was loaded, where it can be."""
+    """Write what was loaded into a tensor that overlaps. Returns False where that is impossible."""
     room, own = tensor.detach(), loaded.detach()
     if room.shape != own.shape or room.is_meta:
         return False

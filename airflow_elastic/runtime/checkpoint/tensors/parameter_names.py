@@ -1,4 +1,4 @@
-"""What tensors of a model are called in a checkpoint: as in its state dict, without the names of what wraps it."""
+"""The names of a model's tensors in a checkpoint: those of its state dict, without the prefixes of wrappers."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from torch.nn.parallel import DistributedDataParallel
 from airflow_elastic.runtime.checkpoint.tensors.overlap import each_apart
 from airflow_elastic.spec.errors import InvalidInput
 
-#: What torch.compile and activation checkpointing put into names, and torch takes out.
+#: Parts of names that torch.compile and activation checkpointing add, and torch removes.
 _COMPILED, _CHECKPOINTED = "_orig_mod", "_checkpoint_wrapped_module."
 
-#: What is put before the names of a model that is wrapped.
+#: Prefixes of all names of a wrapped model.
 _WRAPPERS = ("module.", f"{_COMPILED}.")
 
 
-@torch.no_grad()  # modules may compute what they keep
+@torch.no_grad()  # modules may compute values for their state dict
 def weights_of(model: torch.nn.Module, *, may_be_empty: bool = False) -> dict[str, Any]:
-    """A model's state dict by these names: what torch's `get_model_state_dict` gives, in half the time, for which
-    training waits. Tensors are the model's own, not copies.
+    """A model's state dict by these names. Tensors are the model's own, not copies.
+
+    torch's `get_model_state_dict` returns the same, but takes twice as long, and training waits for it.
 
     Raises:
-        InvalidInput: it has none, or two tensors would have the same name.
+        InvalidInput: it is empty, or two tensors would have the same name.
     """
     kinds = _kinds(model)
     if _has(kinds, FullyShardedDataParallel):
-        return get_model_state_dict(model)  # the first FSDP has to be asked for shards
-    # The model's own, where a script has put torch's in its place.
+        return get_model_state_dict(model)  # it has FSDP1 return shards
+    # The class's method, even if torch's `_patch_model_state_dict` has replaced it on the object.
     state = _state_dict_fn(model, "state_dict")()
     if not state and not may_be_empty:
         raise InvalidInput(
@@ -56,11 +57,13 @@ def weights_of(model: torch.nn.Module, *, may_be_empty: bool = False) -> dict[st
 
 @torch.no_grad()
 def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
-    """Have a model be as these say, by the names of `weights_of`. As torch's `set_model_state_dict`, and also where a
-    DDP has more in it than what it is around, or modules tell of what they have by other names.
+    """Load weights into a model, by the names of `weights_of`.
+
+    Unlike torch's `set_model_state_dict`, this also loads a DDP with tensors beside its `module`, and modules whose
+    state dict uses other names than their attributes.
 
     Raises:
-        RuntimeError: there are others than the model has.
+        RuntimeError: the names or shapes are not the model's.
     """
     kinds = _kinds(model)
     if _has(kinds, FullyShardedDataParallel):
@@ -71,15 +74,17 @@ def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
     state = {own.get(name, name): value for name, value in weights.items()}
     own_way = _state_dict_fn(model, "load_state_dict")
     with each_apart(model):
-        if isinstance(own_way, partial):  # torch's own: the first place is the model's
+        if isinstance(own_way, partial):  # torch has bound `self` by keyword
             own_way(state_dict=state)
-        else:  # a script's may call it otherwise
+        else:  # a script's method may name its parameter otherwise
             own_way(state)
 
 
 def is_kept_by_torch(model: torch.nn.Module) -> bool:
-    """Whether it is saved and loaded as torch does that, but for what its modules add: no method of its class has its
-    place. What torch has put into the model itself, as for `get_model_state_dict`, does not count.
+    """Whether its class leaves saving and loading to torch: `state_dict` and `load_state_dict` are torch's methods.
+
+    Its submodules may override them. A method that torch has set on the object itself, as for `get_model_state_dict`,
+    does not count.
     """
     methods = (_state_dict_fn(model, name) for name in ("state_dict", "load_state_dict"))
     functions = (one.func if isinstance(one, partial) else one for one in methods)
@@ -89,8 +94,8 @@ def is_kept_by_torch(model: torch.nn.Module) -> bool:
 def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     """Each parameter's name.
 
-    A model that FSDP2 shards has others after a forward pass, its root's not being sharded again: as for a state dict,
-    it has those that optimizers have.
+    After a forward pass, FSDP2 leaves the root module unsharded, with other parameters. So the model is resharded here,
+    as for a state dict: then it has the parameters that optimizers hold.
     """
     kinds = _kinds(model)
     if _has(kinds, FSDPModule):
@@ -102,10 +107,10 @@ def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
 
 
 def named_as(weights: dict[str, Any], model: torch.nn.Module, names: Collection[str]) -> dict[str, Any]:
-    """Weights of a file, by the names of the model's own.
+    """Weights of a file, by the model's names.
 
-    Without what DDP and torch.compile put before all names of a model that they wrap. Where the model has a tensor by
-    several names (tied weights), and the file by some of these, it is there by all.
+    Prefixes that DDP and torch.compile add to all names are removed. If the model has a tensor under several names
+    (tied weights) and the file has one of them, the result has all.
     """
     while prefix := next((one for one in _WRAPPERS if _all_begin(weights, one)), None):
         if any(name.startswith(prefix) for name in names):
@@ -119,8 +124,9 @@ def named_as(weights: dict[str, Any], model: torch.nn.Module, names: Collection[
 
 
 def names_now(model: torch.nn.Module, keys: Collection[str]) -> dict[str, str]:
-    """What `weights_of` calls tensors of a model, by their names in a checkpoint: former releases kept the names
-    of what wraps it. A name of which the model knows nothing stays as it is.
+    """The names that `weights_of` uses, by the names in a checkpoint.
+
+    Former releases saved the prefixes of wrappers, too. A name that the model does not know stays as it is.
     """
     told = [*_state_dict_fn(model, "state_dict")()]
     known = dict(zip(told, _names(model, told, _kinds(model)), strict=True))
@@ -130,7 +136,7 @@ def names_now(model: torch.nn.Module, keys: Collection[str]) -> dict[str, str]:
 
 
 def _without_wrappers(key: str, own: Collection[str]) -> str:
-    """The name among these that it has without the words of wrappers; itself where there is none."""
+    """The name in `own` that equals this one without the parts that wrappers add; the key itself if there is none."""
     words = [word for word in key.split(".") if word not in (_COMPILED, _CHECKPOINTED.removesuffix("."))]
     first = ".".join(words[1:] if words[0] == "module" else words)
     every = ".".join(word for word in words if word != "module")
@@ -144,7 +150,7 @@ def _all_begin(weights: dict[str, Any], prefix: str) -> bool:
 def _tied(model: torch.nn.Module) -> list[set[str]]:
     """Names of each parameter and buffer that has several."""
     names: dict[int, set[str]] = defaultdict(set)
-    # A model's own way to tell them may not know of duplicates.
+    # A model may override these methods without `remove_duplicate`.
     tensors = torch.nn.Module.named_parameters, torch.nn.Module.named_buffers
     own = [one for each in tensors for one in each(model, remove_duplicate=False)]
     for name, (_, one) in zip(_names(model, [name for name, _ in own], _kinds(model)), own, strict=True):
@@ -155,11 +161,13 @@ def _tied(model: torch.nn.Module) -> list[set[str]]:
 def _names(
     model: torch.nn.Module, keys: Collection[str], kinds: Collection[type[torch.nn.Module]]
 ) -> list[str]:
-    """What these are called. To look for each takes as long as to copy a part of a megabyte, and training waits: that
-    is done only where something within the model may be wrapped.
+    """The names of these keys in a checkpoint.
+
+    To resolve each key takes as long as to copy a part of a megabyte, and training waits. So that is done only if a
+    submodule may be wrapped.
     """
     if _has(kinds, FullyShardedDataParallel):
-        return [min(_get_fqns(model, key)) for key in keys]  # several for one, in no order
+        return [min(_get_fqns(model, key)) for key in keys]  # a set, as tied weights have several
     if _has(kinds, DistributedDataParallel) or any(map(_is_wrapped, keys)):
         return [_name(model, key) if isinstance(key, str) else key for key in keys]
     if isinstance(model, DistributedDataParallel):
@@ -168,13 +176,13 @@ def _names(
 
 
 def _is_wrapped(key: Any) -> bool:
-    """A module that is saved in a way of its own may have numbers for keys."""
+    """Whether a wrapper has added to this key. A module with a `state_dict` of its own may use numbers as keys."""
     return isinstance(key, str) and (_COMPILED in key or _CHECKPOINTED in key)
 
 
 def _name(model: torch.nn.Module, key: str) -> str:
-    """As torch's `_get_fqns`, but for a DDP that has more in it than what it is around, and for what is no module:
-    modules may tell of what they have by other names.
+    """As torch's `_get_fqns`. It also takes a DDP with tensors beside its `module`, and keys that lead to no attribute:
+    a module's state dict may use other names.
     """
     *path, last = key.replace(_CHECKPOINTED, "").split(".")
     at: Any = model
@@ -187,14 +195,14 @@ def _name(model: torch.nn.Module, key: str) -> str:
 
 
 def _leads_into(module: Any, part: str) -> bool:
-    """Whether it is what this wraps, which is called by nothing but the wrapper's name."""
-    if part == _COMPILED:  # to know the class itself takes a second of imports
+    """Whether this attribute of a wrapper is the module that it wraps."""
+    if part == _COMPILED:  # to import the class itself takes a second
         return any(kind.__name__ == "OptimizedModule" for kind in type(module).__mro__)
     return part == "module" and isinstance(module, DistributedDataParallel)
 
 
 def _kinds(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
-    """Classes of its modules, but for DDP around all others: there are few, and to ask each module takes longer."""
+    """Classes of its modules, except a DDP around the whole model. To check each module would take longer."""
     root = model if isinstance(model, DistributedDataParallel) else None
     return {type(module) for module in model.modules() if module is not root}
 

@@ -1,5 +1,6 @@
-"""Parameters that were a model's and are no more, as its shape changes while it is trained: a layer that is dropped, a
-weight that is parametrized. Optimizers still have them, and leave them as they are.
+"""Parameters that a model had and has no more, because a script drops a layer or parametrizes a weight while it trains.
+
+Optimizers still hold them. They must not change them any more, because no checkpoint would have the change.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ log = logging.getLogger(__name__)
 
 
 class RemovedParameters:
-    """All parameters that a model has had since it was given, by which those are known that it has no more."""
+    """Remembers all parameters that a model has had since `run.restore`, to recognise those that it has no more."""
 
     def __init__(self) -> None:
-        # How often each had changed when it was found to be no more; None of those that nobody has missed.
+        # A parameter's version counter when it was first missed; None if it never was.
         self._had = WeakTensorKeyDictionary()
         self._last: tuple[int, ...] = ()
         self._further: dict[str, RemovedParameters] = {}
 
     def of(self, name: str) -> RemovedParameters:
-        """Those of a further model, which a script gives by this name."""
+        """The parameters of another model, which a script gives by this name."""
         return self._further.setdefault(name, RemovedParameters())
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
-        """Whether the model has it, or had."""
+        """Whether the model has this parameter, or had it."""
         return parameter in self._had
 
     def has(self, parameters: Collection[torch.Tensor]) -> None:
-        """The model has these."""
+        """Note that the model has these parameters now."""
         those = tuple(map(id, parameters))
-        if those != self._last:  # training waits for it
+        if those != self._last:  # saves time, as training waits
             self._last = those
             for one in parameters:
                 self._had[one] = None
@@ -44,15 +45,15 @@ class RemovedParameters:
     def among(
         self, parameters: Iterable[torch.Tensor], model: Collection[torch.Tensor], whose: str
     ) -> list[torch.Tensor]:
-        """Those that were the model's and are no more.
+        """The parameters of an optimizer that the model had and has no more.
 
         Args:
-            parameters: of an optimizer.
-            model: the model's, now.
-            whose: the optimizer's class, in words.
+            parameters: of the optimizer.
+            model: the parameters that the model has now.
+            whose: the name of the optimizer's class.
 
         Raises:
-            InvalidInput: the optimizer goes on changing one, and nobody would save it.
+            InvalidInput: the optimizer still changes one of them, and no checkpoint would have it.
         """
         found = [one for one in parameters if one not in model and one in self._had]
         for one in found:
@@ -64,7 +65,7 @@ class RemovedParameters:
                     *(tuple(one.shape), whose),
                 )
                 self._had[one] = one._version
-            elif changes != one._version and one not in SharedStorage(model):  # as weight norm has it there
+            elif changes != one._version and one not in SharedStorage(model):  # weight norm keeps its memory
                 raise InvalidInput(
                     f"an optimizer ({whose}) goes on changing a parameter of the shape {tuple(one.shape)} that is no "
                     "part of the model any more: it would not be saved. Have the model hold it, or take it out of the "

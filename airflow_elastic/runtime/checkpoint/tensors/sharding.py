@@ -1,4 +1,4 @@
-"""What kind of tensor a value is: one of torch's own, one that wraps others, or a part of a sharded one."""
+"""Distinguish plain tensors, tensors that wrap others, and parts of sharded tensors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_wrapper(value: Any) -> bool:
-    """Whether it is a tensor that stands for others, or a part of one is; or quantised by torch itself."""
-    if type(value) in _PLAIN:  # of thousands there is no more to ask
+    """Whether a tensor, or this rank's part of it, is made of other tensors or is quantised by torch itself."""
+    if type(value) in _PLAIN:  # fast, because models have thousands
         return bool(value.is_quantized)
     own = value._local_tensor if isinstance(value, DTensor) else value
     if not isinstance(own, torch.Tensor) or isinstance(own, AsyncCollectiveTensor):
@@ -33,14 +33,15 @@ def is_wrapper(value: Any) -> bool:
 
 
 def offsets_of(tensor: DTensor) -> tuple[int, ...]:
-    """Where in the whole this rank's part begins, in each dimension."""
+    """The index in the whole tensor at which this rank's part begins, in each dimension."""
     return offsets(tensor.shape, tensor.device_mesh, tensor.placements)
 
 
 @cache  # an optimizer has several tensors for each parameter, and torch's own call costs as much as a small copy
 def offsets(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> tuple[int, ...]:
-    """As the parts are cut. torch's own answer is another one where FSDP has cut what tensor parallelism has not cut
-    evenly.
+    """The offsets of this rank's part, from how the tensor was cut.
+
+    torch's own function returns other ones if FSDP has cut a tensor that tensor parallelism has cut unevenly.
     """
     at, sizes = [0] * len(shape), list(shape)
     coordinate = mesh.get_coordinate()
@@ -50,7 +51,7 @@ def offsets(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ..
         for dim, how in enumerate(placements)
         if isinstance(how, Shard | _StridedShard)
     ]
-    # A strided one is of what others have cut.
+    # A strided shard divides what the other placements have cut.
     for _, dim, count, mine in sorted(split, key=lambda cut: cut[0]):
         each = -(-sizes[dim] // count)
         begin = min(mine * each, sizes[dim])

@@ -1,4 +1,4 @@
-"""Which tensors lie in the memory of others: a state has other tensors than its model, and by any names."""
+"""Find tensors that share memory: a state dict has other tensor objects than its model, under any names."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from airflow_elastic.runtime.checkpoint.tensors.sharding import is_wrapper
 
 
 class SharedStorage:
-    """The memory of some tensors, or of this rank's part of them.
+    """The memory of some tensors, or of this rank's parts of them.
 
-    Not that of the storage which they are in: that may hold others, too, and on one rank only, where a script has read
-    a file there and not on the others.
+    It is not the memory of their whole storages. A storage may hold more tensors, on some ranks only: for example if
+    only one rank has read them from a file.
     """
 
     def __init__(self, tensors: Iterable[Any]) -> None:
         held = sorted(memory for one in tensors if (memory := _memory(one)))
         self._begins = [begin for begin, _ in held]
-        # One may lie within another, and end before it does.
+        # A tensor may be inside another one, and end before it.
         self._ends = [*accumulate((end for _, end in held), max)]
 
     def __contains__(self, tensor: Any) -> bool:
-        """Whether a tensor begins there. One that has no memory does not, as not all ranks may have any of it."""
+        """Whether a tensor begins in this memory. False without memory: other ranks may have a part of the tensor."""
         memory = _memory(tensor)
         if memory is None:
             return False
@@ -37,7 +37,7 @@ class SharedStorage:
 
 
 def ties_among(tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Further names of tensors that are there by several, as tied weights are, with the first one of each."""
+    """The second and further names of each tensor (tied weights have several), with its first name."""
     ties: dict[str, str] = {}
     firsts: dict[Any, str] = {}
     for name, one in tensors.items():
@@ -50,12 +50,12 @@ def ties_among(tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _memory(value: Any) -> tuple[int, int] | None:
-    """Where a tensor begins and ends; None where it has no memory of its own."""
+    """The addresses at which a tensor begins and ends; None if it has no memory of its own."""
     own = value._local_tensor if isinstance(value, DTensor) else value
     if not isinstance(own, torch.Tensor) or is_wrapper(own) or own.layout is not torch.strided:
         return None
     try:
         begin = own.data_ptr()
-    except (RuntimeError, ValueError):  # it stands for what is somewhere else, or not yet there
+    except (RuntimeError, ValueError):  # a fake tensor, for example, or a lazy parameter
         return None
     return (begin, begin + own.nbytes) if begin and own.nbytes else None
