@@ -21,7 +21,7 @@ async def test_jobs_of_runs_that_are_gone_or_further_go_and_live_ones_stay(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
     engine = JobEngine()
-    spec = pod_spec("job", pod_options, "forever.py", workers=Workers(1))
+    spec = pod_spec("job", pod_options, "faults/forever.py", workers=Workers(1))
     live = Job(str(shared_folder / "live"), spec, 1, 1)
     start_run(open_store(live.run_uri), spec, engine=engine)
     gone = Job(str(shared_folder / "gone"), spec, 1, 1)

@@ -44,7 +44,7 @@ async def test_memory_of_running_workers_is_raised_in_place(
     machine, memory = node
     options["node_selector"] = {"kubernetes.io/hostname": machine}
     spec = pod_spec(
-        "job", options, "forever.py", workers=Workers(2, resources={"memory": "128Mi", "cpu": "50m"})
+        "job", options, "faults/forever.py", workers=Workers(2, resources={"memory": "128Mi", "cpu": "50m"})
     )
     engine, job = JobEngine(access=rights.access), Job(str(shared_folder / "run"), spec, 1, 2)
     await engine.submit(job)
@@ -71,7 +71,7 @@ async def test_without_the_right_it_is_refused_with_what_is_missing(
     shared_folder: Path, pod_options: dict[str, Any], account: Callable[..., Awaitable[Account]]
 ) -> None:
     options = {name: value for name, value in pod_options.items() if name != "kubeconfig"}
-    spec = pod_spec("job", options, "forever.py", workers=Workers(1, resources={"memory": "128Mi"}))
+    spec = pod_spec("job", options, "faults/forever.py", workers=Workers(1, resources={"memory": "128Mi"}))
     engine = JobEngine(access=(await account(*documented_rights("job"))).access)
     job = Job(str(shared_folder / "run"), spec, 1, 1)
     await engine.submit(job)

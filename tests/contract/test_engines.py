@@ -18,7 +18,7 @@ from airflow_elastic.spec.run import RunSpec, SecretRef
 from airflow_elastic.testing.engine_conformance import EngineConformance
 from airflow_elastic.testing.fake_engine import FakeEngine
 
-FOREVER = Path(__file__).parents[1] / "support/scripts/forever.py"
+FOREVER = Path(__file__).parents[1] / "support/scripts/faults/forever.py"
 
 
 class TestFakeEngine(EngineConformance):

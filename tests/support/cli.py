@@ -20,7 +20,7 @@ from airflow_elastic.engines.local.host import RUN_MARK
 from tests.support.machine.patience import PATIENCE_SECONDS
 
 SCRIPTS = Path(__file__).parent / "scripts"
-COUNT, FAIL, HOLD = (str(SCRIPTS / name) for name in ("count.py", "fail_at_once.py", "hold.py"))
+COUNT, FAIL, HOLD = (str(SCRIPTS / name) for name in ("count.py", "faults/fail_at_once.py", "faults/hold.py"))
 COMMAND = [sys.executable, "-m", "airflow_elastic.cli"]
 
 

@@ -175,7 +175,7 @@ async def _kills(
     engine: str, uri: Path, options: dict[str, Any], access: Access, faults: Faults, times: int
 ) -> list[Loss]:
     restart = RestartPolicy(backoff_limit=10_000, backoff_seconds=0.001, backoff_max_seconds=0.001)
-    spec = pod_spec(engine, options, "forever.py", workers=Workers(WORLD), restart=restart)
+    spec = pod_spec(engine, options, "faults/forever.py", workers=Workers(WORLD), restart=restart)
     kind, luck, moments, done = kind_of(engine), random.Random(1), Moments(), list[Loss]()
     async with (
         Witness(access, options["namespace"], kind, _engine(engine).kind.pod_label) as witness,
@@ -288,7 +288,7 @@ async def creations(access: Access, client: Client, options: dict[str, Any], tim
 
 async def rests(folder: Path, options: dict[str, Any], access: Access, times: int) -> list[float]:
     """What the end of a TrainJob takes of its operators: from its suspension until all of them have heard of it."""
-    engine, spec = TrainJobEngine(access=access), pod_spec("trainjob", options, "forever.py")
+    engine, spec = TrainJobEngine(access=access), pod_spec("trainjob", options, "faults/forever.py")
     owners, _, children = engine._queries(options_of(spec, engine.kind.options))
     found = []
     for job in (Job(str(folder / f"rest-{number}"), spec, 1, WORLD) for number in range(times)):

@@ -62,7 +62,7 @@ async def test_a_run_that_takes_too_long_is_ended_and_leaves_nothing(
     engine = find_engine(engine_name)
     assert isinstance(engine, KubeEngine)
     health = Health(grace_seconds=1.0)
-    spec = pod_spec(engine_name, pod_options, "forever.py", active_deadline_seconds=6.0, health=health)
+    spec = pod_spec(engine_name, pod_options, "faults/forever.py", active_deadline_seconds=6.0, health=health)
     async with driving(shared_folder / "run", spec) as driven:
         state = await driven.end()
     assert (state.outcome, state.attempt.cause) == ("failed", Cause.DEADLINE)

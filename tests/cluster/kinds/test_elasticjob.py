@@ -369,7 +369,7 @@ class TestElasticJob(ClusterEngine):
         spec = pod_spec(
             self.engine_name,
             options,
-            "sum_ranks.py",
+            "collectives/sum_ranks.py",
             launcher="dlrover-run",
             launcher_options={"training_port": 61000},
             workers=Workers(2, resources={"cpu": "1", "memory": "3Gi"}),  # limits, too: torch needs as much

@@ -42,7 +42,7 @@ async def test_native_sidecars_and_init_containers_end_with_their_pod(
     native = beside(pod_options, "native", "sleep 9999", restartPolicy="Always")
     init = beside(pod_options, "init", "true")
     engine = JobEngine()
-    job = job_of(uri, pod_options, "leave.py", "code", "0", initContainers=[init, native])
+    job = job_of(uri, pod_options, "faults/leave.py", "code", "0", initContainers=[init, native])
     await engine.submit(job)
     await until(engine, job, lambda status: status.succeeded)
     await engine.delete(job, 3.0)
@@ -59,7 +59,7 @@ async def test_a_container_that_fails_beside_the_training_one_ends_nobody(
     uri: str, pod_options: dict[str, Any], client: Client
 ) -> None:
     failing = beside(pod_options, "failing", "exit 3")
-    engine, job = JobEngine(), job_of(uri, pod_options, "forever.py", containers=[failing])
+    engine, job = JobEngine(), job_of(uri, pod_options, "faults/forever.py", containers=[failing])
     await engine.submit(job)
 
     async def failed() -> bool:
@@ -121,7 +121,7 @@ async def test_what_a_pod_waits_for_is_told(
 ) -> None:
     for one in pod.get("initContainers", ()):
         one["image"] = one["image"].replace("IMAGE", pod_options["image"])
-    engine, job = JobEngine(), job_of(uri, pod_options, "forever.py", **pod)
+    engine, job = JobEngine(), job_of(uri, pod_options, "faults/forever.py", **pod)
     await engine.submit(job)
     try:
         status = await until(engine, job, says(*words))
@@ -139,7 +139,7 @@ async def test_a_pod_that_uses_more_than_its_own_limit_is_evicted_and_told(
     filler = beside(pod_options, "filler", full, volumeMounts=mounts)
     volumes = [{"name": "scratch", "emptyDir": {"sizeLimit": "1M"}}]
     engine = JobEngine()
-    job = job_of(uri, pod_options, "forever.py", containers=[filler], volumes=volumes)
+    job = job_of(uri, pod_options, "faults/forever.py", containers=[filler], volumes=volumes)
     await engine.submit(job)
     try:
         failure = classify(await until(engine, job, lambda status: status.failed))
@@ -153,7 +153,7 @@ async def test_a_pod_that_uses_more_than_its_own_limit_is_evicted_and_told(
 @pytest.mark.slow
 async def test_a_failed_init_container_leaves_its_output(uri: str, pod_options: dict[str, Any]) -> None:
     init = beside(pod_options, "fetch", "echo no such bucket; exit 7")
-    engine, job = JobEngine(), job_of(uri, pod_options, "forever.py", initContainers=[init])
+    engine, job = JobEngine(), job_of(uri, pod_options, "faults/forever.py", initContainers=[init])
     await engine.submit(job)
     failure = classify(await until(engine, job, lambda status: status.failed))
     await engine.delete(job, 0.0)

@@ -45,7 +45,7 @@ def job_of(engine: str, options: dict[str, Any], uri: Path, gpus: str = "1", **m
     spec = pod_spec(
         engine,
         {**options, "queue": QUEUE, **more},
-        "forever.py",
+        "faults/forever.py",
         workers=Workers(2, min=1, max=4, resources={GPU: gpus, "memory": "512Mi"}),
     )
     return Job(str(uri), spec, 1, 2)

@@ -44,7 +44,7 @@ class Elastic:
         workers = Workers(2, resources={GPU: "1", "cpu": "100m", "memory": "64Mi"})
         options = {**self.options, "queue": QUEUE, **more}
         uri = str(self.folder / f"run-{number}")
-        return Job(uri, pod_spec("elasticjob", options, "forever.py", workers=workers), 1, 2)
+        return Job(uri, pod_spec("elasticjob", options, "faults/forever.py", workers=workers), 1, 2)
 
     async def gone(self, job: Job) -> None:
         """End it: nothing of it stays, and nothing waits for pods in place of those that went."""

@@ -67,7 +67,7 @@ async def engine(account: Callable[..., Awaitable[kube.Account]], pod_options: d
 def job_of(folder: Path, options: dict[str, Any], workers: Workers, **more: Any) -> Job:
     """A gang that runs until it is ended."""
     told = {**options, "queueing": "native", **more}
-    spec = pod_spec("job", told, "forever.py", launcher="torchrun", workers=workers)
+    spec = pod_spec("job", told, "faults/forever.py", launcher="torchrun", workers=workers)
     return Job(str(folder / "run"), spec, 1, workers.count)
 
 

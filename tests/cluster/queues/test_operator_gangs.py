@@ -51,7 +51,7 @@ async def test_pods_are_made_when_the_gang_is_let_in_and_it_needs_the_fewest_wor
     # Another scheduler places them here, for which a gang is nothing but an annotation.
     options = {**pod_options, "queueing": "volcano", "queue": "team", "scheduler": "default-scheduler"}
     workers = Workers(3, min=2, max=4, resources={"memory": "2Gi"})
-    spec = pod_spec("pytorchjob", options, "forever.py", launcher="torchrun", workers=workers)
+    spec = pod_spec("pytorchjob", options, "faults/forever.py", launcher="torchrun", workers=workers)
     job = Job(str(shared_folder / "run"), spec, 1, 3)
 
     async def seen() -> bool:

@@ -57,7 +57,7 @@ async def test_a_gang_waits_for_its_scheduler_and_goes_with_its_job(
     workers = Workers(3, min=2, max=4, resources={"memory": "64Mi", "cpu": "10m"})
     del pod_options["kubeconfig"]  # it has its own
     options = {**pod_options, "queueing": "volcano", "queue": "team"}
-    spec = pod_spec(name, options, "forever.py", launcher="torchrun", workers=workers)
+    spec = pod_spec(name, options, "faults/forever.py", launcher="torchrun", workers=workers)
     job = Job(str(shared_folder / "run"), spec, 1, 3)
     await engine.submit(job)
     try:
@@ -92,7 +92,7 @@ async def test_without_volcano_it_is_refused_with_what_to_install(
     if await client.knows(PODGROUPS):
         pytest.skip("remove Volcano's CRDs from the cluster to run this")
     engine = find_engine("job")
-    spec = pod_spec("job", {**pod_options, "queueing": "volcano"}, "forever.py")
+    spec = pod_spec("job", {**pod_options, "queueing": "volcano"}, "faults/forever.py")
     with pytest.raises(Exception, match="comes with Volcano; install that"):
         await engine.submit(Job(str(shared_folder / "run"), spec, 1, 2))
 
@@ -130,7 +130,7 @@ async def test_a_limit_of_the_queue_is_told_in_its_own_words(
 ) -> None:
     engine = JobEngine(access=(await account(*documented_rights("job", "volcano"))).access)
     del pod_options["kubeconfig"]
-    spec = pod_spec("job", {**pod_options, "queueing": "volcano", "queue": "team"}, "forever.py")
+    spec = pod_spec("job", {**pod_options, "queueing": "volcano", "queue": "team"}, "faults/forever.py")
     job = Job(str(shared_folder / "run"), spec, 1, 2)
     await engine.submit(job)
     try:
@@ -213,7 +213,7 @@ async def test_a_queue_that_was_closed_meanwhile_takes_the_job_when_it_is_open(
 ) -> None:
     """The controller tries again; see tests/unit/core/test_held_attempts.py."""
     engine = JobEngine()
-    spec = pod_spec("job", {**pod_options, "queueing": "volcano", "queue": "team"}, "forever.py")
+    spec = pod_spec("job", {**pod_options, "queueing": "volcano", "queue": "team"}, "faults/forever.py")
     job = Job(str(shared_folder / "run"), spec, 2, 2)
     closing(True)
     await until_async(lambda: _is_closed(client, namespace), "the queue to be closed")

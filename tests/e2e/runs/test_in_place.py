@@ -136,7 +136,7 @@ async def test_workers_may_join_a_job_that_goes_on_in_place(tmp_path: Path) -> N
 async def test_a_worker_that_is_done_comes_back_where_a_peer_fails_at_the_very_end(tmp_path: Path) -> None:
     """And what the rank that died has started does not live on into the next attempt."""
     child = tmp_path / "child"
-    spec = training(command=(str(SCRIPTS / "heir.py"), f"--child={child}"))
+    spec = training(command=(str(SCRIPTS / "faults/heir.py"), f"--child={child}"))
     async with driving(tmp_path / "run", spec) as driven:
         state = await driven.end()
     assert (state.outcome, state.restarts_used) == ("succeeded", 1), state.reason

@@ -27,7 +27,7 @@ from airflow_elastic.spec.run import Health, RestartPolicy, RunSpec, Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
 from tests.support.s3 import fault_proxy, s3_server
 
-HOLDING = {"command": (str(SCRIPTS / "forever.py"),), "launcher": "python"}
+HOLDING = {"command": (str(SCRIPTS / "faults/forever.py"),), "launcher": "python"}
 
 
 async def test_workers_outlive_their_host_and_a_new_one_starts_more(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ async def test_never_means_never(tmp_path: Path) -> None:
 async def test_a_script_that_knows_nothing_of_us_has_its_grace_and_its_place(
     launcher: str, tmp_path: Path
 ) -> None:
-    spec = training(command=(str(SCRIPTS / "goodbye.py"),), launcher=launcher)
+    spec = training(command=(str(SCRIPTS / "faults/goodbye.py"),), launcher=launcher)
     async with driving(tmp_path, spec) as driven:
         logs = [tmp_path / f"logs/attempt-0001/g01-rank-{rank}.log" for rank in (0, 1)]
         await driven.until(

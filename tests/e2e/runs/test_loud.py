@@ -87,7 +87,7 @@ def _has_decided(store: Store) -> bool:
 @contextlib.contextmanager
 def _run(uri: str, folder: Path, short: int, long: int) -> Iterator[subprocess.Popen[bytes]]:
     words = ("--backoff-limit", "1", "--launcher", "python", "--output", "--uri", uri)
-    script = (SCRIPTS / "loud.py", str(short), str(long), folder)
+    script = (SCRIPTS / "faults/loud.py", str(short), str(long), folder)
     process = subprocess.Popen(
         [COMMAND, "run", *words, "--", *script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

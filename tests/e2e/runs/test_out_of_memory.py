@@ -62,7 +62,7 @@ def _remove(group: Path) -> None:
 
 
 def test_the_kernels_kill_is_told_from_a_persons(little_memory: Path, tmp_path: Path) -> None:
-    spec = RunSpec(command=(str(SCRIPTS / "eat.py"),), launcher="python", workers=Workers(2))
+    spec = RunSpec(command=(str(SCRIPTS / "faults/eat.py"),), launcher="python", workers=Workers(2))
     run = start_run(open_store(str(tmp_path)), spec)
     enter = (
         "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()));"

@@ -27,7 +27,7 @@ from airflow_elastic.spec.run import Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
 from tests.support.machine.patience import PATIENCE_SECONDS
 
-SCRIPT = str(SCRIPTS / "averaged.py")
+SCRIPT = str(SCRIPTS / "collectives/averaged.py")
 
 
 def _loaded(path: str) -> Any:

@@ -47,7 +47,7 @@ CASES = [
 @pytest.mark.parametrize(("kind", "die"), CASES)
 async def test_lightnings_callbacks_as_they_are(kind: str, die: tuple[int, ...], tmp_path: Path) -> None:
     """On two ranks, within an epoch (of five steps), and with the first step of one."""
-    script = "lightning_changing.py"
+    script = "changing/lightning_changing.py"
     straight = await ended(script, tmp_path, kind)
     assert equal(await ended(script, tmp_path, kind, *die), straight)
 
@@ -57,8 +57,8 @@ async def test_lightnings_callbacks_as_they_are(kind: str, die: tuple[int, ...],
 async def test_layers_that_thaw_are_trained_by_all_ranks_together(kind: str, tmp_path: Path) -> None:
     """By a callback within an epoch, or in a loop; killed after it, and with the first step of an epoch."""
     pytest.importorskip({"huggingface": "transformers", "accelerate": "accelerate"}[kind])
-    straight = await ended("thawing.py", tmp_path, kind)
-    assert equal(await ended("thawing.py", tmp_path, kind, 9, 11), straight)
+    straight = await ended("changing/thawing.py", tmp_path, kind)
+    assert equal(await ended("changing/thawing.py", tmp_path, kind, 9, 11), straight)
 
 
 def traced(path: Path) -> list[tuple[str, int, int, str]]:
@@ -72,7 +72,7 @@ def last(path: Path) -> str:
 
 def changed(trace: Path, **policy: object) -> RunSpec:
     return training(
-        command=(str(SCRIPTS / "changed.py"), f"--trace={trace}"),
+        command=(str(SCRIPTS / "changing/changed.py"), f"--trace={trace}"),
         checkpoint=CheckpointPolicy(**policy),  # type: ignore[arg-type]
     )
 
@@ -132,10 +132,10 @@ async def test_other_numbers_of_ranks_go_on_with_what_has_changed_bit_for_bit(tm
 @pytest.mark.parametrize(
     ("script", "kind", "package"),
     [
-        ("lightning_changing.py", "finetuning", "lightning"),
-        ("lightning_changing.py", "pruning", "lightning"),
-        ("thawing.py", "huggingface", "transformers"),
-        ("thawing.py", "accelerate", "accelerate"),
+        ("changing/lightning_changing.py", "finetuning", "lightning"),
+        ("changing/lightning_changing.py", "pruning", "lightning"),
+        ("changing/thawing.py", "huggingface", "transformers"),
+        ("changing/thawing.py", "accelerate", "accelerate"),
     ],
 )
 async def test_other_numbers_of_ranks_go_on_with_what_a_framework_has_changed(

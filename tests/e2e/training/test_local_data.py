@@ -24,7 +24,7 @@ from tests.support.machine.patience import PATIENCE_SECONDS
 
 Curve = dict[int, float]
 
-SCRIPT = str(SCRIPTS / "feed.py")
+SCRIPT = str(SCRIPTS / "data/feed.py")
 EPOCHS, SAMPLES, STEPS = 3, 345, 33
 
 #: What workers of the loader draw for a sample knows nothing of how many there are.
@@ -185,7 +185,7 @@ async def test_who_is_slower_gets_less_and_what_a_lost_worker_had_is_handed_out_
 
 # -- torchdata's loader ----------------------------------------------------------------------------------------------
 
-STATEFUL = str(SCRIPTS / "stateful.py")
+STATEFUL = str(SCRIPTS / "data/stateful.py")
 
 
 def consumed_in(folder: Path, rank: int) -> list[list[int]]:

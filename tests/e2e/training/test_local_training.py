@@ -317,7 +317,7 @@ async def test_what_ddp_has_saved_fsdp_goes_on_with_bit_for_bit_and_back(
 ) -> None:
     """The weights of all models and the states of all optimizers, by their names, on 2, 3 and again 2 ranks."""
     wrap = [f"--wrap={wraps[0]}"] if len({*wraps}) == 1 else []
-    command = (str(SCRIPTS / "rewrapped.py"), f"--trace={tmp_path}/trace", *wrap)
+    command = (str(SCRIPTS / "changing/rewrapped.py"), f"--trace={tmp_path}/trace", *wrap)
     async with driving(tmp_path / "run", training(command=command)) as driven:
         await driven.at_step(5)
         for stretch, workers in enumerate((3, 2), start=2):

@@ -38,7 +38,7 @@ async def end(
     """What the last checkpoint holds, and what rank 0 has printed of its epochs, over all attempts."""
     name = "killed" if fate else "undisturbed"
     spec = training(
-        command=(str(SCRIPTS / "fated.py"), str(fate), str(every), *command),
+        command=(str(SCRIPTS / "faults/fated.py"), str(fate), str(every), *command),
         workers=Workers(workers),
         checkpoint=CheckpointPolicy(every_steps=every),
     )

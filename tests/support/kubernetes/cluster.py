@@ -134,11 +134,11 @@ class ClusterEngine(EngineConformance):
     def make_spec(self, **changes: Any) -> RunSpec:
         # What never ends by itself takes all the grace that it is given.
         defaults: dict[str, Any] = {"health": Health(grace_seconds=3.0)}
-        return pod_spec(self.engine_name, self.options, "forever.py", **{**defaults, **changes})
+        return pod_spec(self.engine_name, self.options, "faults/forever.py", **{**defaults, **changes})
 
     def ending(self, uri: str, *how: str, workers: int = 1) -> Job:
-        """A job whose rank 0 ends as scripts/leave.py is told."""
-        spec = pod_spec(self.engine_name, self.options, "leave.py", *how, workers=Workers(workers))
+        """A job whose rank 0 ends as scripts/faults/leave.py is told."""
+        spec = pod_spec(self.engine_name, self.options, "faults/leave.py", *how, workers=Workers(workers))
         return Job(uri, spec, 1, workers)
 
     @contextlib.asynccontextmanager
@@ -188,11 +188,11 @@ class ClusterEngine(EngineConformance):
         assert failure.node is not None
         if how == ("raise",):
             assert failure.error == "ValueError: a bad learning rate"
-            assert "leave.py" in (failure.traceback or "")
+            assert "faults/leave.py" in (failure.traceback or "")
 
     async def test_memory_that_runs_out_is_told(self, engine: KubeEngine, uri: str) -> None:
         workers = Workers(1, resources={"memory": "256Mi"})
-        job = Job(uri, pod_spec(self.engine_name, self.options, "eat.py", workers=workers), 1, 1)
+        job = Job(uri, pod_spec(self.engine_name, self.options, "faults/eat.py", workers=workers), 1, 1)
         async with self.live(engine, job):
             failure = await self.failure(engine, job)
         assert (failure.kind, failure.exit_code) == (FailureKind.OUT_OF_MEMORY, 137)
@@ -202,7 +202,7 @@ class ClusterEngine(EngineConformance):
         self, engine: KubeEngine, uri: str, client: Client
     ) -> None:
         """By a second, which the next attempt begins earlier. Not each time, where this machine is busy."""
-        spec = pod_spec(self.engine_name, self.options, "leave.py", "code", "3", workers=Workers(1))
+        spec = pod_spec(self.engine_name, self.options, "faults/leave.py", "code", "3", workers=Workers(1))
         phases = []
         while "Running" not in phases and len(phases) < 5:
             job = Job(uri, spec, len(phases) + 1, 1)

@@ -107,7 +107,7 @@ def s3_server() -> Iterator[S3Server]:
 def moto_server() -> Iterator[S3Server]:
     """A moto server in a process of its own: it keeps everything in memory and checks no signatures."""
     address = f"127.0.0.1:{free_port()}"
-    program = Path(__file__).parent / "scripts/moto_one_at_a_time.py"
+    program = Path(__file__).parent / "moto_one_at_a_time.py"
     env = {
         "AWS_ENDPOINT_URL": f"http://{address}",
         "AWS_ACCESS_KEY_ID": "test",
@@ -123,7 +123,7 @@ def moto_server() -> Iterator[S3Server]:
 
 @dataclass(frozen=True)
 class FaultProxy:
-    """A server seen through the fault proxy; `rules` takes what the first lines of `scripts/bad_s3.py` describe."""
+    """A server seen through the fault proxy; `rules` takes what the first lines of `fault_proxy.py` describe."""
 
     server: S3Server
     injected: Counter[str] = field(default_factory=Counter)  # by rules that have been replaced since
@@ -145,8 +145,8 @@ class FaultProxy:
 
 @contextlib.contextmanager
 def fault_proxy(server: S3Server) -> Iterator[FaultProxy]:
-    """`scripts/bad_s3.py` in front of `server`."""
-    address, program = f"127.0.0.1:{free_port()}", Path(__file__).parent / "scripts/bad_s3.py"
+    """`fault_proxy.py` in front of `server`."""
+    address, program = f"127.0.0.1:{free_port()}", Path(__file__).parent / "fault_proxy.py"
     with _process(address, sys.executable, str(program), address, server.address):
         yield FaultProxy(server.behind(address))
 

@@ -1,4 +1,4 @@
-"""A proxy that makes a good S3 server bad: `bad_s3.py HOST:PORT UPSTREAM_HOST:PORT`.
+"""A proxy that makes a good S3 server bad: `fault_proxy.py HOST:PORT UPSTREAM_HOST:PORT`.
 
 Rules are a JSON list, put to /-/rules and replaced as a whole; the first one that fits a request counts:
 
