@@ -43,7 +43,7 @@ async def test_it_costs_what_came_after_the_newest_state_on_disks(tmp_path: Path
         await lose_everything(driven)
         state = await driven.end()
         proof = prove(list(read_accounts(driven.run.store)), 60)
-    assert state.outcome == "succeeded"
+    assert state.outcome == "succeeded", state.reason
     before, after = state.attempts[0], state.attempt
     assert state.restarts_used == 1
     assert before.failure is not None
@@ -63,7 +63,7 @@ async def test_a_worker_that_is_not_needed_any_more_leaves_nothing_there(tmp_pat
         await driven.at_step(12)
         await driven.scaled(1)
         state = await driven.end()
-    assert state.outcome == "succeeded"
+    assert state.outcome == "succeeded", state.reason
     assert list((tmp_path / "disk").iterdir()) == []
 
 

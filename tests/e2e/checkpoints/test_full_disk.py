@@ -29,7 +29,7 @@ async def wait(driven: Driven) -> None:
 
 
 def check_saved(driven: Driven, state: RunState) -> None:
-    assert state.outcome == "succeeded"
+    assert state.outcome == "succeeded", state.reason
     assert state.checkpoint is not None
     assert state.checkpoint.step == 30
     assert not checkpoints.problems(driven.run.store, checkpoints.read(driven.run.store, 30))

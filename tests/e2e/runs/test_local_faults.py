@@ -134,7 +134,7 @@ async def test_a_frozen_worker_is_ended_by_the_clock(tmp_path: Path) -> None:
             if process == agent or process in processes.marked("AIRFLOW_ELASTIC_JOB", job):
                 process.send(signal.SIGSTOP)
         state = await driven.end()
-    assert state.outcome == "succeeded"
+    assert state.outcome == "succeeded", state.reason
     failure = state.attempts[0].failure
     assert failure is not None
     assert failure.kind is FailureKind.NO_PROGRESS
@@ -188,7 +188,7 @@ async def test_a_job_whose_folder_is_removed_is_lost_not_forgotten(tmp_path: Pat
         await driven.at_step(6)
         shutil.rmtree(driven.files.folder)
         state = await driven.end()
-    assert state.outcome == "succeeded"
+    assert state.outcome == "succeeded", state.reason
     failure = state.attempts[0].failure
     assert failure is not None
     assert "has been removed" in failure.reason

@@ -169,7 +169,7 @@ async def test_several_ranks_a_worker(tmp_path: Path) -> None:
         await driven.at_step(7)
         driven.kill_rank(1)
         state = await driven.end()
-    assert state.outcome == "succeeded"
+    assert state.outcome == "succeeded", state.reason
     failure = state.attempts[0].failure
     assert failure is not None
     assert (failure.kind, failure.rank) == (FailureKind.KILLED, 1)

@@ -186,7 +186,7 @@ async def test_a_lost_worker_costs_what_came_after_the_newest_state_in_its_buddy
         assert checkpoints.steps(driven.run.store) == []
         driven.kill_node(1)
         state = await driven.end()
-    assert state.outcome == "succeeded"
+    assert state.outcome == "succeeded", state.reason
     before, after = state.attempts
     assert before.failure is not None
     assert before.failure.kind is FailureKind.WORKER_LOST
@@ -229,7 +229,7 @@ async def test_rescaled_in_place_every_sample_is_consumed_once(tmp_path: Path) -
         assert driven.state.attempts[0].number == 1
         await driven.until(lambda: len(driven.state.attempts) == 2, "a second attempt")
         state = await driven.end()
-    assert state.outcome == "succeeded"
+    assert state.outcome == "succeeded", state.reason
     first, second = state.attempts
     assert first.progress is not None
     assert [stretch.world_size for stretch in first.progress.stretches] == [2, 3, 1]

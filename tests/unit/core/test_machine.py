@@ -96,7 +96,7 @@ def test_training_that_finished_while_being_stopped_has_succeeded() -> None:
     state = story(
         *LIVE, ev.StopRequested(2.0, "r", "me"), ev.AttemptGone(3.0, 1, at_step(100, finished=True))
     )
-    assert state.outcome == "succeeded"
+    assert state.outcome == "succeeded", state.reason
 
 
 def test_the_deadline_ends_the_run_as_failed() -> None:

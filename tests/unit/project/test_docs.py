@@ -139,7 +139,7 @@ async def test_status_md_describes_a_real_document(tmp_path: Path) -> None:
     start_run(store, RunSpec(("train.py",), engine_options={"seconds": 0.05}), engine=engine)
     state = await Controller(store, engine, poll_seconds=0.05).drive()
     data = store.get("status.json")
-    assert state.outcome == "succeeded"
+    assert state.outcome == "succeeded", state.reason
     assert data is not None
     check(json.loads(data))
 
