@@ -107,14 +107,14 @@ class LocalEngine:
 
     def _submit(self, job: Job) -> None:
         secrets(job.spec, os.environ)
-        if not any(state_folder(job.run_uri).glob("*/job.json")):
-            _host(job).stop()  # of a run that was removed while it was at work, and may still write there
-        files = job_files(job)
-        record = _record(job)
-        if files.closed:
-            raise EngineError(f"job {job.name} has been deleted: it is not started again")
-        if not files.create("job.json", record):
-            _adopt(files, record)
+        host, files, record = _host(job), job_files(job), _record(job)
+        with host.submitting():  # or it would stop the host that another controller has just started
+            if not any(host.state.glob("*/job.json")):
+                host.stop()  # of a run that was removed while it was at work, and may still write there
+            if files.closed:
+                raise EngineError(f"job {job.name} has been deleted: it is not started again")
+            if not files.create("job.json", record):
+                _adopt(files, record)
         files.begin(Members(1, tuple(range(job.workers)), time.time()))
         self._ensure_host(job)
 

@@ -7,6 +7,7 @@ Workers do not depend on it: they go on when it dies, and the engine starts anot
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -24,7 +25,7 @@ from airflow_elastic.launchers.api import BY_NAME
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from airflow_elastic.spec.run import RunSpec
 
@@ -64,6 +65,14 @@ class NodeHost:
                 os.write(descriptor, b"!")
             finally:
                 os.close(descriptor)
+
+    @contextlib.contextmanager
+    def submitting(self) -> Iterator[None]:
+        """One controller at a time submits a job of this run on this machine; the others wait."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        with (self.state / "submit.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def stop(self) -> None:
         """End the host, even while it starts, and all other processes of the run on this machine."""
