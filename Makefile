@@ -12,8 +12,8 @@ help: ## this list
 setup: ## build .venv from the locks; instant when nothing changed (PYTHON=... picks the interpreter)
 	@sh scripts/setup
 
-# Tests of the cluster mostly wait for it: the others, in a second process, use that time.
-JOBS ?= 2
+# Tests mostly wait: for a cluster, for Airflow, for a clock. Four processes keep two cores busy.
+JOBS ?= 4
 test: setup ## every test that can run here; what cannot is skipped with a reason
 	$(PY) -m pytest -n $(JOBS) $(ARGS)
 

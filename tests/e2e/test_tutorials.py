@@ -139,11 +139,13 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         someone.close()
 
 
+@pytest.mark.siblings("tutorials")
 def test_the_first_run(reader: Reader) -> None:
     reader.follow("first-run.md")
 
 
 @pytest.mark.airflow
+@pytest.mark.siblings("tutorials")
 def test_the_first_dag(reader: Reader) -> None:
     pytest.importorskip("airflow")
     reader.follow("first-run.md", only={"train.py"})
@@ -151,6 +153,7 @@ def test_the_first_dag(reader: Reader) -> None:
 
 
 @pytest.mark.airflow
+@pytest.mark.siblings("tutorials")
 def test_the_first_retraining(reader: Reader) -> None:
     pytest.importorskip("airflow")
     dag = next(

@@ -1,4 +1,4 @@
-"""Tests in two processes: what must not run beside each other does not."""
+"""Tests in several processes: what must not run beside each other does not."""
 
 from __future__ import annotations
 
