@@ -49,7 +49,7 @@ def get_provider_info() -> dict[str, Any]:
                 "description": "Elastic training.",
                 "options": {
                     "run_root": {
-                        "description": "Where runs lie that are given no run_uri: a folder, or s3://bucket/prefix. "
+                        "description": "The place for runs without a run_uri: a folder, or s3://bucket/prefix. "
                         "A run_root of the connection comes first.",
                         "version_added": "0.1.0",
                         "type": "string",
@@ -57,9 +57,9 @@ def get_provider_info() -> dict[str, Any]:
                         "default": None,
                     },
                     "page_roots": {
-                        "description": "Folders and prefixes, with commas between them, below which the page of a run "
-                        "may read, beside run_root: for tasks that name a run_uri elsewhere. The page reads with the "
-                        "rights of the API server.",
+                        "description": "Folders and prefixes, with commas between them. The page of a run may read "
+                        "below these and run_root. Name places here if tasks have a run_uri elsewhere. The page reads "
+                        "with the rights of the API server.",
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "s3://training/shared,/mnt/runs",
@@ -84,7 +84,7 @@ def _connection_type() -> dict[str, Any]:
         "conn-fields": {
             "run_root": {
                 "label": "Run root",
-                "description": "Where runs lie: a folder that all machines share, or s3://bucket/prefix. "
+                "description": "The place for runs: a folder that all machines share, or s3://bucket/prefix. "
                 "Default: [elastic] run_root, else AIRFLOW_HOME/elastic-runs.",
                 "schema": {"type": _TEXT, "default": None},
             },

@@ -80,7 +80,7 @@ def play(place: Place, screen: Screen, *, keep: bool) -> int:
             f"{len(failed)} of {len(found)} checks failed; everything is in {place.folder}", style="bold red"
         )
         return 1
-    screen.say(f"all of it happened, in {screen.seconds:.0f} s", style="bold green")
+    screen.say(f"everything happened, in {screen.seconds:.0f} s", style="bold green")
     return 0
 
 

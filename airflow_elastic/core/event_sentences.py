@@ -107,7 +107,7 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
         case ev.SaveRequested():
             return f"checkpoint asked for by {event.by}"
         case ev.SaveOrdered():
-            return f"attempt {event.attempt} told to save"
+            return f"attempt {event.attempt} asked to save"
         case ev.StopRequested():
             return f"stop asked for by {event.by}" + _and_then(state)
         case ev.DeadlinePassed():
@@ -232,7 +232,7 @@ def _gone(before: RunState, state: RunState) -> str:
     gone = f"attempt {before.attempt.number} is gone"
     following = state.attempt
     if following.number == before.attempt.number:
-        return f"{gone}, nothing of it is left"
+        return f"{gone}, no worker is left"
     return f"{gone}: {_following(before, state)}"
 
 

@@ -1,4 +1,4 @@
-"""The environment variables of a rank: those of torchrun (rank, world size), and our own."""
+"""The environment variables of a rank: those of torchrun (rank, world size), and those of airflow-elastic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PROCESSORS = positive_int._replace(most=2**16, why="no machine has more")
 
 @dataclass(frozen=True, slots=True)
 class RankEnvironment:
-    """Where a rank finds itself. Everything of ours is None or 1 where airflow-elastic did not start it."""
+    """A rank's environment. If airflow-elastic did not start it, airflow-elastic's own values are None or 1."""
 
     rank: int
     local_rank: int
@@ -47,13 +47,13 @@ class RankEnvironment:
 
     @property
     def restore_folder(self) -> Path:
-        """Where ranks of a worker keep what they fetch for each other while a checkpoint is being restored."""
+        """The folder for files that ranks of a worker fetch for each other during a restore."""
         near = self.page.parent if self.page else Path(tempfile.gettempdir(), str(os.getpid()))
         return near / f"{RESTORE}{self.generation}"
 
     @classmethod
     def read(cls) -> RankEnvironment:
-        """Read the environment of this process. Raises SpecError for what is no number, or none that can be."""
+        """Read the environment of this process. Raises SpecError for a value that is not a number, or out of range."""
         env = os.environ
         rank = number_in(env, "RANK", 0, rule=_RANKS)
         prefix, policy = env.get("AIRFLOW_ELASTIC_RANK_FILES"), env.get("AIRFLOW_ELASTIC_CHECKPOINT")

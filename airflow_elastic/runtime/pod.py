@@ -1,11 +1,11 @@
 """The agent of a worker on a cluster: `python -P -m airflow_elastic.runtime.pod`, the first process of its container.
 
-Its environment says only which worker of which job it is. What it has to do is in the job's documents under the run
-URI. On SIGTERM, which Kubernetes sends when it ends a pod, the ranks save and end (`agent.agent`).
+Its environment only names the worker and its job. The job's documents under the run URI have its orders. On SIGTERM,
+which Kubernetes sends when it ends a pod, the ranks save and end (`agent.agent`).
 
-A worker has one life in an attempt: a pod that an operator makes in place of a former one, and a container that is
-started again, end at once, because whether and how a run goes on is the run's own decision. How it ended stands in the
-container's termination message, where whoever watches the pod sees it without another look.
+A worker has one life in an attempt. A pod that an operator makes in place of a former one ends at once. So does a
+container that is started again. Only the run decides whether and how it goes on. The container's termination message
+has the reason of the end. A watch of the pod shows it without another request.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, SpecError
 from airflow_elastic.spec.validation import number_in
 
-#: What every pod of ours has in its environment.
+#: Variables in the environment of every pod that airflow-elastic makes.
 _NEEDED = tuple(f"AIRFLOW_ELASTIC_{name}" for name in ("RUN_URI", "JOB", "ATTEMPT", "INDEX", "POD_IP"))
 
 #: Kubernetes keeps 4096 bytes of a termination message.
 _MESSAGE_BYTES = 4096
 
-#: A worker that was told to end, or left: to an operator neither a success nor an error of the script.
+#: The worker was asked to end, or has left. For an operator this is no success and no error of the script.
 _ENDED = 143
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Who is, or was, a worker: `node-1/agent-0001.json`, created exclusively."""
+    """The pod that is, or was, a worker: `node-1/agent-0001.json`, created exclusively."""
 
     pod: str
     uid: str
@@ -64,8 +64,8 @@ def main() -> int:
     env = os.environ
     if missing := [name for name in _NEEDED if name not in env]:
         sys.stderr.write(
-            f"{', '.join(missing)} not set: this is the agent of a worker on a cluster, and airflow-elastic sets these "
-            "in the pods that it makes; start a run with `airflow-elastic run --engine job ...`\n"
+            f"{', '.join(missing)} not set: this is the agent of a worker on a cluster. In its own pods "
+            "airflow-elastic sets these: start a run with `airflow-elastic run --engine job ...`\n"
         )
         return 2
     uri, name = env["AIRFLOW_ELASTIC_RUN_URI"], env["AIRFLOW_ELASTIC_JOB"]
@@ -75,7 +75,7 @@ def main() -> int:
         sys.stderr.write(f"{error}: airflow-elastic sets these in the pods that it makes\n")
         return 2
     for theirs in [key for key in env if key.startswith("PET_")]:
-        del env[theirs]  # an operator's options of torchrun: ranks are started by ours
+        del env[theirs]  # an operator's options of torchrun; this agent starts the ranks
     results: list[Result] = []
     try:
         store = open_store(uri)
@@ -93,7 +93,7 @@ def main() -> int:
         spares = Spares(node)
         spares.begin()
 
-        # These import torch, which takes as long here as in the spares: meanwhile.
+        # These import torch. It takes as long here as in the spares, which do it at the same time.
         from airflow_elastic.runtime.agent.agent import run_worker
         from airflow_elastic.runtime.agent.reporting.channels import LeadChannel
         from airflow_elastic.runtime.agent.reporting.reporter import Reporter
@@ -112,14 +112,14 @@ def main() -> int:
 
 
 def _index(env: Mapping[str, str]) -> int:
-    """The worker's number: as it stands, or at the end of a name, where the cluster tells no more."""
+    """The worker's number: plain, or at the end of a name if the cluster gives only that."""
     end = env["AIRFLOW_ELASTIC_INDEX"].rpartition("-")[2]
     own = number_in({"AIRFLOW_ELASTIC_INDEX": end}, "AIRFLOW_ELASTIC_INDEX")
     return own + number_in(env, "AIRFLOW_ELASTIC_WORKERS_BEFORE", 0)
 
 
 def _refused(files: JobObjects, index: int) -> str | None:
-    """Why this worker must not start; None where it may, and from then on no other one."""
+    """Why this worker must not start; None if it may. From then on no other pod may start as this worker."""
     joined = files.joined(index)
     if joined is None and "AIRFLOW_ELASTIC_FOLLOWS" in os.environ:
         joined = _named(files, index)
@@ -137,9 +137,9 @@ def _refused(files: JobObjects, index: int) -> str | None:
 
 
 def _named(files: JobObjects, index: int) -> int | None:
-    """Wait for the run to name this worker, which came because somebody beside the run has scaled the job.
+    """Wait until the run names this worker, which exists because somebody else has scaled the job.
 
-    Not for longer than a controller may be away.
+    It waits as long as a controller may be away.
     """
     record = files.record
     deadline = time.monotonic() + (record.spec.health.unattended_seconds if record else 0.0)
@@ -152,7 +152,7 @@ def _named(files: JobObjects, index: int) -> int | None:
 
 
 def _leave(result: Result) -> Result:
-    """Leave the result where the cluster shows it, before anything else that may take longer than the pod has."""
+    """Write the result where the cluster shows it. This comes first: the pod may have little time left."""
     path = Path(os.environ.get("AIRFLOW_ELASTIC_TERMINATION", "/dev/termination-log"))
     try:
         path.write_bytes(message(result))
@@ -162,7 +162,7 @@ def _leave(result: Result) -> Result:
 
 
 def _code(result: Result) -> int:
-    """The exit code that an operator is to see."""
+    """The exit code for an operator."""
     if result.outcome == "succeeded":
         return 0
     if result.outcome in ("stopped", "left", "unattended"):
@@ -172,7 +172,7 @@ def _code(result: Result) -> int:
 
 
 def message(result: Result) -> bytes:
-    """The result as JSON that fits into a termination message: of tracebacks the last lines, of errors the first."""
+    """The result as JSON that fits into a termination message: the first errors, and the ends of their tracebacks."""
     keep = 3000
     while True:
         errors = tuple(

@@ -89,8 +89,8 @@ def _connection_section() -> str:
     )
     return (
         "## The connection\n\n"
-        f"Connections of the type `{connection['connection-type']}` say where runs lie and where workers run. The\n"
-        "default one, `elastic_default`, need not exist.\n\n"
+        f"Connections of the type `{connection['connection-type']}` say where runs are stored and where workers run.\n"
+        "The default one, `elastic_default`, need not exist.\n\n"
         + table(("field", "label", "meaning"), rows)
         + "\nAs an environment variable:\n\n"
         + fence(f"export {environment}", "sh")

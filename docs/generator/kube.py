@@ -1,4 +1,4 @@
-"""Regions of pods.md: what the engines own in a pod, and what a run has taken over of a job's own object."""
+"""Regions of pods.md: the fields of a pod that the engines own, and the fields of a job that a run takes over."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _fields(fields: Mapping[str, Field]) -> str:
 
 def status_seconds() -> str:
     wall = (
-        "from the run's creation to its end, or to now, without the time it lay ended before it was reopened: "
+        "from the run's creation to its end, or to now, without the time from an end until it was reopened: "
         "the sum of the others"
     )
     rows = [("`wall`", wall)]

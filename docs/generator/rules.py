@@ -82,7 +82,7 @@ CLASSES: tuple[tuple[str, JobStatus], ...] = (
         _job(unattended=True, reason="no controller has written the run's status for 1800 s"),
     ),
     (
-        "a rank failed because its peers went away, and nobody tells why they did",
+        "a rank failed because its peers went away, and no report says why they did",
         _job(error=_rank(exit_code=1, error="RuntimeError: Connection closed by peer")),
     ),
     ("none of these: the worker failed and left no evidence", _job(reason="the agent failed: see agent.log")),
@@ -172,11 +172,11 @@ RULES: tuple[tuple[str, Callable[[], Any]], ...] = (
     ("training is complete, and the policy is `Always`", _once(_DONE, "Always")),
     ("somebody has stopped the run, or its deadline has passed (then: failed)", _stopped),
     (
-        "a scale step or a preemption ended the attempt; or it was to begin with another worker in place of a lost one,"
+        "a scale step or a preemption ended the attempt. Or it should begin with another worker in place of a lost one,"
         " and lost one more before its first step",
         _scaled,
     ),
-    ("the attempt ended, and nobody can tell why", lambda: None),
+    ("the attempt ended, and nobody knows why", lambda: None),
     (
         "the engine refuses the job for good; or before the run's first step its input or arguments are refused",
         _refused,

@@ -59,11 +59,11 @@ _SPEC_CLASSES = (
 
 
 _WORDS_BEFORE = """\
-What a run is, whole and frozen. It is written as YAML or JSON (`airflow-elastic run --spec`), made from the parameters
-of the [operator](operator.md), or from the options of [`airflow-elastic run`](cli.md#run). A field that is left out has
-its default. A value that is not allowed is refused before anything is created, with the path of its field, what was
-given and what is allowed; so is a field that does not exist. Where nothing else is said, an integer is at most
-2^63 - 1, and a time at most 9000000000 seconds, 285 years.
+The complete, fixed description of a run. It is written as YAML or JSON (`airflow-elastic run --spec`). Or it is made
+from the parameters of the [operator](operator.md), or the options of [`airflow-elastic run`](cli.md#run). A field that
+is left out has its default. A value that is not allowed is refused before any object is created. The error has the path
+of its field, the given value and the allowed ones. A field that does not exist is refused, too. Unless stated
+otherwise, an integer is at most 2^63 - 1, and a time at most 9000000000 seconds, 285 years.
 
 """
 
@@ -143,7 +143,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return "empty" if field.default_factory is not dataclasses.MISSING else "**required**"
 
 
-#: No count of workers or processes may be so large; what any number may be is told once.
+#: No count of workers or processes may be so large; the limit of other numbers is stated once.
 _TOO_MANY = 10**9
 
 

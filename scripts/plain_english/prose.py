@@ -70,7 +70,8 @@ def _inline(token: Token) -> str:
 
 # -- Python ----------------------------------------------------------------------------------------------------------
 
-_SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields|Example|Examples):$")
+_SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
+_EXAMPLES = re.compile(r"^(Example|Examples):$")
 _DIRECTIVE = re.compile(r"#\s*(!|--|type:|noqa|pragma|fmt:|mypy:|ruff:|-\*-)")
 _VALUE = re.compile(r"`[^`\n]+`|%[-\d.]*[a-z]\b|\{[^{}\n]*\}")
 
@@ -104,10 +105,13 @@ def _docstring(node: ast.AST) -> Iterator[Passage]:
 
 
 def _google(doc: str) -> str:
-    """The entries of `Args:` and the like as list items, on the same lines."""
-    lines, inside = [], False
+    """The entries of `Args:` and the like as list items, on the same lines; without examples, which are code."""
+    lines, inside, example = [], False, False
     for line in doc.splitlines():
-        if _SECTION.match(line):
+        example = bool(line) and (example or bool(_EXAMPLES.match(line)))
+        if example:
+            lines.append("")
+        elif _SECTION.match(line):
             inside = True
             lines.append("")
         elif inside and line.startswith("    "):

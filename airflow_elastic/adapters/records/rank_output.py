@@ -86,7 +86,7 @@ class Output:
         self._line_at = to
         return [
             *lines,
-            f"({size_in_words(left)} left out here: all of it is in {self._store.uri}/{self.key})",
+            f"({size_in_words(left)} left out here: the whole log is in {self._store.uri}/{self.key})",
         ]
 
     def _some(self, parts: Sequence[Entry]) -> list[str] | None:

@@ -86,8 +86,8 @@ def probe(store: Store) -> None:
         )
     if not first or stored != ours or listed != [key]:
         raise StoreUnfit(
-            f"{where} does not show what was just written to it (created: {first}, read: {stored == ours}, "
-            f"listed: {listed == [key]}), so a run's journal would have gaps; {FIT}"
+            f"{where} does not show what was just written to it: created {first}, read {stored == ours}, listed "
+            f"{listed == [key]}. So a run's journal would have gaps; {FIT}"
         )
     if isinstance(store, FolderStore):
         store.sweep()

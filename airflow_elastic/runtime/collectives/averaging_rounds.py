@@ -1,8 +1,8 @@
-"""Rounds of averaging that do not wait for a rank that is late.
+"""Rounds of averaging that do not wait for a late rank.
 
-Each rank has a thread beside its training, and all of these meet in each round: the thread of a rank whose training has
-not come to the round yet gives nothing, with a weight of 0, and takes the mean of the others. So a rank that is held up
-holds nobody up, and what it has done since counts in the round after.
+Each rank has a thread beside its training, and all these threads take part in each round. The training of a late rank
+has not come to the round yet. Then its thread gives zeros with a weight of 0, and takes the mean of the others. So a
+late rank does not delay the others, and its work since then counts in the next round.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_elastic.runtime.collectives.process_group import Collectives
 
 _OPEN, _OVER = "open", "over"
 
-#: How long the thread waits within torch, which cannot be interrupted; and for the other ranks' part of a round.
+#: How long the thread waits within torch, which cannot be interrupted; and between two looks at a round.
 _WAIT = timedelta(seconds=0.5)
 _POLL_SECONDS = 0.002
 
@@ -36,12 +36,12 @@ class AveragingRounds:
     """The rounds of one rank, from the first to `end`. Made by all ranks together.
 
     Args:
-        ranks: this rank among the others, which are at least two.
+        ranks: this rank among the others; at least two.
         first: number of the first round.
-        count: how many values a rank gives.
+        count: number of values that a rank gives.
         dtype: of these.
-        patience: seconds from when the first rank has come to a round until it begins without those that have not;
-            None: it waits for all.
+        patience: seconds after the first rank has come to a round until the round begins without the others. None: it
+            waits for all.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class AveragingRounds:
         self._count, self._dtype = count, dtype
         group = dist.new_group(backend="gloo")
         self._group = group if isinstance(group, dist.ProcessGroup) else None
-        # A connection of the thread's own: one that waits for the store keeps others from using it.
+        # The thread has its own connection: while it waits for the store, no other thread can use this one.
         name = ranks.from_first(
             lambda: f"averaging/{uuid.uuid4().hex}"
         )  # a store may outlive ranks, with their keys
@@ -63,15 +63,15 @@ class AveragingRounds:
         self._changed, self._leaving = threading.Condition(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="averaging", daemon=True)
         self._thread.start()
-        # A thread that is in torch when the interpreter goes makes a failed script look like one that was aborted.
+        # If a thread is in torch when the interpreter ends, a failed script looks like an aborted one.
         atexit.register(self._leave)
 
     def give(self, number: int, values: torch.Tensor) -> bool:
-        """Give this rank's values to a round; False where it has begun without them.
+        """Give this rank's values to a round; False if it has begun without them.
 
         Args:
             number: of the round.
-            values: of one dimension, on the CPU; nobody may change them afterwards.
+            values: of one dimension, on the CPU. They must not change afterwards.
         """
         with self._changed:
             if self._begun >= number:
@@ -82,7 +82,7 @@ class AveragingRounds:
         return True
 
     def mean(self, number: int) -> tuple[int, torch.Tensor]:
-        """Wait for a round; the newest one that is done, and the mean of what was given to it.
+        """Wait for a round. Returns the number of the newest round that is done, and its mean.
 
         Raises:
             RuntimeError: the ranks have lost each other.
@@ -94,7 +94,7 @@ class AveragingRounds:
             return self._done, self._mean
 
     def end(self) -> None:
-        """No more rounds. All ranks call this together, with no round begun that is not done."""
+        """No more rounds. All ranks call this together, when each round that has begun is done."""
         with self._changed:
             number = self._done + 1
         if self._ranks.rank == 0:
@@ -122,7 +122,7 @@ class AveragingRounds:
                 self._changed.notify_all()
 
     def _begins(self, number: int) -> bool:
-        """Wait until this round begins; False where there is none any more. When it does, the first rank decides."""
+        """Wait until this round begins, which the first rank decides; False if there are no more rounds."""
         begin = f"{number}/begin"
         if self._ranks.rank == 0:
             self._wait([f"{number}/first"])
@@ -130,7 +130,7 @@ class AveragingRounds:
                 came = [f"{number}/came/{rank}" for rank in range(self._ranks.world_size)]
                 self._wait(came, math.inf if self._patience is None else self._patience)
                 self._waiting.set(begin, _OPEN)
-                self._forget(number - 1)  # in which all threads have met
+                self._forget(number - 1)  # all threads have taken part in it
         self._wait([begin])
         return self._waiting.get(begin).decode() == _OPEN
 
@@ -148,7 +148,7 @@ class AveragingRounds:
         if work is not None:
             work.wait()  # raises what went wrong
         if not mine[-1]:
-            raise RuntimeError("nobody has given anything")
+            raise RuntimeError("no rank has given values")
         with self._changed:
             self._given = None
             self._done, self._mean = number, mine[:-1].div_(mine[-1].clone())
@@ -159,7 +159,7 @@ class AveragingRounds:
             self._waiting.delete_key(f"{number}/{what}")
 
     def _wait(self, keys: list[str], seconds: float = math.inf) -> None:
-        """Wait until all of them are set, or for so long."""
+        """Wait until all keys are set, or for so long."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._stay()
@@ -177,7 +177,7 @@ class _Leaving(Exception):
 
 
 def _connected(name: str) -> PrefixStore:
-    """The store of the rendezvous, which torchrun's agents and ours run, or the first rank."""
+    """The store of the rendezvous. It is run by an agent (torchrun's or this project's), or by the first rank."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECT)
     return PrefixStore(name, store)

@@ -1,12 +1,12 @@
-"""Local SGD: each rank trains by itself, and now and then all take the mean of their weights.
+"""Local SGD: each rank trains by itself, and from time to time all take the mean of their weights.
 
-For networks on which it takes longer to exchange gradients with each step than to compute them. Weights are exchanged
-once in so many steps, whatever the optimizer. A rank that is late for a round goes on from its mean, with what itself
-has done since added to it: that counts in the next round.
+This is for slow networks, where the exchange of gradients in each step would take longer than computing them. Ranks
+exchange weights once in so many steps, with any optimizer. A rank that is late for a round takes the round's mean, and
+adds its own change since the last one. That change counts in the next round.
 
-From: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; Lin et al., "Don't Use Large Mini-Batches,
-Use Local SGD", ICLR 2020. That nobody is ahead of another by more than a bound: Ho et al., "More Effective Distributed
-ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
+From: Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019). Lin et al., "Don't Use Large Mini-Batches,
+Use Local SGD" (ICLR 2020). The limit on the distance between ranks comes from another paper. It is Ho et al., "More
+Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013).
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
-#: Modules in whose forward or backward pass ranks wait for each other; by name, as importing them all takes its time.
+#: Modules that make ranks wait for each other in forward or backward passes. By name, because imports take time.
 _TOGETHER = {"DistributedDataParallel", "FullyShardedDataParallel", "SyncBatchNorm"}
 
 
 class LocalSGD:
-    """The averaging of one rank. Made by all ranks together, whose weights are the same then.
+    """The averaging of one rank. All ranks create it together, and then have the same weights.
 
     Args:
-        model: what is averaged: the parameters that are trained, and those buffers that are floating point numbers.
-            All ranks begin with those of the first.
-        optimizers: their states are averaged where a state is saved, so that what is saved is all ranks' own.
+        model: its trained parameters, and its buffers of floating point numbers, are averaged. All ranks begin with
+            those of the first.
+        optimizers: their states are averaged for a save, so that the checkpoint belongs to all ranks.
         ranks: this rank among the others.
-        step: that the run stands at.
+        step: the run's current step.
         every: steps from one round to the next.
-        patience: seconds from when the first rank has come to a round until it begins without those that have not;
-            None: it waits for all.
+        patience: seconds after the first rank has come to a round until the round begins without the others. None: it
+            waits for all.
 
     Raises:
-        InvalidInput: with such a model gradients or weights are exchanged already; or the numbers are none to use.
+        InvalidInput: such a model exchanges gradients or weights already; or a number is not allowed.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class LocalSGD:
             self._rounds = AveragingRounds(ranks, self._adopted + 1, count, dtype, patience)
 
     def due(self, step: int) -> bool:
-        """Whether there is a round behind this step."""
+        """Whether there is a round after this step."""
         return step % self._every == 0
 
     def average(self, step: int) -> None:
-        """The round behind this step: wait for it, and go on from its mean.
+        """The round after this step: wait for it, and take its mean.
 
         Raises:
             RuntimeError: the ranks have lost each other.
@@ -82,7 +82,7 @@ class LocalSGD:
         self._check_size()
         number = step // self._every
         if number <= self._adopted:
-            return  # late for the one before, this rank has gone on from a newer one
+            return  # this rank was late for the round before, and has taken the mean of a newer one
         mine = _flat(self._weights())
         in_time = self._rounds.give(number, mine)
         self._adopted, mean = self._rounds.mean(number)
@@ -90,7 +90,7 @@ class LocalSGD:
             _set(self._weights(), mean)
         else:
             own = mean + (mine - self._anchor)
-            # Of buffers, a variance for example, the sum need not be one any more: what lies between is.
+            # Not for buffers: a variance plus a difference need not be a variance. The value halfway is one.
             at = sum(one.numel() for one in self._trained())
             own[at:] = (mean[at:] + mine[at:]) / 2
             _set(self._weights(), own)
@@ -100,10 +100,10 @@ class LocalSGD:
                 "(late for %d so far)",
                 *(step, number, self._missed),
             )
-        self._anchor = mean  # and not what a late rank goes on from: what it has not given yet stays its own
+        self._anchor = mean  # and not a late rank's new weights: it still has to give its own change
 
     def settle(self) -> None:
-        """Have all ranks go on from the same weights and optimizer states. All of them call this, at the same step.
+        """Give all ranks the same weights and optimizer states. All of them call this, at the same step.
 
         Raises:
             InvalidInput: the optimizers of ranks keep states for different parameters.
@@ -116,8 +116,8 @@ class LocalSGD:
         most, fewest = self._ranks.largest(mean.numel(), -mean.numel())()
         if most != -fewest:
             raise InvalidInput(
-                f"the optimizers of one rank keep {most:.0f} numbers and those of another {-fewest:.0f}: there is no "
-                "mean of what only some have. Have each rank use all parameters before the first save"
+                f"the optimizers of one rank keep {most:.0f} numbers and those of another {-fewest:.0f}. There is no "
+                "mean of numbers that only some have. Make each rank use all parameters before the first save"
             )
         dist.all_reduce(mean, group=self._ranks.group)
         _set(everything, mean.div_(self._ranks.world_size))
@@ -127,9 +127,9 @@ class LocalSGD:
         now, had = sum(one.numel() for one in self._weights()), self._anchor.numel()
         if now != had:
             raise InvalidInput(
-                f"run.average: the model has {now} numbers that are trained, and had {had} when averaging began: there "
-                "is no mean of what only some ranks have. Change the shape of a model before run.average, or train "
-                "with DistributedDataParallel"
+                f"run.average: the model has {now} numbers that are trained, and had {had} when averaging began. There "
+                "is no mean of numbers that only some ranks have. Change the shape of a model before run.average, or "
+                "train with DistributedDataParallel"
             )
 
     def end(self) -> None:
@@ -152,7 +152,7 @@ class LocalSGD:
         return [*self._trained(), *(one for one in self._model.buffers() if one.is_floating_point())]
 
     def _states(self) -> Iterable[torch.Tensor]:
-        """What optimizers keep for each parameter, in the same order on each rank; not their counts of steps."""
+        """The states of optimizers, in the same order on each rank, without their counts of steps."""
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -162,7 +162,7 @@ class LocalSGD:
 
 
 def _check(model: torch.nn.Module, patience: float | None) -> None:
-    if patience is not None:  # which waits for all ranks
+    if patience is not None:  # None waits for all ranks
         seconds("patience", patience, "run.average")
     found = {base.__name__ for one in model.modules() for base in type(one).__mro__} & _TOGETHER
     if any(isinstance(one, DTensor) for one in model.parameters()):
@@ -170,12 +170,12 @@ def _check(model: torch.nn.Module, patience: float | None) -> None:
     if found:
         raise InvalidInput(
             f"model: given one with {', '.join(sorted(found))}, whose ranks exchange something with each step; "
-            "allowed: the module as it is, which each rank trains by itself"
+            "allowed: the plain module. Each rank trains it by itself"
         )
 
 
 def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """All of them in one, on the CPU; in float64 where one of them is, else in float32."""
+    """All of them in one tensor on the CPU, in float64 if one of them has it, else in float32."""
     parts = [one.detach().reshape(-1).cpu() for one in tensors]
     wide = any(one.dtype == torch.float64 for one in parts)
     dtype = torch.float64 if wide else torch.float32

@@ -22,7 +22,7 @@ class Collectives:
     Args:
         rank: this rank.
         world_size: all ranks.
-        group: a group with a CPU backend; None where there is one rank only.
+        group: a group with a CPU backend; None if there is only one rank.
     """
 
     def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None) -> None:
@@ -39,7 +39,7 @@ class Collectives:
             dist.barrier(group=self.group)
 
     def gather(self, mine: T) -> list[T]:
-        """What every rank has, in the order of ranks, on every rank."""
+        """Returns the values of all ranks, in the order of ranks, on every rank."""
         if self.group is None:
             return [mine]
         parts: list[Any] = [None] * self.world_size
@@ -47,11 +47,11 @@ class Collectives:
         return parts
 
     def any(self, mine: bool) -> bool:
-        """Whether it is so for any rank."""
+        """Whether it is true on any rank."""
         return bool(self.largest(float(mine))()[0])
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What `make` returns on rank 0, on every rank; what it raises there is raised on every rank."""
+        """Call `make` on rank 0. Every rank returns its result, or raises its error."""
         if self.group is None:
             return make()
         box: list[Any] = [None, None]
@@ -67,7 +67,7 @@ class Collectives:
         return result
 
     def largest(self, *numbers: float) -> Callable[[], list[float]]:
-        """Begin to find, for each of the numbers, the largest one that any rank gives; what it returns waits for it."""
+        """Begin to find, for each number, the largest one of all ranks. Call the returned function for the result."""
         if self.group is None:
             return lambda: list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.float64)
@@ -83,14 +83,14 @@ class Collectives:
 def join(
     rank: int, world_size: int, device: torch.device, backend: str | None, timeout: float
 ) -> Collectives:
-    """Join the other ranks, in the process group that there is or in a new one.
+    """Join the other ranks, in the existing process group or in a new one.
 
     Args:
         rank: this rank.
         world_size: all ranks.
-        device: where its tensors belong.
-        backend: torch's, for gradients. Default: nccl where there are GPUs, else gloo.
-        timeout: seconds after which a collective that does not come back fails.
+        device: for its tensors.
+        backend: torch's, for gradients. Default: nccl with GPUs, else gloo.
+        timeout: seconds after which a collective fails.
 
     Raises:
         InvalidInput: there is no such GPU.
@@ -100,7 +100,7 @@ def join(
         if device.index >= (count := torch.cuda.device_count()):
             raise InvalidInput(
                 f"local rank {device.index} has no GPU: its worker sees {count}; start as many ranks on a worker "
-                "(workers.procs) as it has GPUs, or hide them (CUDA_VISIBLE_DEVICES='') to train without"
+                "(workers.procs) as it has GPUs. To train without GPUs, hide them (CUDA_VISIBLE_DEVICES='')"
             )
         torch.cuda.set_device(device)
     if world_size == 1 and "MASTER_ADDR" not in os.environ:
@@ -112,7 +112,7 @@ def join(
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     if world_size == 1:
         return Collectives(0, 1, None)
-    # Our collectives run between steps, on the CPU; where gradients use gloo too, its group serves both.
+    # These collectives run between steps, on the CPU. If gradients use gloo too, its group serves both.
     group = _default_group() if backend == "gloo" else dist.new_group(backend="gloo")
     if not isinstance(group, dist.ProcessGroup):
         raise RuntimeError("torch made no gloo group of all ranks: is this rank in the process group at all?")

@@ -15,18 +15,18 @@ from airflow_elastic.spec.checkpoints.sample_records import Account, Consumed, D
 
 
 class Accountant:
-    """Keeps what this rank has consumed until its agent has written it.
+    """Keeps the samples that this rank has consumed until its agent has written them.
 
     Args:
-        surroundings: where the rank finds itself.
-        words: of its page, in which the agent says what it has written.
+        surroundings: the rank's environment.
+        words: of its page, in which the agent reports what it has written.
     """
 
     def __init__(self, surroundings: RankEnvironment, words: memoryview[float]) -> None:
         self._who, self._words = surroundings, words
         self._steps: deque[Consumed] = deque()
         self._from_step = 0
-        self._data: dict[int, Data] = {}  # by the phases that have used it
+        self._data: dict[int, Data] = {}  # by the phases that use it
         self._went_on_from: tuple[int, int] | None = None
 
     def has(self, phase: int, *, length: int = 0, shards: int = 0) -> None:
@@ -35,7 +35,7 @@ class Accountant:
         self._data[phase] = Data(phase, max(length, known.length), max(shards, known.shards))
 
     def goes_on(self, manifest: Manifest | None) -> None:
-        """From what training goes on; None: it begins."""
+        """Training resumes from this checkpoint; None: it begins."""
         if manifest is not None:
             self._from_step, self._went_on_from = manifest.step, manifest.saved_by
 
@@ -44,7 +44,7 @@ class Accountant:
         self._steps.append(consumed)
 
     def account(self) -> Account:
-        """Everything that is not known to have been written."""
+        """All steps that, as far as is known, are not written yet."""
         while self._steps and self._steps[0].step <= self._words[shared_page.WRITTEN]:
             self._steps.popleft()
         who = self._who
@@ -63,7 +63,7 @@ class Accountant:
 
 
 class Numbered(torch.utils.data.Dataset[Any]):
-    """A data set whose items say which ones they are."""
+    """A data set whose items come with their numbers."""
 
     def __init__(self, data: torch.utils.data.Dataset[Any]) -> None:
         self._data = data
@@ -75,14 +75,14 @@ class Numbered(torch.utils.data.Dataset[Any]):
         return index, self._data[index]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[int, Any]]:
-        """Of those that a loader wants at once."""
+        """The items of a batch."""
         at_once = getattr(self._data, "__getitems__", None)
         items = at_once(indices) if at_once else (self._data[index] for index in indices)
         return list(zip(indices, items, strict=True))
 
 
 class NumberedCollate:
-    """Puts items of a batch together as the script wants, and their numbers beside that.
+    """Collates the items of a batch as the script wants, and returns their numbers beside them.
 
     Args:
         collate: the script's own. Default: torch's.

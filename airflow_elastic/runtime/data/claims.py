@@ -1,8 +1,8 @@
-"""Pieces of a global batch that are handed out to whoever is ready, and the gradients that come of them.
+"""Pieces of a global batch, which ranks claim when they are ready; and the average of their gradients.
 
-Who is next is a number in the store of the rendezvous, which the lead agent runs. It counts within a step only: ranks
-meet at its end. What a lost worker had claimed is lost with the step; the next attempt goes on from a checkpoint, where
-a store of its own begins to count anew.
+The next piece is a number in the store of the rendezvous, which the lead agent runs. It counts only within a step, at
+whose end ranks meet. If a worker is lost, its claims are lost with the step. The next attempt resumes from a
+checkpoint, with a store that counts from the start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_elastic.runtime.collectives.process_group import Collectives
 
 
 class Claims:
-    """Numbers, each of which is given to one rank.
+    """Numbers that ranks take: each number goes to one rank.
 
     Args:
         ranks: this rank among the others.
@@ -29,27 +29,27 @@ class Claims:
         self._store = None if ranks.alone else PrefixStore("claims", _default_store())
 
     def begin(self, pieces: int) -> int:
-        """Another global batch, of so many pieces. Returns the number that is dealt first.
+        """Begin another global batch, of so many pieces. Returns the number of this rank's first piece.
 
-        Others may still be busy with the one before: on GPUs, exchanges of gradients are waited for by these alone.
+        Other ranks may still be at the batch before: on GPUs, only the GPUs wait for the exchange of gradients.
         """
         self._batch, self._next, self._most = self._batch + 1, 0, max(pieces, self.world_size)
         return self._ranks.rank
 
     def take(self) -> int:
-        """The next number that nobody has. Each rank takes them until there is no piece for one."""
+        """The next free number. Each rank takes numbers until it gets one without a piece."""
         if self._store is None:
             self._next += 1
             return self._next
         key = str(self._batch)
         taken = self._store.add(key, 1)
-        if taken == self._most:  # the pieces that were not dealt, and one for each rank: nobody takes another
+        if taken == self._most:  # all other pieces, and one number for each rank: no rank takes another
             self._store.delete_key(key)
         return self.world_size - 1 + taken
 
 
 def exchange(model: DistributedDataParallel) -> None:
-    """Average the gradients over ranks, as DDP would in a backward pass of which it knew that it is the last one."""
+    """Average the gradients over ranks, as DDP does in a backward pass that it knows to be the last one."""
     group, works = model.process_group, []
     gradients: list[torch.Tensor] = []
     for parameter in model.parameters():

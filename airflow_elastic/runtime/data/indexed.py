@@ -22,14 +22,14 @@ def epoch_of(
     options: Mapping[str, Any],
     account: bool,
 ) -> Iterator[Portion]:
-    """Yield what a rank is given of an epoch.
+    """Yield a rank's portions of an epoch.
 
     Args:
         data: the data set.
-        batches: what of it, and in which pieces.
+        batches: the rank's part of it, cut into pieces.
         epoch: number of the epoch.
         options: for `torch.utils.data.DataLoader`.
-        account: say which samples were fetched.
+        account: record which samples were fetched.
     """
     samples: list[int] = []
     source = _load(data, batches, batches.epoch_seed, options, account=account)
@@ -54,16 +54,16 @@ def claimed_epoch_of(
     options: Mapping[str, Any],
     account: bool,
 ) -> Iterator[Portion]:
-    """The same, where each rank gets as many pieces of a global batch as it has time for.
+    """The same, but each rank gets as many pieces of a global batch as it has time for.
 
     Args:
         data: the data set.
-        batches: what of it.
+        batches: the global batches.
         epoch: number of the epoch.
-        claims: who gets which piece.
+        claims: decide which rank gets which piece.
         micro_batch: the most samples of a piece.
         options: for `torch.utils.data.DataLoader`.
-        account: say which samples were fetched.
+        account: record which samples were fetched.
     """
     wanted: list[list[int]] = []
     source = iter(_load(data, _Told(wanted), batches.epoch_seed, options, account=account))
@@ -80,7 +80,7 @@ def claimed_epoch_of(
 
 
 class _Shared:
-    """A global batch, of which this rank has claimed a piece."""
+    """A global batch, and the piece of it that this rank has claimed."""
 
     def __init__(
         self, epoch: int, start: int, size: int, micro_batch: int, claims: Claims, *, over: bool
@@ -93,14 +93,14 @@ class _Shared:
         self.open = True
 
     def piece(self) -> tuple[int, int, float]:
-        """From, to, and the weight. One that has none still has to take part in the collectives, with weight 0."""
+        """From, to, and the weight. A rank without a piece still has to take part in the collectives, with weight 0."""
         if self._number >= len(self._pieces):
             return self._start, self._start + 1, 0.0
         low, high = self._pieces[self._number]
         return low, high, (high - low) * self._claims.world_size / self._size
 
     def finished(self) -> BatchShare | None:
-        """The script is through with the piece: claim another one."""
+        """The script has finished the piece: claim another one."""
         self._number = self._claims.take()
         self.open = self._number < len(self._pieces)
         if self.open:
@@ -110,7 +110,7 @@ class _Shared:
 
 
 class _Told:
-    """A batch sampler that is told what is wanted next."""
+    """A batch sampler that yields the indices in a list, which the caller fills."""
 
     def __init__(self, wanted: list[list[int]]) -> None:
         self._wanted = wanted
@@ -128,11 +128,11 @@ def _load(
     *,
     account: bool,
 ) -> torch.utils.data.DataLoader[Any]:
-    # Of its own, or the loader would draw its seed from the global generator: once more in a resumed epoch than in an
-    # undisturbed one, and everything random after it would differ.
+    # Without its own generator, the loader draws its seed from the global one. In a resumed epoch it would do so once
+    # more than in an undisturbed one, and all later random numbers would differ.
     own = torch.Generator().manual_seed(seed)
     settings = {"generator": own, **options}
-    # Without workers it is the rank's own generators that draw, and they are saved.
+    # Without workers the rank's own generators are used, and they are saved.
     if options.get("num_workers"):
         settings["worker_init_fn"] = begin_with(data, options.get("worker_init_fn"))
         data = Seeded(data, seed)

@@ -1,4 +1,4 @@
-"""What a script is given at once, and what of it a step is done with."""
+"""The samples that a script gets at once, and a rank's share of a global batch, which a step consumes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class BatchShare:
 
     Attributes:
         epoch: from 0.
-        offset: samples of the epoch that are done with, when the step is.
+        offset: samples of the epoch that are consumed when the step is done.
         size: samples of the global batch.
-        over: whether the epoch is over with it.
-        samples: those that are this rank's, by index; nothing where nobody wants to know.
-        spans: or by their places in shards.
-        ended: shards whose end was come to.
+        over: whether it is the last one of the epoch.
+        samples: this rank's samples, by index; empty if the run does not account for them.
+        spans: the same for a stream, by their places in shards.
+        ended: shards whose end was reached.
         done: called when the step is done.
     """
 
@@ -39,11 +39,11 @@ class Portion:
     """Samples that a rank gets at once.
 
     Attributes:
-        content: what the script is given.
-        weight: what the mean loss of it counts.
-        completes: the share of which it is the last piece.
-        finished: to be called when the script is through with it, where nobody knows before that whether there is
-            another piece for this rank; returns the share, if there is none.
+        content: the batch for the script.
+        weight: of its mean loss.
+        completes: the share, if this is its last piece.
+        finished: call it when the script has finished the piece, if only then it is known whether this rank gets
+            another piece. Returns the share, if it gets none.
     """
 
     content: Any

@@ -1,9 +1,9 @@
-"""Which samples a rank gets: the order depends on (seed, epoch) alone, never on how many ranks there are.
+"""The samples that a rank gets: their order depends only on seed and epoch, never on the number of ranks.
 
 The epoch's order is cut into global batches of constant size, and each global batch into one contiguous share a rank.
-So every sample of an epoch is consumed exactly once whatever the world sizes were that went through it, and a run that
-is resumed anywhere goes on with the very sample that was next. (The idea of a world-size-free order with a constant
-global batch is that of ElasticDDP samplers such as DLRover's; positions count samples, not batches.)
+So every sample of an epoch is consumed exactly once, at any world sizes. A run that resumes at any point begins with
+exactly the next sample. ElasticDDP samplers, such as DLRover's, have the same idea: a constant global batch, and an
+order without the world size. Positions count samples, not batches.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What decides the order of samples in each epoch.
+    """The facts that decide the order of samples in each epoch.
 
     Attributes:
-        length: samples of the data set; None of a stream, which says itself what its shards are.
-        seed: of the order; None where nothing is shuffled.
+        length: samples of the data set; None for a stream, which describes its shards itself.
+        seed: of the order; None without shuffling.
     """
 
     length: int | None
@@ -61,7 +61,7 @@ class ElasticBatches:
     Args:
         length: samples of the data set.
         global_batch: samples of one optimizer step, all ranks together; the last one of an epoch may be smaller.
-        epoch: which epoch.
+        epoch: the epoch.
         offset: samples of this epoch that have been consumed already.
         seed: together with `epoch`, determines the order.
         rank: this rank.
@@ -117,13 +117,13 @@ class ElasticBatches:
         for piece in self.plan():
             low, high = piece.low, piece.high
             if low == high:
-                # Others have more pieces: this rank still has to take part in the collectives, with weight 0; and with
-                # as much as it has, as some layers (a batch norm) can do nothing with one sample.
+                # Other ranks have more pieces. This rank still has to take part in the collectives, with weight 0. It
+                # uses a whole piece, because some layers (a batch norm) cannot work with one sample.
                 low, high = self.pieces(piece.size)[0]
             yield self.indices(piece.start + low, piece.start + max(high, low + 1))
 
     def plan(self) -> Iterator[MicroBatch]:
-        """What is yielded, in other words."""
+        """The pieces that the iterator yields."""
         for start, size in self.starts():
             share = self.pieces(size)
             for number, (low, high) in enumerate(share, 1):
@@ -131,12 +131,12 @@ class ElasticBatches:
                 yield MicroBatch(start, size, low, high, weight, last=number == len(share))
 
     def starts(self) -> Iterator[tuple[int, int]]:
-        """Where in the epoch's order global batches begin, and how many samples they have."""
+        """The places in the epoch's order where global batches begin, and their sizes."""
         for start in range(self._offset, self.length, self._global_batch):
             yield start, self.size_at(start)
 
     def indices(self, start: int, stop: int) -> list[int]:
-        """What lies there in the epoch's order."""
+        """The samples in this range of the epoch's order."""
         indices: list[int] = self._order[start:stop].tolist()
         return indices
 
@@ -149,10 +149,10 @@ class ElasticBatches:
         return size * self._rank // self._world_size, size * (self._rank + 1) // self._world_size
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
-        """What this rank gets of a global batch of that size, one after the other: from, to.
+        """This rank's pieces of a global batch of that size, in order: from, to.
 
-        Of a smaller one its share in as few as it takes, as small ones are of little use, and then nothing, as often as
-        others have more; each step in that way would take longer.
+        All ranks have the same number of pieces. The global batch at the end of an epoch may be smaller. Then a rank
+        cuts its share into as few pieces as possible, because small ones are of little use. The others are empty.
         """
         low, high = self.share(size)
         counted = self._global_batch if self._even_pieces else size
@@ -161,7 +161,7 @@ class ElasticBatches:
         return [*cut(low, high, own), *[(low, low)] * (everybodys - own)]
 
     def weight(self, size: int) -> float:
-        """What this rank's mean loss counts, so that DDP's average over ranks is the mean over the global batch."""
+        """The weight of this rank's mean loss: with it DDP's average over ranks is the mean over the global batch."""
         low, high = self.share(size)
         return (high - low) * self._world_size / size
 
@@ -179,14 +179,14 @@ def order_of(length: int, seed: int, epoch: int, *, shuffle: bool) -> torch.Tens
 
 
 def count_pieces(largest: int, micro_batch: int | None) -> int:
-    """How many pieces each rank has of a global batch of which some rank has so many samples, and none has more.
+    """The number of pieces of each rank in a global batch. `largest`: the most samples that a rank has of it.
 
-    As many on every rank: a model's forward pass may have collectives, in which ranks wait for each other.
+    Each rank has the same number, because ranks may wait for each other in collectives of the forward pass.
     """
     return -(-largest // (micro_batch or largest))
 
 
 def cut(low: int, high: int, parts: int) -> list[tuple[int, int]]:
-    """From `low` to `high` in so many parts, as equal as can be."""
+    """Cut the range from `low` to `high` into so many parts, as equal as possible."""
     ends = [low + (high - low) * part // parts for part in range(parts + 1)]
     return list(pairwise(ends))

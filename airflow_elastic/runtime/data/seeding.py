@@ -1,7 +1,7 @@
-"""Random augmentation in a loader's workers: what is drawn for a sample depends on the sample and the epoch alone.
+"""Random augmentation in a loader's workers: random numbers for a sample depend only on the sample and the epoch.
 
-Workers are processes of their own, and begin anew where a run is gone on with. So their generators do so with each
-sample, and it does not matter which worker fetches it, for which rank, and after which others.
+Workers are separate processes, and start again when a run resumes. So their generators are seeded again for each
+sample. It does not matter which worker fetches it, for which rank, and after which other samples.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Seeded(torch.utils.data.Dataset[Any]):
         return self._data[index]
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """Those that a loader wants at once. Where the data set fetches them so, they share the seed of the first."""
+        """The samples of a batch. If the data set fetches them at once, they share the seed of the first."""
         if not _fetches_at_once(self._data):
             return [self[index] for index in indices]
         random_state.seed(self._seed, indices[0])
@@ -45,23 +45,23 @@ class Seeded(torch.utils.data.Dataset[Any]):
 def begin_with(
     data: torch.utils.data.Dataset[Any], own: Callable[[int], None] | None
 ) -> Callable[[int], None]:
-    """What a worker begins with: the script's own function, which is to find the script's own data set there.
+    """The `worker_init_fn` of a loader: it calls the script's own function, which must find the script's data set.
 
     Args:
-        data: the data set, as nothing is wrapped around it.
-        own: the `worker_init_fn` that the script has given, if any.
+        data: the script's data set, without a wrapper.
+        own: the script's own `worker_init_fn`, if it has one.
     """
     return partial(_begin, data, own)
 
 
 def _begin(data: torch.utils.data.Dataset[Any], own: Callable[[int], None] | None, worker: int) -> None:
-    # torch knows what is wrapped around it, and lets nobody set this.
+    # torch has the wrapper here, and does not allow a plain assignment.
     object.__setattr__(torch.utils.data.get_worker_info(), "dataset", data)
     if own is not None:
         own(worker)
 
 
 def _fetches_at_once(data: Any) -> bool:
-    while isinstance(data, torch.utils.data.Subset):  # does so where what it is of does
+    while isinstance(data, torch.utils.data.Subset):  # it does if its own data set does
         data = data.dataset
     return callable(getattr(data, "__getitems__", None))

@@ -1,7 +1,7 @@
-"""A rank's share of the data: handed to the script piece by piece, and how far the run has come with it.
+"""A rank's share of the data, which the script gets piece by piece, and the run's position in the data.
 
-What counts is what a step was done with. Pieces may have been fetched before their turn: by a loader's workers, or by a
-training loop that looks ahead.
+Samples count when their step is done. They may have been fetched earlier: by a loader's workers, or by a training loop
+that looks ahead.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
-#: What a DataLoader may be told otherwise than this is the run's business.
+#: Options of a DataLoader that the run decides: their usual values, and why a script cannot set others.
 _OURS = {
     "batch_size": (
         1,
-        "the most samples that a rank gets at once are micro_batch, and those of a step global_batch",
+        "A rank gets at most micro_batch samples at once, and a step has global_batch samples",
     ),
-    "sampler": (None, "the order of samples follows from seed and shuffle"),
-    "batch_sampler": (None, "the order of samples follows from seed and shuffle"),
-    "drop_last": (False, "an epoch has all samples, and the last step of it those that are left"),
+    "sampler": (None, "The order of samples follows from seed and shuffle"),
+    "batch_sampler": (None, "The order of samples follows from seed and shuffle"),
+    "drop_last": (False, "An epoch has all samples, and its last step has the remaining ones"),
 }
 
-#: So many global batches a loop may look ahead.
+#: A loop may look ahead by so many global batches.
 _AHEAD = 128
 
 
 class DataShare:
-    """What a rank's script is given.
+    """The data that a rank's script gets.
 
     Args:
         ranks: this rank among the others.
-        accountant: keeps what was consumed, where the run accounts for that.
-        expect: is told how many steps there will be.
+        accountant: keeps the consumed samples, if the run accounts for them.
+        expect: gets the number of steps that there will be.
 
     Attributes:
-        position: where the run stands: behind the last step.
-        weight: what the mean loss of the samples at hand counts.
-        step_due: whether they are the last ones of this rank's share of a global batch.
-        epoch: the epoch that the script's loop over epochs is in; None where there is no such loop.
-        epochs: how many that loop has.
-        passes: whether the training at hand is complete, and nothing is given.
-        passed: whether the script was given nothing of epochs that are over.
+        position: of the run, after the last step.
+        weight: of the mean loss of the current samples.
+        step_due: whether these are the last ones of this rank's share of a global batch.
+        epoch: the epoch that the script's loop over epochs is in; None without such a loop.
+        epochs: the number of epochs of that loop.
+        passes: whether the current training is complete, so that loops yield no data.
+        passed: whether a loop has yielded no data for epochs that are over.
         within: whether the script is in a phase that it has named.
-        replaced: what the script has replaced of what is saved.
+        replaced: the saved objects that the script has replaced.
         phase: number of the training.
-        begin: is called before something of the epoch that the run stands in is given.
+        begin: called before the run's current epoch yields data.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class DataShare:
         expect: Callable[[int], None],
     ) -> None:
         self.position, self.weight, self.step_due = Position(), 1.0, True
-        self._order: Order | None = None  # that the position is of
-        self._over = False  # its epoch
+        self._order: Order | None = None  # of the position
+        self._over = False  # whether the position's epoch is over
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
         self.begin: Callable[[], None] = lambda: None
         self.epoch: int | None = None
         self.epochs = self.phase = 0
         self.replaced = Replacements()
         self.passes = self.passed = self.within = False
-        self._until = 0  # so many epochs are asked for
+        self._until = 0  # the number of epochs that the script wants
         self._given: deque[BatchShare] = deque()
-        self._steps = 0  # that were told
-        self._untold = 0  # of what loaders gave to their end
-        self._ended = False  # the last one of them has
-        self._told_here = 0  # of what that gave
+        self._steps = 0  # calls of `run.step`
+        self._untold = 0  # global batches without a step, of loaders that have ended
+        self._ended = False  # whether the last loader has
+        self._told_here = 0  # steps with that loader's global batches
         self._claims: Claims | None = None
         self._finished: Callable[[], BatchShare | None] | None = None
 
@@ -109,7 +109,7 @@ class DataShare:
         """This rank's share of every global batch, as `Session.loader` says.
 
         Raises:
-            InvalidInput: data of this kind cannot be gone on with, or not be handed out like that.
+            InvalidInput: a run cannot resume within data of this kind, or the options do not fit it.
         """
         global_batch = whole_number("global_batch", global_batch, 1)
         epochs, seed = self._asked(epochs, epoch), seed_number(seed)
@@ -117,12 +117,12 @@ class DataShare:
         for name in sorted(_OURS.keys() & options.keys()):
             usual, why = _OURS[name]
             if options[name] is not usual and options[name] != usual:
-                raise InvalidInput(f"run.loader: {name}: given {options[name]!r}; allowed: nothing, as {why}")
+                raise InvalidInput(f"run.loader: {name}: given {options[name]!r}; allowed: nothing. {why}")
         options = {name: value for name, value in options.items() if name not in _OURS}
         if dynamic and (isinstance(data, ShardedStream) or micro_batch is None or options.get("num_workers")):
             raise InvalidInput(
-                "dynamic=True hands out pieces of micro_batch samples when ranks are ready for them: it needs data "
-                "with an index, micro_batch, and num_workers=0, as workers fetch before anybody is ready"
+                "dynamic=True gives a piece of micro_batch samples to a rank when it is ready. It needs data with an "
+                "index, micro_batch, and num_workers=0, because workers fetch before a rank is ready"
             )
         if self.passes:
             return self._hand_out(iter(()), epochs)
@@ -132,8 +132,8 @@ class DataShare:
             return self._hand_out(self._streamed(data, epochs, plan), epochs)
         if isinstance(data, torch.utils.data.IterableDataset) or not hasattr(data, "__len__"):
             raise InvalidInput(
-                f"{type(data).__name__} has no length and no index, so nothing says how to go on in the middle of it: "
-                "make it an elastic.ShardedStream, whose shards are read from an offset"
+                f"{type(data).__name__} has no length and no index, so a run cannot resume in the middle of it. Make "
+                "it an elastic.ShardedStream, which reads shards from an offset"
             )
         length = len(data)
         self._go_on_in(Order(length, seed if shuffle else None), epochs)
@@ -168,54 +168,54 @@ class DataShare:
         return self._hand_out(portions, epochs)
 
     def _asked(self, epochs: int | None, epoch: int | None) -> int:
-        """The epoch behind those that are asked for. Raises InvalidInput."""
+        """The number after the last epoch that the script wants. Raises InvalidInput."""
         if epoch is not None:
             if epochs is not None or (self.epoch is not None and epoch != self.epoch):
                 within = "" if self.epoch is None else f" (run.epochs is at {self.epoch})"
                 raise InvalidInput(
-                    f"run.loader: epoch: given {epoch!r}, and epochs={epochs!r}{within}; allowed: one of the two, and "
-                    "in a loop over run.epochs the epoch that it is at"
+                    f"run.loader: epoch: given {epoch!r} with epochs={epochs!r}{within}; allowed: one of the two. In a "
+                    "loop over run.epochs it must be the loop's epoch"
                 )
             return whole_number("epoch", epoch, 0) + 1
         if epochs is None:
             if self.epoch is None and not self.passes:
                 raise InvalidInput(
-                    "run.loader: epochs: given nothing; allowed: how many epochs the training has in all, or a loop "
-                    "around it: `for epoch in run.epochs(3): for batch in run.loader(data, global_batch=64): …`"
+                    "run.loader: epochs: given nothing; allowed: the number of all epochs of the training. Or use a "
+                    "loop: `for epoch in run.epochs(3): for batch in run.loader(data, global_batch=64): …`"
                 )
             return (self.epoch or 0) + 1
         epochs = whole_number("epochs", epochs, 0)
         if self.epoch is not None and epochs != self.epoch + 1:
             raise InvalidInput(
-                f"run.loader: epochs: given {epochs} in a loop over run.epochs, which is at epoch {self.epoch}; "
-                "allowed: nothing, as what is left of that epoch is given"
+                f"run.loader: epochs: given {epochs} in a loop over run.epochs at epoch {self.epoch}; allowed: "
+                "nothing. The loader yields the rest of that epoch"
             )
         return epochs
 
     @property
     def used(self) -> bool:
-        """Whether the training has been given something of its data by this."""
+        """Whether a loader has yielded data to the training."""
         return self._order is not None
 
     @property
     def at_end(self) -> bool:
-        """Whether all was consumed of the epoch that a loop over epochs is in, or of the last one of a phase."""
+        """Whether the current epoch of a loop over epochs, or the last one of a phase, is consumed."""
         if self.epoch is None:
             return self._over and self.within and self.position.epoch + 1 >= self._until
         return self._over and self.position.epoch == self.epoch
 
     def close(self, epoch: int) -> None:
-        """The loop over epochs is through with one, and with all that belongs to it."""
+        """The loop over epochs has finished an epoch, and the code at its end."""
         self.position, self._over = Position(epoch + 1, 0, self.position.samples), False
         self._given.clear()
 
     def end(self) -> None:
-        """All is done, and what belongs to the end of the last epoch, too."""
+        """The training is complete, with the code at the end of the last epoch."""
         if self._over:
             self.close(self.position.epoch)
 
     def enter(self, phase: int, *, passes: bool, within: bool) -> None:
-        """Another training begins, with nothing behind it yet."""
+        """Another training begins, without a step so far."""
         self.within, self._until = within, 0
         self.position, self._over, self._order = Position(0, 0, self.position.samples), False, None
         self.phase, self.passes, self.passed, self.epoch = phase, passes, False, None
@@ -242,40 +242,40 @@ class DataShare:
 
     @property
     def _begins(self) -> tuple[int, int]:
-        """Epoch and offset of what comes next."""
+        """Epoch and offset of the next sample."""
         return _behind(self.position, over=self._over)
 
     def _go_on_in(self, order: Order, epochs: int) -> None:
-        """Samples are given in this order from here on.
+        """From here on samples come in this order.
 
         Raises:
-            InvalidInput: an epoch was begun in another one.
+            InvalidInput: the current epoch was begun in another order.
         """
         epoch, offset = self._begins
         if epoch >= epochs:
-            if self._steps:  # of a run that was restarted at its end there is nothing to say
+            if self._steps:  # else the run was restarted at its end, which needs no warning
                 log.warning(
-                    "run.loader gives nothing: %d epochs are over, and epochs=%d is how many the run has in all, not "
-                    "how many more. To go through the data again, give a larger number; data that is only looked at "
-                    "needs a DataLoader of its own",
+                    "run.loader gives nothing: %d epochs are over, and epochs=%d is the number of all epochs of the "
+                    "run. To train on the data again, give a larger number. To look at data without training, use a "
+                    "DataLoader",
                     *(epoch, epochs),
                 )
             return
         if offset and self._order not in (None, order):
             raise InvalidInput(
-                f"the run has consumed {offset} samples of epoch {epoch} in one order of the data ({self._order}), and "
-                f"the script now has ({order}): some samples would come twice and others never. Go on with what was, "
-                "and change it when the epoch is over; or begin a run with another URI"
+                f"the run has consumed {offset} samples of epoch {epoch} in one order of the data ({self._order}). The "
+                f"script now has another ({order}): some samples would come twice and others never. Use the former "
+                "data, and change it when the epoch is over; or begin a run with another URI"
             )
         self._order = order
 
     def state_dict(self) -> dict[str, Any]:
-        """What `position` is of, for a checkpoint."""
+        """The order that `position` refers to, for a checkpoint."""
         order = self._order and [self._order.length, self._order.seed]
         return {"order": order, "over": self._over, "replaced": [[*one] for one in self.replaced.made]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The position, which is kept in the manifest, is of this."""
+        """Take the order from a checkpoint; the position itself is in the manifest."""
         self._order = Order(*state["order"]) if state["order"] else None
         self._over = state["over"]
         self.replaced.made = [ReplacementPoint(*one) for one in state.get("replaced", ())]
@@ -286,7 +286,7 @@ class DataShare:
             self.begin()
         else:
             self.passed = True
-        if self._ended and self._told_here:  # or somebody has only looked
+        if self._ended and self._told_here:  # else the script has only looked at the data
             self._untold += len(self._given)
         self._given.clear()
         self._ended, self._told_here = False, 0
@@ -299,38 +299,38 @@ class DataShare:
             yield portion.content
             if self._finished is not None:
                 raise InvalidInput(
-                    "with dynamic=True forward and backward of each piece belong into `with run.accumulate(model):`"
+                    "with dynamic=True, do forward and backward of each piece in `with run.accumulate(model):`"
                 )
         self._ended = True
 
     def _check_told(self) -> None:
-        """Raises InvalidInput where the script does not tell of its steps: the position would stay behind for good.
+        """Raises InvalidInput if the script does not call `run.step`: the position would never move.
 
-        A batch that is left out now and then is no reason to end a training that has gone on for days. And before the
-        first step somebody may look at all of the data.
+        If a script sometimes leaves out a batch, this must not end a training of days. And before the first step a
+        script may look at all data.
         """
         untold, told = self._untold + len(self._given), self._steps
         if told and untold > _AHEAD and untold * 4 > told:
             raise InvalidInput(
-                f"run.loader has given {told + untold} global batches, and run.step was called {told} times: what it "
-                "was not told of would be trained on again after a restart. Call run.step once for each global batch, "
-                "also for one that you leave out; to accumulate gradients of several, have a larger global_batch and "
-                f"micro_batch; go through one loader at a time, and look ahead by {_AHEAD} at the most"
+                f"run.loader has given {told + untold} global batches, and run.step was called {told} times. A restart "
+                "would train on the others again. Call run.step once for each global batch, also for one that you "
+                "leave out. To accumulate gradients of several, use a larger global_batch with micro_batch. Use one "
+                f"loader at a time, and look ahead by at most {_AHEAD}"
             )
 
     @property
     def may_go_on(self) -> bool:
-        """Whether it is not known yet if there is another piece for this rank."""
+        """Whether this rank may still get another piece."""
         return self._finished is not None
 
     @contextlib.contextmanager
     def accumulate(self, model: torch.nn.Module) -> Iterator[None]:
-        """What `Session.accumulate` says."""
+        """See `Session.accumulate`."""
         parallel = model if isinstance(model, DistributedDataParallel) else None
         if self.may_go_on and parallel is None and not self._ranks.alone:
             raise InvalidInput(
-                "dynamic=True needs a model in DistributedDataParallel: in others ranks wait for each other in each "
-                "forward pass, and here they do not have as many"
+                "dynamic=True needs a model in DistributedDataParallel. In others ranks wait for each other in each "
+                "forward pass, but here ranks have different numbers of passes"
             )
         with contextlib.nullcontext() if parallel is None or self.step_due else parallel.no_sync():
             yield
@@ -338,7 +338,7 @@ class DataShare:
             exchange(parallel)
 
     def finish_piece(self) -> bool:
-        """The script is through with a piece; returns whether all ranks are now to exchange their gradients."""
+        """The script has finished a piece; returns whether all ranks must now exchange their gradients."""
         finished, self._finished = self._finished, None
         given = finished() if finished is not None else None
         if given is not None:
@@ -349,20 +349,20 @@ class DataShare:
 
     @property
     def ahead(self) -> tuple[int, int]:
-        """Epoch and offset behind all that was given, whether a step was done with it yet or not."""
+        """Epoch and offset after the last sample that a loader has yielded, with or without a step."""
         return _behind(last := self._given[-1], over=last.over) if self._given else self._begins
 
     def stepped(self, step: int) -> None:
-        """A step was done with what was given first.
+        """A step was done with the oldest global batch.
 
         Raises:
-            InvalidInput: not all of it has been given yet.
+            InvalidInput: the script does not have all its pieces yet.
         """
         if not self._given:
             if not self.step_due:
                 raise InvalidInput(
-                    "run.step was called before the last piece of a global batch: with micro_batch a step has several, "
-                    "and is due where run.step_due says so"
+                    "run.step was called before the last piece of a global batch. With micro_batch a step has several "
+                    "pieces: call it if run.step_due is true"
                 )
             return
         given = self._given.popleft()

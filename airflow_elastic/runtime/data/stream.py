@@ -1,4 +1,4 @@
-"""Data that is read and not indexed: shards, each from its beginning to its end, or on from a sample in the middle."""
+"""Data that is read and not indexed: shards, each read from its beginning to its end, or from a sample on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_elastic.runtime.data.stream_plan import (
 from airflow_elastic.spec.checkpoints.sample_records import Ended, Span
 from airflow_elastic.spec.errors import InvalidInput
 
-#: So many global batches are read ahead at once: ranks have to tell each other what they found only that often.
+#: So many global batches are read ahead at once. Ranks exchange what they have found once for all of them.
 _AHEAD = 4
 
 
@@ -37,15 +37,15 @@ class ShardedStream:
     Hand it to `Session.restore` by name, as `data=stream`, and to `Session.loader`.
 
     Args:
-        shards: all of them, the same and in the same order in every attempt, as long as an epoch is not over: known
-            again by their `repr`.
-        read: yields the samples of a shard from an offset on, always the same ones in the same order. It is called in
-            the loader's workers, where there are any.
-        lanes: how many shards are read at the same time, by all ranks together: no fewer than there will ever be ranks.
-            Part of the order of samples, so it stays what it is until an epoch is over.
+        shards: all of them. They and their order must not change between attempts until an epoch is over. Their `repr`
+            shows whether they are the same.
+        read: yields the samples of a shard from an offset on, always the same ones in the same order. If the loader has
+            workers, it is called there.
+        lanes: the number of shards that all ranks together read at the same time. Give at least as many as there will
+            ever be ranks. It is part of the order of samples, so it must not change until an epoch is over.
 
     Attributes:
-        spot: where the stream stands: behind the last step.
+        spot: the stream's position, after the last step.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ShardedStream:
         self.spot = StreamPosition.first(0, self.lanes)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands, for a checkpoint."""
+        """Its position, for a checkpoint."""
         return {
             "shards": len(self.shards),
             "digest": self._digest,
@@ -69,10 +69,10 @@ class ShardedStream:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stand there again. Where that is the beginning of an epoch, shards may be others than they were.
+        """Take the position from a checkpoint. At the beginning of an epoch, the shards may have changed.
 
         Raises:
-            InvalidInput: it is in the middle of an epoch of other shards, or in another order, or of other lanes.
+            InvalidInput: it is in the middle of an epoch, and shards, their order or the lanes have changed.
         """
         spot = StreamPosition(state["epoch"], state["turn"], tuple(tuple(lane) for lane in state["lanes"]))
         shards, lanes, digest = state["shards"], len(spot.lanes), state.get("digest", self._digest)
@@ -80,34 +80,34 @@ class ShardedStream:
             if spot != StreamPosition.first(spot.epoch, lanes):
                 raise InvalidInput(
                     f"the checkpoint is in the middle of epoch {spot.epoch} of {shards} shards in {lanes} lanes "
-                    f"({state.get('digest', 'unnamed')}), and the script has {len(self.shards)} shards in {self.lanes} "
-                    f"lanes ({self._digest}): go on with those, in the same order and named alike, and have others "
-                    "when the epoch is over; or begin a run with another URI"
+                    f"({state.get('digest', 'unnamed')}). The script has {len(self.shards)} shards in {self.lanes} "
+                    f"lanes ({self._digest}). Use the former shards, with the same names and order, and change them "
+                    "when the epoch is over. Or begin a run with another URI"
                 )
             spot = StreamPosition.first(spot.epoch, self.lanes)
         self.spot = spot
 
     @cached_property
     def _digest(self) -> str:
-        """Of the shards in their order. Where something is in memory tells nothing of it."""
+        """A digest of the shards in their order, without addresses of memory."""
         digest = blake2b(digest_size=8)
         for shard in self.shards:
             digest.update(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(shard)).encode(errors="replace") + b"\0")
         return digest.hexdigest()
 
     def stand(self, spot: StreamPosition) -> None:
-        """A step was done: so far the stream has come."""
+        """A step was done: this is the stream's position now."""
         self.spot = spot
 
     def any_sample(self) -> Any:
-        """Some sample, for who has to take part and has none of its own."""
+        """Some sample, for a rank that must take part in a step without one of its own."""
         with random_state.preserved():
             return next(sample for shard in self.shards for sample in self.read(shard, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How an epoch of a stream is to be consumed.
+    """How to consume an epoch of a stream.
 
     Attributes:
         global_batch: samples of one optimizer step, all ranks together.
@@ -127,15 +127,15 @@ class Plan:
 def epoch_of(
     stream: ShardedStream, spot: StreamPosition, offset: int, plan: Plan, ranks: Collectives, *, account: bool
 ) -> Iterator[Portion]:
-    """Yield what a rank is given of an epoch. All ranks go through it together.
+    """Yield a rank's portions of an epoch. All ranks go through it together.
 
     Args:
         stream: the data.
-        spot: where it stands.
-        offset: samples of the epoch that are done with.
+        spot: its position.
+        offset: samples of the epoch that are consumed already.
         plan: how to consume it.
         ranks: this rank among the others.
-        account: say which samples were fetched.
+        account: record which samples were fetched.
     """
     collate = plan.options.get("collate_fn") or torch.utils.data.default_collate
     reading, lanes = _Reading(stream, spot, plan, ranks), StreamPlan(spot)
@@ -162,7 +162,7 @@ def epoch_of(
                 stream.stand, StreamPosition.first(spot.epoch + 1, stream.lanes) if lanes.over else lanes.spot
             ),
         )
-        # One that has no sample still has to take part in the collectives, with weight 0.
+        # A rank without a sample still has to take part in the collectives, with weight 0.
         spare = samples[-1:] or spare or [stream.any_sample()]
         largest = max(sum(counts[rank :: ranks.world_size]) for rank in range(ranks.world_size))
         pieces = cut(0, len(samples), count_pieces(largest, plan.micro_batch))
@@ -174,7 +174,7 @@ def epoch_of(
 
 
 class _Reading:
-    """What a rank reads of an epoch: the lanes that are its own. And it hears what the others have read."""
+    """Reads a rank's own lanes of an epoch, and knows what the others have read."""
 
     def __init__(self, stream: ShardedStream, spot: StreamPosition, plan: Plan, ranks: Collectives) -> None:
         self._ranks, self._lanes = ranks, stream.lanes
@@ -185,16 +185,16 @@ class _Reading:
         self._ended: list[Ended] = []
         turns = -(-_AHEAD * plan.global_batch // stream.lanes)
         seed = seed_of(plan.seed, spot.epoch)
-        # As for data with an index: a generator of its own leaves the global one alone.
+        # As for data with an index: with its own generator, the loader does not use the global one.
         settings = {"generator": torch.Generator().manual_seed(seed), **plan.options, "collate_fn": _as_it_is}
         source = _Source(stream, spot, self._order, own, turns, seed)
         self._blocks = iter(torch.utils.data.DataLoader(source, batch_size=None, **settings))
 
     def more(self, lanes: Iterable[int]) -> Iterator[LaneSamples]:
-        """Read on in those of the lanes that are its own. All ranks call this together; yields what any has found."""
+        """Read on in this rank's own lanes. All ranks call this together; it yields what all of them have found."""
         wanted, found = self._samples.keys() & set(lanes), []
         while wanted:
-            with random_state.preserved():  # how far ahead is another matter in a run that is gone on with
+            with random_state.preserved():  # a resumed run may read ahead by another distance
                 blocks = next(self._blocks)
             for stretch, samples in blocks:
                 wanted.discard(stretch.lane)
@@ -205,7 +205,7 @@ class _Reading:
             yield from told
 
     def claim(self, batch: Batch) -> list[Any]:
-        """What of a global batch is this rank's: one sample of each of its lanes in turn."""
+        """This rank's samples of a global batch: one of each of its lanes in turn."""
         counts = batch.counts()
         own = sorted(self._samples, key=lambda lane: (lane - batch.turn) % self._lanes)
         return [
@@ -216,12 +216,12 @@ class _Reading:
         ]
 
     def spans(self, batch: Batch) -> tuple[Span, ...]:
-        """Where these lie in the shards."""
+        """The places of these samples in the shards."""
         runs = ((lane, run) for lane in self._samples for run in batch.runs[lane])
         return tuple(Span(self._shard(lane, at), first, count) for lane, (at, first, count) in runs)
 
     def ended(self) -> tuple[Ended, ...]:
-        """Shards whose end was come to since this was asked last."""
+        """Shards whose end was reached since the last call."""
         ended, self._ended = tuple(self._ended), []
         return ended
 
@@ -230,7 +230,7 @@ class _Reading:
 
 
 class _Source(torch.utils.data.IterableDataset[Any]):
-    """Reads lanes, some turns at once; in each worker of a loader its part of them."""
+    """Reads lanes, some turns at once. Each worker of a loader reads a part of the lanes."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class _Source(torch.utils.data.IterableDataset[Any]):
         return LaneReader(lane, shards, self._spot.lanes[lane], self._read)
 
     def _read(self, shard: int, offset: int) -> Iterator[Any]:
-        """The samples of a shard. What is drawn at random for one depends on it and the epoch alone."""
+        """The samples of a shard. Random numbers for a sample depend only on the sample and the epoch."""
         random_state.seed(self._seed, shard, offset)
         for behind, sample in enumerate(self._stream.read(self._stream.shards[shard], offset), offset + 1):
             yield sample

@@ -1,11 +1,11 @@
-"""Which samples of a stream make up which global batch: lanes take turns.
+"""Cuts a stream into global batches: lanes take turns.
 
 The shards of an epoch are shuffled and dealt to a fixed number of lanes, like cards. A lane is read from its first
-shard to its last. Lanes take turns, one sample each; one that has run dry is passed over. So the order of samples knows
-nothing of ranks, which may share the lanes as they like, and where a stream stands is where each of its lanes stands.
+shard to its last. Lanes take turns, one sample each; a lane that has run dry is passed over. So the order of samples
+does not depend on ranks, and any rank may read any lane. The position of a stream is the position of each lane.
 
-How long a shard is need not be known. Ranks read a few turns ahead and tell each other what they have found, and each
-of them cuts the same global batches out of that.
+The length of a shard need not be known. Ranks read a few turns ahead and exchange what they have found. From that each
+rank cuts the same global batches.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-#: Samples of a lane that lie one after another: their shard (as a number within the lane), the first, and how many.
+#: Successive samples of a lane: their shard (as a number within the lane), the first sample, and how many.
 Run = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Where a stream stands.
+    """The position of a stream.
 
     Attributes:
         epoch: from 0.
         turn: the lane whose turn it is.
-        lanes: for each lane its shard, as a number within the lane, and how many samples of that are done with.
+        lanes: for each lane its shard, as a number within the lane, and how many samples of the shard are consumed.
     """
 
     epoch: int
@@ -36,19 +36,19 @@ class StreamPosition:
 
     @classmethod
     def first(cls, epoch: int, lanes: int) -> StreamPosition:
-        """Where an epoch begins."""
+        """The beginning of an epoch."""
         return cls(epoch, 0, ((0, 0),) * lanes)
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSamples:
-    """What a lane was found to hold next.
+    """The next samples that a lane was found to have.
 
     Attributes:
         lane: its number.
         runs: its samples.
-        ended: shards whose end was come to, and how many samples they have.
-        dry: whether the lane holds nothing more.
+        ended: shards whose end was reached, and how many samples they have.
+        dry: whether the lane has no more samples.
     """
 
     lane: int
@@ -62,9 +62,9 @@ class LaneReader:
 
     Args:
         lane: its number.
-        shards: what it holds.
-        at: where it stands.
-        read: what yields the samples of a shard from an offset on.
+        shards: its shards.
+        at: its position.
+        read: yields the samples of a shard from an offset on.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LaneReader:
         self._lane, self._shards, self._read = lane, shards, read
         self._ended: list[tuple[int, int]] = []
         self._samples = self._all(*at)
-        # One sample is always read ahead: so the last one is known to be the last.
+        # One sample is always read ahead, so the last one is known to be the last.
         self._next = next(self._samples, None)
 
     def _all(self, number: int, offset: int) -> Iterator[tuple[int, int, Any]]:
@@ -85,7 +85,7 @@ class LaneReader:
             offset = 0
 
     def take(self, count: int) -> tuple[LaneSamples, list[Any]]:
-        """The next samples, so many or as many as there are."""
+        """The next samples, so many or as many as are left."""
         taken: list[tuple[int, int, Any]] = []
         while self._next is not None and len(taken) < count:
             taken.append(self._next)
@@ -102,7 +102,7 @@ class Batch:
 
     Attributes:
         turn: the lane that began.
-        runs: what each lane gave to it.
+        runs: each lane's samples in it.
     """
 
     turn: int
@@ -114,10 +114,10 @@ class Batch:
 
 
 class StreamPlan:
-    """What all lanes are known to hold, from where a stream stands.
+    """The known samples of all lanes, from a position of the stream on.
 
     Args:
-        spot: where that is.
+        spot: that position.
     """
 
     def __init__(self, spot: StreamPosition) -> None:
@@ -128,12 +128,12 @@ class StreamPlan:
 
     @property
     def spot(self) -> StreamPosition:
-        """Where the stream stands behind the last global batch."""
+        """The position of the stream after the last global batch."""
         return StreamPosition(self._epoch, self._turn, tuple(self._at))
 
     @property
     def open(self) -> list[int]:
-        """Lanes that may hold more than is known."""
+        """Lanes that may have more samples than are known."""
         return [lane for lane, dry in enumerate(self._dry) if not dry]
 
     @property
@@ -142,15 +142,15 @@ class StreamPlan:
         return all(self._dry) and not any(self._left)
 
     def found(self, stretch: LaneSamples) -> None:
-        """A lane is known to hold this, too."""
+        """A lane was found to have these samples, too."""
         self._ahead[stretch.lane].extend(stretch.runs)
         self._left[stretch.lane] += sum(count for *_, count in stretch.runs)
         self._dry[stretch.lane] = stretch.dry
 
     def cut(self, size: int) -> Batch | None:
-        """Take the next global batch; None where more has to be read for it.
+        """Take the next global batch; None if more must be read for it.
 
-        It is smaller than `size` at the end of the epoch only, and empty behind that.
+        It is smaller than `size` only at the end of the epoch, and empty after that.
         """
         left, begins = list(self._left), self._turn
         missing = size if self.open else min(size, sum(left))
@@ -160,7 +160,7 @@ class StreamPlan:
                 return None
             live = [lane for lane in [*range(turn, len(left)), *range(turn)] if left[lane]]
             rounds = min(missing // len(live), *(left[lane] for lane in live))
-            # Whole rounds, until the first of them is dry; or what is less than a round.
+            # Whole rounds, until the first lane is dry; or less than a round.
             takers = live if rounds else live[:missing]
             for lane in takers:
                 left[lane] -= rounds or 1

@@ -1,7 +1,8 @@
-"""What callbacks of a framework change in the shape of a model and its optimizers: told, and changed again.
+"""Records how callbacks of a framework change the shape of a model and its optimizers, and repeats the changes.
 
-A framework's script has no place to rebuild what a callback has changed: groups of parameters that were added, layers
-that were frozen or thawed, masks of `torch.nn.utils.prune`. What differs from how a training begins is kept, by names.
+A framework's script has no place to rebuild the changes of a callback. These are groups of parameters that were added,
+layers that were frozen or thawed, and masks of `torch.nn.utils.prune`. The differences from the start of the training
+are kept, by names.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from airflow_elastic.spec.errors import InvalidInput
 
 
 class ModelShape:
-    """That of a model with its optimizers.
+    """The shape of a model with its optimizers.
 
     Args:
-        model: as it is when a training begins, each time alike; nothing that wraps it.
+        model: as it is when a training begins, the same in each attempt; without wrappers.
         optimizers: of its parameters.
     """
 
@@ -29,7 +30,7 @@ class ModelShape:
         self._began = self._now()
 
     def state_dict(self) -> dict[str, Any]:
-        """What has changed since it began: plain values."""
+        """The changes since the start, as plain values."""
         now, began = self._now(), self._began
         return {
             "groups": {at: own for at, own in now["groups"].items() if own != began["groups"].get(at)},
@@ -39,7 +40,7 @@ class ModelShape:
         }
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:
-        """Change model and optimizers to what they were.
+        """Repeat the changes of model and optimizers.
 
         Raises:
             InvalidInput: the model is another one.
@@ -75,7 +76,7 @@ class ModelShape:
         }
 
     def _prune(self, wanted: Sequence[tuple[str, ...]]) -> None:
-        """Masks are loaded: which ones these are now is all the same."""
+        """Prune the same tensors. The masks' values do not matter, because they are loaded."""
         modules = dict(self._model.named_modules())
         now = [*_pruned(modules)]
         for where, name in now:
@@ -100,15 +101,15 @@ def _differing(now: Mapping[str, bool], began: Mapping[str, bool]) -> dict[str, 
 def _of(named: Mapping[str, Any], name: str) -> Any:
     if name not in named:
         raise InvalidInput(
-            f"the checkpoint tells of {name}, which has changed in training, and which the model does not have. If a "
-            "callback has added it: where `trainer.run.resumed` is set and its `step` is past that point, add it in "
-            "your script before `fit` or `train`; or begin a run with another URI"
+            f"the checkpoint has {name}, which has changed in training, and which the model does not have. Has a "
+            "callback added it? If `trainer.run.resumed` is set and its `step` is past that point, add it in your "
+            "script before `fit` or `train`. Or begin a run with another URI"
         )
     return named[name]
 
 
 def _regroup(optimizer: torch.optim.Optimizer, wanted: Sequence[Sequence[torch.Tensor]]) -> None:
-    """Have these groups of parameters, in this order; their settings are loaded."""
+    """Give the optimizer these groups of parameters, in this order. Their settings are loaded later."""
 
     def key(parameters: Sequence[torch.Tensor]) -> frozenset[int]:
         return frozenset(map(id, parameters))

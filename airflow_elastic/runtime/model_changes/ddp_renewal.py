@@ -1,5 +1,7 @@
-"""DDP exchanges the gradients of what was trained when it was made, and of nothing else. Where layers thaw after that,
-or adapters are added, each rank would train these by itself, in silence: DDP is to find out anew what it exchanges.
+"""Makes DDP exchange the gradients of parameters that are trained later.
+
+By itself, DDP exchanges only gradients of parameters that were trained when it was made. If layers thaw later, or
+adapters are added, each rank would train these alone, without an error. So DDP has to look for its parameters again.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ _is_trained = attrgetter("requires_grad")
 
 
 def follow(*objects: Any) -> None:
-    """From here on each DDP in the models among these exchanges the gradients of what is trained when it is called.
+    """From here on each DDP in these models exchanges the gradients of all parameters that are trained at its call.
 
-    What is trained changes on all ranks alike. To be called once more where it is wrapped anew; for what is followed
-    already that changes nothing.
+    All ranks must freeze and thaw the same parameters. Call it again for a model with a new wrapper. A second call for
+    the same DDP has no effect.
     """
     for model in objects:
         if not isinstance(model, torch.nn.Module):
@@ -41,7 +43,7 @@ def follow(*objects: Any) -> None:
 def _found(
     module: torch.nn.Module, compiled: torch.nn.Module | None, seen: set[torch.nn.Module]
 ) -> Iterator[tuple[torch.nn.Module, DistributedDataParallel]]:
-    """Each DDP, and whose call comes before its own: what torch.compile has made is called as a whole."""
+    """Each DDP, after the module whose call comes before its own: a module of torch.compile is called as a whole."""
     if module in seen:
         return
     seen.add(module)
@@ -55,10 +57,10 @@ def _found(
 
 
 class _Pass:
-    """A forward pass, which is there as long as its graph is: this is a hook of what came out of it.
+    """A forward pass, which lives as long as its graph: this is a hook of its outputs.
 
     Attributes:
-        went_back: there was a backward pass of it.
+        went_back: whether its backward pass was done.
     """
 
     went_back = False
@@ -68,13 +70,13 @@ class _Pass:
 
 
 class ForwardPasses:
-    """The forward passes of a module, of which there may still be a backward pass: a hook after each."""
+    """The forward passes of a module whose backward pass may still come: a hook after each forward pass."""
 
     def __init__(self) -> None:
         self._begun: list[weakref.ref[_Pass]] = []
 
     def __call__(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        """Note one."""
+        """Note a forward pass."""
         found: Any = _find_tensors  # torch gives it no types
         begun = [one for one in found(output) if one.requires_grad] if torch.is_grad_enabled() else []
         if begun:
@@ -85,22 +87,22 @@ class ForwardPasses:
 
     @property
     def are_open(self) -> bool:
-        """Whether there is one that was not gone back through, and can be."""
+        """Whether a backward pass may still come."""
         return any(self._open())
 
     def _open(self) -> Iterator[weakref.ref[_Pass]]:
         return (each for each in self._begun if (one := each()) is not None and not one.went_back)
 
     def __reduce__(self) -> Any:
-        """A copy of the module has made none."""
+        """A copy of the module has made no forward pass."""
         return ForwardPasses, ()
 
 
 class DDPRenewal:
-    """Keeps a DDP in step with what is trained: a hook before its forward pass.
+    """Keeps a DDP up to date with its trained parameters: a hook before its forward pass.
 
     Args:
-        ddp: whose parameters may be others than when it was made.
+        ddp: its parameters may have changed since it was made.
 
     Attributes:
         passes: a hook for after its forward pass.
@@ -116,12 +118,12 @@ class DDPRenewal:
         self.passes = ForwardPasses()
         self._has_changed()
         self._now = [*self._exchanged()]
-        #: Of what it exchanges the gradients; None where it was made for something else than there is now.
+        #: The parameters whose gradients it exchanges; None if it was made for others than there are now.
         self._made_for = self._now if _is_of(ddp, self._now) else None
         self._counts: set[int] = set()
 
     def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
-        """Find out anew where anything has changed. It takes a part of a millisecond with a thousand layers."""
+        """Look for changes. With a thousand layers it takes a fraction of a millisecond."""
         if not torch.is_grad_enabled():
             return
         if self._has_changed():
@@ -131,7 +133,7 @@ class DDPRenewal:
         renew(self._ddp)
         self._made_for = self._now
         level = logging.DEBUG if len(self._now) in self._counts else logging.INFO
-        self._counts.add(len(self._now))  # where they change to and fro, that is told once
+        self._counts.add(len(self._now))  # if parameters are frozen and thawed again and again, log it once
         log.log(
             level,
             "what is trained has changed: DDP exchanges the gradients of %d tensors from here on",
@@ -139,10 +141,10 @@ class DDPRenewal:
         )
 
     def _is_due(self) -> bool:
-        """Whether it exchanges too few, or waits for some of which nothing comes.
+        """Whether it exchanges too few gradients, or waits for gradients that never come.
 
-        What is frozen as a whole for a while, as a critic is while its generator is trained, stays as it is. So does
-        what is frozen between a forward pass and its backward pass, which would not be exchanged.
+        A model that is frozen as a whole for a while needs no renewal, such as a critic while its generator is trained.
+        Nor do parameters that are frozen between a forward and its backward pass: that pass would not be exchanged.
         """
         if self._made_for is None:
             return bool(self._now)
@@ -156,7 +158,7 @@ class DDPRenewal:
         return not (looks_for_unused and are_all_here) and not self.passes.are_open
 
     def _has_changed(self) -> bool:
-        """Since the last time: parameters, or which of them are trained."""
+        """Whether parameters, or the choice of trained ones, have changed since the last call."""
         now = (*_ids(self._modules), *_ids(self._parameters))
         changed = now != self._shape or not self._modules
         if changed:
@@ -164,7 +166,7 @@ class DDPRenewal:
             self._modules = [one._modules for one in every]
             self._parameters = [one._parameters for one in every]
             self._shape = (*_ids(self._modules), *_ids(self._parameters))
-            # Or others could get the numbers of those that are no more.
+            # Hold the objects: after their deletion others could get the same ids.
             self._held = [*every, *(each for one in self._parameters for each in one.values())]
         own = [one for each in self._parameters for one in each.values() if one is not None]
         trained = [*map(_is_trained, own)]
@@ -181,7 +183,7 @@ def _ids(named: Iterable[Mapping[str, Any]]) -> Iterator[int]:
 
 
 def _is_of(ddp: DistributedDataParallel, trained: Iterable[torch.Tensor]) -> bool:
-    """Whether a DDP was made for these, as far as it tells: by how many they are, and their bytes."""
+    """Whether a DDP was made for these, as far as its log shows: the number of tensors, and their bytes."""
     own, told = [*trained], _told(ddp)
     return told is None or (
         told.ints_map["num_parameter_tensors"] == len(own)
@@ -190,25 +192,25 @@ def _is_of(ddp: DistributedDataParallel, trained: Iterable[torch.Tensor]) -> boo
 
 
 def _told(ddp: Any) -> Any:
-    """What its logger has of it; None where all of its gradients are exchanged in another way."""
+    """The data of its logger; None if it exchanges all gradients in another way."""
     return None if getattr(ddp, "logger", None) is None else ddp.logger._get_ddp_logging_data()
 
 
 def renew(ddp: Any) -> None:
-    """Have a DDP find out which gradients there are to exchange, as if it were made now; it stays the same object, with
-    the same settings and hooks. All ranks call this together.
+    """Make a DDP look for the gradients to exchange, as if it were made now.
+
+    It stays the same object, with the same settings and hooks. All ranks call this together.
 
     Raises:
-        InvalidInput: it exchanges them in a way that cannot be begun anew.
+        InvalidInput: it exchanges gradients in a way that cannot start again.
     """
     told, hooks = _told(ddp), [*getattr(ddp, "_comm_hooks", ())]
     unknown = told is not None and told.strs_map.get("comm_hook") and not hooks
     if told is None or unknown or getattr(ddp, "_use_python_reducer", False):
         raise InvalidInput(
-            "what is trained has changed (layers were frozen or thawed, or parameters added) since the model was "
-            "wrapped in DDP, which exchanges gradients in a way of its own (a built-in hook, compiled autograd, or "
-            "delayed), and cannot begin anew with it: wrap the model once more after the change, and say "
-            "run.replace(model=DDP(net))"
+            "layers were frozen or thawed, or parameters added, since the model was wrapped in DDP. This DDP exchanges "
+            "gradients in a special way (a built-in hook, compiled autograd, or delayed), and cannot start again with "
+            "it. Wrap the model again after the change, and call run.replace(model=DDP(net))"
         )
     ddp.reducer = ddp.logger = None  # its memory first
     # As torch does where a DDP is unpickled.

@@ -1,4 +1,4 @@
-"""Modules, optimizers and other objects as they are now, to be put back in place: but for the numbers in tensors."""
+"""Snapshots of modules, optimizers and other objects, to restore them in place; without the numbers in tensors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from airflow_elastic.runtime.model_changes.tensor_snapshot import ContainerSnaps
 
 _OWN = ("_parameters", "_buffers", "_modules")
 
-#: What else each module has that belongs to these, and its hooks.
+#: Other attributes of a module that belong to these, and its hooks.
 _BESIDE = ("_non_persistent_buffers_set", *(name for name in vars(torch.nn.Module()) if "hook" in name))
 
 
 class ModuleSnapshot:
-    """One module, without those in it. TorchScript's has its parts for good: of it, only tensors change."""
+    """One module, without its submodules. In a TorchScript module only tensors can change."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module, self._training, self._kind = module, module.training, type(module)
@@ -37,12 +37,12 @@ class ModuleSnapshot:
         self._extra = copy.deepcopy(module.get_extra_state()) if self._has_extra else None
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Its own."""
+        """Its own parameters and buffers."""
         parts = (self._module._parameters, self._module._buffers)
         return (one for part in parts for one in part.values() if one is not None)
 
     def put_back(self) -> None:
-        """As it was; its own state of another kind is to be put back after."""
+        """Restore it. Its extra state must be restored afterwards."""
         module, own = self._module, vars(self._module)
         module.training = self._training
         if self._is_script:
@@ -56,22 +56,22 @@ class ModuleSnapshot:
             delattr(self._kind, name)
         for name in self._shown.keys() - shown.keys():
             setattr(self._kind, name, self._shown[name])
-        for name in self._names & own.keys():  # it would be found in place of the parameter
+        for name in self._names & own.keys():  # such an attribute would hide the parameter
             del own[name]
         for name in self._tensors.keys() - own.keys():
             own[name] = self._tensors[name]
 
     def put_extra_back(self) -> None:
-        """What `get_extra_state` has told of it."""
+        """Restore the extra state, which `get_extra_state` has returned."""
         if self._has_extra:
             self._module.set_extra_state(self._extra)
 
 
 class OptimizerSnapshot:
-    """One of torch's optimizers: its groups, and what it keeps of each parameter.
+    """One of torch's optimizers: its groups, and its state of each parameter.
 
     Args:
-        optimizer: with state and groups of its own.
+        optimizer: with its own state and groups.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -85,35 +85,35 @@ class OptimizerSnapshot:
         self._defaults = ContainerSnapshot(getattr(optimizer, "defaults", None))
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Numbers of its groups that are tensors, as a learning rate may be: schedules write into them."""
+        """Tensors in its groups: a learning rate may be one, and schedules write into it."""
         for group in self._groups.one:
             for name, value in group.items():
                 if name != "params":
                     yield from _tensors(value)
 
     def put_back(self) -> None:
-        """As it was."""
+        """Restore it."""
         for one in self._options:
             one.as_it_was()
         self._there.clear()
         self._there.update(self._state)
         self._defaults.as_it_was()
-        own = vars(self._optimizer)  # others may show what is another one's
+        own = vars(self._optimizer)  # a wrapper may only show those of another optimizer
         for name, value in (("param_groups", self._groups.as_it_was()), ("state", self._there)):
             if name in own:
                 own[name] = value
 
 
 class ObjectSnapshot:
-    """Whatever else has `state_dict` and `load_state_dict`."""
+    """Any other object that has `state_dict` and `load_state_dict`."""
 
     def __init__(self, one: Any) -> None:
         self._one, self._state = one, copy.deepcopy(one.state_dict())
-        # For which optimizers gradients are unscaled already is in no state dict.
+        # No state dict has the optimizers whose gradients are unscaled already.
         self._stages = copy.deepcopy(_stages(one))
 
     def put_back(self) -> None:
-        """As it was."""
+        """Restore it."""
         self._one.load_state_dict(self._state)
         if (stages := _stages(self._one)) is not None:
             stages.clear()
@@ -121,7 +121,7 @@ class ObjectSnapshot:
 
 
 def steppers(optimizer: Any) -> list[Any]:
-    """Those of torch's optimizers that have a state of their own: it, and those that it holds."""
+    """This optimizer and those that it holds, if they are torch's and have their own state."""
     every = [optimizer, *(one for one in innermost(optimizer) if one is not optimizer)]
     return [one for one in every if isinstance(one, torch.optim.Optimizer) and "state" in vars(one)]
 
@@ -135,19 +135,19 @@ def lazy_layer(model: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
 
 
 def _shown(module: torch.nn.Module) -> dict[str, property]:
-    """What a parametrized module's class, which is its own, shows in place of parameters."""
+    """The properties that a parametrized module shows instead of parameters. Its class is made for it alone."""
     if not is_parametrized(module):
         return {}
     return {name: one for name, one in vars(type(module)).items() if isinstance(one, property)}
 
 
 def _stages(one: Any) -> Any:
-    """Of a gradient scaler: how far each optimizer's step has come."""
+    """The progress of each optimizer's step in a gradient scaler; None for other objects."""
     return one._per_optimizer_states if isinstance(one, torch.amp.GradScaler) else None
 
 
 def _containers(value: Any) -> Iterator[Any]:
-    """What is in it that may be changed in place, the tensors in it left out."""
+    """The containers in it that may be changed in place, without tensors."""
     for one in value.values() if isinstance(value, dict) else value:
         if isinstance(one, dict | list):
             yield one
@@ -164,8 +164,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _copied(value: Any) -> Any:
-    """What an optimizer keeps of a parameter, down to its tensors. (These stay where they are: they are put back as
-    they are.)
+    """A copy of an optimizer's state of a parameter.
+
+    Copies of tensors stay on their device, because the optimizer gets these copies when it is restored.
     """
     if isinstance(value, torch.Tensor):
         return value.detach().clone()

@@ -1,4 +1,4 @@
-"""Models whose shape changes while they are trained: what a script builds anew is what was saved, and then loaded."""
+"""Models whose shape changes in training: the script's hook rebuilds the saved shape before a checkpoint is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_elastic.runtime.model_changes.ddp_renewal import follow
 from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
 
-#: Changes model and optimizers in place; returns None, or the optimizers to take from there on.
+#: Changes model and optimizers in place; returns None, or the optimizers to use from then on.
 Rebuild = Callable[[Resumed], Any]
 
 
@@ -29,18 +29,18 @@ def rebuilt(
     rebuild: Rebuild | None,
     resumed: Callable[[], Resumed | None],
 ) -> Stateful:
-    """What is loaded and saved: what a script has given, changed by its hook to what it was when it was saved.
+    """The objects to load and save: those of the script, after its hook has given them their saved shape.
 
     Args:
-        model: the script's.
-        optimizers: its optimizers.
-        others: its further objects, by names.
-        left: names of objects that it has no more.
-        rebuild: the hook; None where there is none.
-        resumed: gives the facts of the checkpoint that is loaded after it; None where there is none.
+        model: of the script.
+        optimizers: of the script.
+        others: its other objects, by names.
+        left: names of objects that it no longer has.
+        rebuild: the hook, if there is one.
+        resumed: returns the facts of the checkpoint that is loaded after the hook; None without a checkpoint.
 
     Raises:
-        InvalidInput: the hook is none, or returns something else than optimizers; or as `Stateful`.
+        InvalidInput: the hook is not a function, or returns something other than optimizers; or as `Stateful`.
     """
     follow(model, *others.values())
     departed = RemovedParameters()
@@ -54,13 +54,13 @@ def rebuilt(
 def replaced(
     former: Stateful, model: torch.nn.Module | None, optimizers: tuple[Any, ...], others: Mapping[str, Any]
 ) -> Stateful:
-    """The same with other optimizers and objects, or another model, where these are given.
+    """The same with another model, other optimizers or other objects, if these are given.
 
     Args:
-        former: what it was.
-        model: None: the same.
-        optimizers: none: the same.
-        others: by names; None in the place of one that is no more.
+        former: the objects before.
+        model: the new model; None keeps the former one.
+        optimizers: the new ones; an empty tuple keeps the former ones.
+        others: new objects by names; None removes an object.
 
     Raises:
         InvalidInput: as `Stateful`.
@@ -76,11 +76,11 @@ def replaced(
 
 
 def _asked(rebuild: Rebuild, facts: Resumed, optimizers: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The optimizers that there are when the hook has been called."""
+    """Call the hook. Returns the optimizers after it."""
     if not callable(rebuild):
         raise InvalidInput(
-            f"run.restore: rebuild: given a {type(rebuild).__name__}; allowed: a function that takes the facts of the "
-            "checkpoint (as run.resumed has them), and changes the model and its optimizers to what was saved"
+            f"run.restore: rebuild: given a {type(rebuild).__name__}; allowed: a function. It gets the facts of the "
+            "checkpoint (as in run.resumed), and changes the model and its optimizers to their saved shape"
         )
     said = rebuild(facts)
     if said is None:
@@ -91,6 +91,6 @@ def _asked(rebuild: Rebuild, facts: Resumed, optimizers: tuple[Any, ...]) -> tup
         more = ": change the model that run.restore is given in place" if is_model else ""
         raise InvalidInput(
             f"run.restore: rebuild has returned a {type(wrong[0]).__name__}{more}; allowed: None, or the optimizers "
-            "that are to be loaded and saved in place of those given"
+            "to load and save in place of those given"
         )
     return found

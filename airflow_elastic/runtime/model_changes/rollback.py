@@ -1,6 +1,6 @@
-"""Models, optimizers and other objects as they are now, to be put back after something that is not to count.
+"""Restores models, optimizers and other objects after a pass that must leave no trace.
 
-In place: parameters, buffers and groups of optimizers stay the same objects.
+It restores them in place: parameters, buffers and groups of optimizers stay the same objects.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from airflow_elastic.spec.errors import InvalidInput
 
 
 class Rollback:
-    """What is to be put back.
+    """Snapshots of objects, to restore them later.
 
     Args:
-        objects: modules, optimizers, and whatever else has `state_dict` and `load_state_dict`.
+        objects: modules, optimizers, and other objects that have `state_dict` and `load_state_dict`.
 
     Raises:
         InvalidInput: an object has no state, or a layer has no shape yet.
     """
 
     def __init__(self, objects: Iterable[Any] = ()) -> None:
-        # By numbers of the objects, in the order in which these were kept.
+        # By the ids of the objects, in the order in which they were kept.
         self._modules: dict[int, ModuleSnapshot] = {}
         self._tensors: dict[int, TensorSnapshot] = {}
         self._parameters: dict[int, ParameterSnapshot] = {}
         self._optimizers: dict[int, OptimizerSnapshot] = {}
         self._others: dict[int, ObjectSnapshot] = {}
-        self._known: dict[int, Any] = {}  # held, so that no other object gets its number
+        self._known: dict[int, Any] = {}  # held, so that no other object gets the same id
         self.keep(*objects)
 
     def keep(self, *objects: Any) -> None:
-        """These, too, as they are now; what is kept already stays as it was kept, also as a part of something else.
+        """Take snapshots of these objects, too. An object that has one already keeps it, also as a part of another.
 
         Raises:
             InvalidInput: an object has no state, or a layer has no shape yet.
@@ -80,10 +80,10 @@ class Rollback:
                     self._parameters[id(one)] = ParameterSnapshot(one)
 
     def put_back(self) -> None:
-        """All of it, as it was when it was kept; where a part cannot be put back, all others are.
+        """Restore all objects from their snapshots. If this fails for a part, all others are still restored.
 
         Raises:
-            RuntimeError: which could not, and why.
+            RuntimeError: names the parts that failed, with the reasons.
         """
         failed: list[tuple[str, Exception]] = []
         for number, put_back in self._parts():
@@ -99,11 +99,11 @@ class Rollback:
             ) from failed[0][1]
 
     def _parts(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """How each of them is put back, in the order in which that is to be done."""
+        """The functions that restore the parts, in their order."""
         for number, one in self._known.items():
             if isinstance(one, torch.nn.Module):
                 yield number, lambda one=one: _reshard(one)  # type: ignore[misc]
-        # What others hold may be kept here, too: it is put back after them, and what was kept first comes last.
+        # An object may hold others that have snapshots, too. These come after it: the first one kept is the last.
         for number, module in self._modules.items():
             yield number, module.put_back
         for number, other in reversed(self._others.items()):
@@ -120,15 +120,15 @@ def _check(one: Any) -> None:
         if hasattr(one, "state_dict") and hasattr(one, "load_state_dict"):
             return
         raise InvalidInput(
-            f"run.scratch: given a {_kind(one)}; allowed: what has state_dict and load_state_dict, as models, "
-            "optimizers and schedules: nothing else can be put back"
+            f"run.scratch: given a {_kind(one)}; allowed: an object with state_dict and load_state_dict. That is a "
+            "model, an optimizer or a schedule, for example. Other objects cannot be put back"
         )
     if (lazy := lazy_layer(one)) is not None:
         name, layer = lazy
         raise InvalidInput(
             f"run.scratch: given a model in which {name or 'the layer itself'} ({_kind(layer)}) has no shape yet; "
-            "allowed: layers that have theirs, as one that the pass gives it cannot be taken back. Call the model with "
-            "a batch before `with run.scratch`"
+            "allowed: layers with a shape. One that the pass makes cannot be undone. Call the model with a batch "
+            "before `with run.scratch`"
         )
 
 
@@ -137,7 +137,7 @@ def _kind(one: Any) -> str:
 
 
 def _reshard(model: torch.nn.Module) -> None:
-    """With FSDP2 modules hold either their shards or whole parameters: these, and nothing else, are what is kept."""
+    """With FSDP2 a module has either its shards or whole parameters. Snapshots are only of the shards."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

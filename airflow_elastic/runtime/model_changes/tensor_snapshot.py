@@ -1,6 +1,6 @@
-"""Tensors and parameters as they are now, to be put back in place: the same objects, in the same memory.
+"""Snapshots of tensors and parameters, to restore them in place: the same objects, in the same memory.
 
-Copies of what is on a GPU are kept in the memory of the machine: the pass may measure how much a GPU takes.
+Copies of tensors on a GPU are in the memory of the machine, because the pass may measure how much a GPU can take.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-#: What a script may hang on a tensor itself.
+#: Attributes of a tensor with the hooks that a script has added.
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class TensorSnapshot:
-    """A tensor as it is now: where it lies, and a copy of what is in it.
+    """The memory of a tensor, and a copy of its numbers.
 
     Args:
-        tensor: dense ones are put back into the memory that they have now, whatever they were given since.
+        tensor: a dense tensor is restored into the memory that it has now, also if it has got other memory since.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -28,18 +28,18 @@ class TensorSnapshot:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """As it was."""
+        """Restore it."""
         if not _alike(_local(self._tensor), _local(self._there)):
             if isinstance(self._tensor, DTensor):
                 _give(self._tensor, self._there)
             else:
                 self._tensor.data = self._there
-        # Of what is sparse the other one does not see a change.
+        # A sparse tensor's second object does not see a change, so copy into the tensor itself.
         _once(_local(self._tensor)).copy_(self._copy)
 
 
 class ParameterSnapshot:
-    """What a parameter has besides its numbers: its gradient, its hooks, and whether it is trained."""
+    """A parameter without its numbers: its gradient, its hooks, and whether it is trained."""
 
     def __init__(self, parameter: torch.nn.Parameter) -> None:
         self._parameter, self._trained = parameter, parameter.requires_grad
@@ -48,7 +48,7 @@ class ParameterSnapshot:
         self._hooks = {name: ContainerSnapshot(getattr(parameter, name, None)) for name in _HOOKS}
 
     def put_back(self) -> None:
-        """As it was; its numbers are to be put back before."""
+        """Restore it. Its numbers must be restored before."""
         parameter = self._parameter
         parameter.grad = None
         parameter.requires_grad_(self._trained)
@@ -58,20 +58,20 @@ class ParameterSnapshot:
         for name, kept in self._hooks.items():
             if (now := getattr(parameter, name, None)) is not kept.one:
                 if now is not None:
-                    now.clear()  # torch goes on calling what is in one that it was given once
+                    now.clear()  # torch still calls the hooks in a container that it once got
                 setattr(parameter, name, kept.one)
             kept.as_it_was()
 
 
 class ContainerSnapshot:
-    """A dict, a list or a set that stays the same one, with what is in it now; anything else as it is."""
+    """The contents of a dict, a list or a set, which stays the same object. Other values stay as they are."""
 
     def __init__(self, one: Any) -> None:
         self.one = one
         self._copy = one.copy() if isinstance(one, dict | list | set) else None
 
     def as_it_was(self) -> Any:
-        """The same one, with what was in it."""
+        """The same object with its former contents."""
         if self._copy is not None:
             self.one.clear()
             (self.one.extend if isinstance(self.one, list) else self.one.update)(self._copy)
@@ -79,7 +79,7 @@ class ContainerSnapshot:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's own part of it, which shares its memory."""
+    """This rank's part of the tensor, which shares its memory."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
@@ -88,7 +88,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether they are of the same form, and lie at the same place where that can be told."""
+    """Whether they have the same form, and, if that can be known, the same memory."""
     forms = [(each.layout, each.dtype, each.device, each.shape) for each in (one, other)]
     if forms[0] != forms[1] or not _is_plain(one) or not _is_plain(other):
         return forms[0] == forms[1]
@@ -96,13 +96,13 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _give(tensor: DTensor, there: torch.Tensor) -> None:
-    """A sharded tensor has its type and its memory in a part of its own."""
+    """Give a sharded tensor this memory and type: it has both in its local part."""
     own: Any = there
     tensor._local_tensor, tensor._spec = own._local_tensor, own._spec
 
 
 def _once(tensor: torch.Tensor) -> torch.Tensor:
-    """Each element of its memory once: what `expand` has made has many that lie at one place."""
+    """Each element of its memory once: in a tensor from `expand`, many elements share one place."""
     if not _is_plain(tensor):
         return tensor
     return tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]

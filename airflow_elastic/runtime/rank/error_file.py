@@ -1,4 +1,4 @@
-"""What a rank writes down of the script's end: the exception, as JSON beside its page. `evidence` reads it."""
+"""A rank writes down the exception that ends the script, as JSON beside its page. `evidence` reads it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LONGEST_TRACE, _LONGEST_LINE = 20_000, 2_000
 
 
 class ErrorFile:
-    """Keeps what has ended the script, whatever that has done to its surroundings before.
+    """Records the exception that ends the script, whatever the script has changed before.
 
-    Made before the script begins: it may change its folder, its environment and its streams, and fork.
+    It is made before the script begins, because a script may change its folder, environment and streams, and may fork.
 
     Args:
         ours: files whose frames led to the script, and are not shown.
@@ -33,27 +33,27 @@ class ErrorFile:
         self._ours, self._pid = ours, os.getpid()
 
     def keep(self, error: BaseException) -> None:
-        """Write down why the script has ended, and have it printed without the frames that led to the script."""
+        """Write down the exception, and make Python print it without the frames that led to the script."""
         if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
             return  # the exit code says it all
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename in self._ours:
             trace = trace.tb_next
-        if os.getpid() == self._pid:  # and not in a fork of the script's own
+        if os.getpid() == self._pid:  # and not in a fork that the script has made
             self.write(_line(error), _told(error, trace))
         if not isinstance(error, SystemExit):
             _print_only(trace)
 
     def write(self, error: str, trace: str | None = None) -> None:
-        """Write down what is wrong, in a line, and where."""
+        """Write down an error as one line, and its traceback."""
         if self._path is None:
             return
         try:
             with open(self._path, "w", encoding="utf-8", errors="backslashreplace") as file:
                 json.dump({"error": error, "traceback": trace, "at": time.time()}, file)
-        except OSError as full:  # what is wrong with the script is the better thing to be told
+        except OSError as full:  # the script's own error is the more important one
             with contextlib.suppress(Exception):
-                sys.stderr.write(f"what has failed could not be written down: {full}\n")
+                sys.stderr.write(f"the error could not be written down: {full}\n")
 
 
 def _told(error: BaseException, trace: TracebackType | None) -> str | None:
@@ -61,16 +61,16 @@ def _told(error: BaseException, trace: TracebackType | None) -> str | None:
     try:
         linecache.checkcache()
         return "".join(traceback.format_exception(type(error), error, trace))[-_LONGEST_TRACE:]
-    except Exception:  # of a `__str__` or a `__repr__` of the script's, or there is no memory
+    except Exception:  # from the script's `__str__` or `__repr__`, or there is no memory
         return None
 
 
 def _line(error: BaseException) -> str:
-    """What is wrong, in one line: of what a loader's worker has caught, what it was."""
+    """The error in one line. From a loader's worker, it is the error that this has caught."""
     try:
         text = str(error)
     except Exception:
-        text = "its text cannot be told"
+        text = "its text cannot be shown"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("Caught ") and " worker process " in lines[0]:
         return lines[-1][:_LONGEST_LINE]
@@ -78,7 +78,7 @@ def _line(error: BaseException) -> str:
 
 
 def _print_only(trace: TracebackType | None) -> None:
-    """Have Python print, by whatever hook the script has set, these frames alone."""
+    """Make Python print only these frames, with any hook that the script has set."""
     hook = getattr(sys, "excepthook", None)
     if hook is None:
         return

@@ -1,4 +1,4 @@
-"""Runs a script in this process as `python` itself would: as the `__main__` that there is, and no copy of it."""
+"""Runs a script in this process as `python` itself would: in the existing `__main__` module, not in a copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from types import CodeType
 
-#: What `__main__` holds when a script begins.
+#: The names in `__main__` when a script begins.
 _GIVEN = frozenset(
     f"__{name}__" for name in ("name", "doc", "package", "loader", "spec", "annotations", "builtins")
 )
@@ -23,22 +23,22 @@ _GIVEN = frozenset(
 #: Modules of these are found before any file.
 _ALWAYS_FIRST = (importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter)
 
-#: What Python runs by the `__main__.py` inside, beside folders.
+#: Python runs these, and folders, by the `__main__.py` inside.
 _ARCHIVES = (".zip", ".pyz")
 
 
 def is_python(word: str) -> bool:
-    """Whether the first word of a command is for Python to run, and no program."""
+    """Whether Python runs the first word of a command; else it is a program."""
     return word == "-m" or word.endswith((".py", *_ARCHIVES)) or os.path.isdir(word)
 
 
 def run(command: Sequence[str], loaded: Collection[str], path: Sequence[str]) -> None:
-    """Run it to its end. Whatever ends it is raised.
+    """Run a script to its end. Raises the exception that ends it.
 
     Args:
         command: a script and its arguments, or `-m`, a module and its arguments.
-        loaded: the modules that an interpreter has imported when it begins with a script.
-        path: `sys.path` without what Python puts before it for a script.
+        loaded: the modules that an interpreter has imported when a script begins.
+        path: `sys.path` without the entry that Python adds for a script.
     """
     script, safe = command[0], sys.flags.safe_path
     here = os.path.abspath(script)
@@ -63,7 +63,7 @@ def run(command: Sequence[str], loaded: Collection[str], path: Sequence[str]) ->
     main.update(
         __file__=here, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", here)
     )
-    exec(_compiled(here), main)  # noqa: S102 - what we are for
+    exec(_compiled(here), main)  # noqa: S102 - this is the purpose of the module
 
 
 def _compiled(path: str) -> CodeType:
@@ -72,9 +72,9 @@ def _compiled(path: str) -> CodeType:
 
 
 def _forget(loaded: Collection[str]) -> None:
-    """Forget what we have imported of modules that the script has others of: the `calendar.py` of its own folder.
+    """Forget imported modules if the script has its own of that name, such as a `calendar.py` in its folder.
 
-    Whoever has imported the former ones keeps them; what the script imports it finds where Python would have.
+    Modules that have imported the former ones keep them. The script's imports find the modules that Python would find.
     """
     early = before_own(sys.path)
     ours = {name.partition(".")[0] for name in sys.modules} - {"__main__", "airflow_elastic", *loaded}

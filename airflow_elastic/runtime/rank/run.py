@@ -1,8 +1,8 @@
-"""Runs a training script as one rank; `start_rank.py` is what is started.
+"""Runs a training script as one rank; the process starts with `start_rank.py`.
 
-All it adds is evidence: SIGUSR1 prints the stacks of all threads, and an exception that ends the script is kept, so
-that the first failing rank's traceback can be shown on the task. The script need not know. Imports nothing heavy: each
-restart waits for it.
+It only adds evidence. SIGUSR1 prints the stacks of all threads. An exception that ends the script is written down, so
+that the task can show the traceback of the first rank that failed. The script need not know of it. This module imports
+nothing large, because each restart waits for it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str], loaded: Collection[str], path: Sequence[str]) -> None:
-    """Run the script, module or program that the arguments name; with --stand-by, when told which.
+    """Run the script, module or program in the arguments. With --stand-by, wait for an order that names it.
 
     Args:
-        arguments: our own.
+        arguments: of `start_rank.py`.
         loaded: see `main_module.run`.
-        path: likewise.
+        path: see `main_module.run`.
     """
     if arguments[:1] == ["--stand-by"]:
         from airflow_elastic.runtime.agent.spares import stand_by
@@ -52,10 +52,10 @@ def main(arguments: list[str], loaded: Collection[str], path: Sequence[str]) -> 
 
 
 def _become(command: list[str], last: ErrorFile) -> None:
-    """Go over to a user's own program. Python below it is to print at once, as ranks do."""
+    """Become a program of the user. A Python process that it starts should print at once, as ranks do."""
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     try:
-        os.execvp(command[0], command)  # noqa: S606 - as it stands
+        os.execvp(command[0], command)  # noqa: S606 - the user's command, without a shell
     except FileNotFoundError:
         _refuse(command[0], "no such file", last)
     except OSError as error:

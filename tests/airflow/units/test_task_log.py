@@ -80,7 +80,7 @@ async def test_of_an_attempt_that_was_there_before_only_the_newest_lines_are_tol
     run.store.put("logs/attempt-0001/g01-rank-0.log", b"".join(b"line %06d\n" % n for n in range(20_000)))
     output = RankOutput(run.store, told.append, since=time.time())
     await output.follow(*_at(run))
-    assert "left out here: all of it is in " in told[0]
+    assert "left out here: the whole log is in " in told[0]
     assert len(told) < LINES + 3
     assert told[-1] == "line 019999"
 

@@ -98,7 +98,7 @@ def test_what_is_far_behind_is_left_out_and_said(store: Store) -> None:
     store.put(KEY, b"".join(b"line %06d\n" % n for n in range(100_000)))
     output = Output(store, KEY)
     told = news(output, behind=120_000)
-    assert told[0] == f"(1.2 MB left out here: all of it is in {store.uri}/{KEY})"
+    assert told[0] == f"(1.2 MB left out here: the whole log is in {store.uri}/{KEY})"
     assert told[-1] == "line 099999"
     assert told[1:] == [f"line {n:06}" for n in range(100_000 - len(told) + 1, 100_000)]
     assert len(told) < 1_300

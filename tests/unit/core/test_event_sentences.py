@@ -141,9 +141,9 @@ def test_a_run_that_loses_a_worker_scales_and_succeeds() -> None:
         "scale step 2 → 3 workers asked for by operator ada",
         "attempt 2 now has 3 workers",
         "checkpoint asked for by ada",
-        "attempt 2 told to save",
+        "attempt 2 asked to save",
         "every worker succeeded: attempt 2 ends at step 600",
-        "attempt 2 is gone, nothing of it is left",
+        "attempt 2 is gone, no worker is left",
         "run ended: succeeded (training is complete)",
     ]
 
@@ -183,7 +183,7 @@ def test_stopping_and_reopening() -> None:
     )[2:] == [
         "stop asked for by ada: save, then end",
         "checkpoint 12 committed",
-        "attempt 1 is gone, nothing of it is left",
+        "attempt 1 is gone, no worker is left",
         "run ended: stopped (ada)",
         "run reopened, it had stopped: budget and deadline start again, from step 12",
         "try 2 carries the run on",

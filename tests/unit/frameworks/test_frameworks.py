@@ -123,7 +123,7 @@ def test_a_loop_over_epochs_with_accelerate(tmp_path: Path, monkeypatch: pytest.
 @ACCELERATE
 def test_a_loop_with_accelerate_says_how_long_it_is() -> None:
     run, loader = accelerated()
-    with pytest.raises(InvalidInput, match="allowed: how many epochs the training has in all"):
+    with pytest.raises(InvalidInput, match="allowed: the number of all epochs of the training"):
         next(run.loader(loader, global_batch=4))
     for _ in run.epochs(1):
         with pytest.raises(InvalidInput, match=r"given 3 in a loop over run\.epochs"):

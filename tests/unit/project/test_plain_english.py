@@ -79,6 +79,9 @@ def test_prose_of_a_module() -> None:
 
 Args:
     path: where the file is
+
+Example:
+  a command, no prose
 """
 
 # The reason
@@ -92,9 +95,9 @@ raise ValueError(f"{port} is not a port: "
     assert found == [
         (1, "paragraph", "What it is for."),
         (4, "item", "where the file is"),
-        (7, "comment", "The reason\nin two lines."),
-        (9, "comment", "of the server"),
-        (11, "string", f"{CODE} is not a port: give a number instead"),
+        (10, "comment", "The reason\nin two lines."),
+        (12, "comment", "of the server"),
+        (14, "string", f"{CODE} is not a port: give a number instead"),
     ]
 
 

@@ -40,8 +40,8 @@ def test_what_cannot_be_gone_on_with_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"options": {"batch_size": 3}}, r"batch_size: given 3; allowed: nothing, as .* micro_batch"),
-        ({"options": {"sampler": [1]}}, r"sampler: given \[1\]; allowed: nothing, as .* seed and shuffle"),
+        ({"options": {"batch_size": 3}}, r"batch_size: given 3; allowed: nothing\. .* micro_batch"),
+        ({"options": {"sampler": [1]}}, r"sampler: given \[1\]; allowed: nothing\. .* seed and shuffle"),
         ({"options": {"drop_last": True}}, "drop_last: given True; allowed: nothing"),
         ({"global_batch": 0}, "global_batch: given 0; allowed: a whole number from 1"),
         ({"global_batch": "4"}, "global_batch: given '4'"),
@@ -109,7 +109,7 @@ def test_a_script_that_tells_of_fewer_steps_than_it_gets_batches_is_refused(seve
                 one.stepped(number)
 
     with pytest.raises(
-        InvalidInput, match=r"given [12]\d\d global batches, .* to accumulate gradients of several"
+        InvalidInput, match=r"given [12]\d\d global batches, .* To accumulate gradients of several"
     ):
         train()
 
@@ -170,7 +170,7 @@ def test_two_loaders_at_a_time_are_refused() -> None:
         for step, _ in enumerate(zip(loaded(one, data), loaded(one, data), strict=True), 1):
             one.stepped(step)
 
-    with pytest.raises(InvalidInput, match="go through one loader at a time"):
+    with pytest.raises(InvalidInput, match="Use one loader at a time"):
         train()
 
 

@@ -117,7 +117,7 @@ def test_a_layer_without_a_shape_is_refused() -> None:
     """It would stay as the pass has made it."""
     model = torch.nn.Sequential(layer(), torch.nn.LazyLinear(3))
     with pytest.raises(
-        InvalidInput, match=r"1 \(LazyLinear\) has no shape yet; allowed: layers that have theirs"
+        InvalidInput, match=r"1 \(LazyLinear\) has no shape yet; allowed: layers with a shape"
     ):
         Rollback([model])
     model(torch.ones(1, 4))

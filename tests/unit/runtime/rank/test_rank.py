@@ -119,7 +119,7 @@ def test_a_failure_is_told_whatever_the_script_did_before(before: str, tmp_path:
         ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt: "),
         ("os.kill(os.getpid(), signal.SIGINT); signal.pause()", -signal.SIGINT, "KeyboardInterrupt: "),
         ("raise type('Odd', (BaseException,), {})('it is')", 1, "Odd: it is"),
-        ("raise type('Bad', (Exception,), {'__str__': lambda s: 1 / 0})", 1, "Bad: its text cannot be told"),
+        ("raise type('Bad', (Exception,), {'__str__': lambda s: 1 / 0})", 1, "Bad: its text cannot be shown"),
         ("(f := lambda: f())()", 1, "RecursionError: maximum recursion depth exceeded"),
         ("if not os.fork(): raise ValueError('of a fork')\nos.wait(); sys.exit(4)", 4, None),
         ("1 +", 1, "SyntaxError: invalid syntax (train.py, line 2)"),

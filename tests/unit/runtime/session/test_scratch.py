@@ -222,7 +222,7 @@ def test_what_cannot_be_within_it_is_said(tmp_path: Path) -> None:
                 run.finish()
             with pytest.raises(InvalidInput, match="allowed: one after the other"):
                 run.scratch().__enter__()
-        with pytest.raises(InvalidInput, match="given a int; allowed: what has state_dict"):
+        with pytest.raises(InvalidInput, match="given a int; allowed: an object with state_dict"):
             run.scratch(3).__enter__()
         assert not run.in_scratch
         return True
