@@ -264,7 +264,7 @@ class DataShare:
         if offset and self._order not in (None, order):
             raise InvalidInput(
                 f"the run has consumed {offset} samples of epoch {epoch} in one order of the data ({self._order}). The "
-                f"script now has another ({order}): some samples would come twice and others never. Use the former "
+                f"script now has ({order}): some samples would come twice and others never. Use the former "
                 "data, and change it when the epoch is over; or begin a run with another URI"
             )
         self._order = order

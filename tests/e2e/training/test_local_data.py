@@ -156,7 +156,7 @@ async def test_another_order_in_the_middle_of_an_epoch_is_refused(tmp_path: Path
     failure = state.attempts[-1].failure
     assert failure is not None
     assert failure.kind is FailureKind.BAD_INPUT
-    assert "(345 samples, seed 1). The script now has another (345 samples, seed 2)" in (failure.error or "")
+    assert "(345 samples, seed 1). The script now has (345 samples, seed 2)" in (failure.error or "")
     assert left_over(tmp_path / "run") == []
 
 

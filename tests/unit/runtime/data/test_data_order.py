@@ -63,7 +63,7 @@ def life(
         (
             range(11),
             {},
-            r"4 samples of epoch 0 .* order .*\(10 samples, seed 0\),.* has \(11 samples, seed 0\)",
+            r"4 samples of epoch 0 .* order .*\(10 samples, seed 0\)\. The script now has \(11 samples, seed 0\)",
         ),
         (range(9), {}, "has .9 samples"),
         (range(10), {"seed": 1}, r"has \(10 samples, seed 1\)"),

@@ -187,9 +187,9 @@ def test_other_shards_are_refused() -> None:
     begun = stream_of([3, 3, 3], 2)
     consume(begun, plan_of(2), Collectives(0, 1, None), 1)
     state = begun.state_dict()
-    with pytest.raises(InvalidInput, match=r"3 shards in 2 lanes .* the script has 4 shards in 2 lanes"):
+    with pytest.raises(InvalidInput, match=r"3 shards in 2 lanes .* The script has 4 shards in 2 lanes"):
         stream_of([3, 3, 3, 3], 2).load_state_dict(state)
-    with pytest.raises(InvalidInput, match=r"in 2 lanes .* the script has 3 shards in 3 lanes"):
+    with pytest.raises(InvalidInput, match=r"in 2 lanes .* The script has 3 shards in 3 lanes"):
         stream_of([3, 3, 3], 8).load_state_dict(state)
     with pytest.raises(InvalidInput, match="given no shards"):
         stream_of([], 8)
